@@ -1,0 +1,1 @@
+"""The paged KV cache on the host: block pool, prefix index, block tables, cache groups."""

@@ -1,0 +1,155 @@
+"""All that an engine is started with: one frozen dataclass per concern, validated at construction.
+
+Option names are the keyword arguments of ``LLM`` and the flags of the command line. Nothing here
+reads a file; ``octavo.config.resolve`` turns it into a ``Plan`` for a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from octavo.errors import ConfigError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} must be one of: {', '.join(allowed)}")
+
+
+def _check_at_least(name: str, value: object, low: float) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not value >= low:  # type: ignore[operator]
+        raise ConfigError(f"{name}={value!r} must be a number of at least {low:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how it is loaded."""
+
+    model: str
+    """A folder, or a name that a source plugin knows."""
+    tokenizer: str | None = None
+    """Folder or name of the tokenizer; None: the model's own."""
+    task: str = "auto"
+    dtype: str = "auto"
+    load_format: Literal["auto", "dummy"] = "auto"
+    revision: str | None = None
+    trust_remote_code: bool = False
+    hf_overrides: dict[str, Any] = field(default_factory=dict)
+    """Replaces entries of config.json."""
+    skip_tokenizer_init: bool = False
+    max_model_len: int | Literal["auto"] | None = None
+    """Tokens of prompt and output together; None: the model's; "auto": what memory allows."""
+    quantization: str | None = None
+    attention_backend: str | None = None
+    """A registered backend's name; None lets plugins choose."""
+    chat_template: str | None = None
+    """A file, or the template itself; None: the tokenizer's."""
+    generation_config: Literal["auto", "none"] = "auto"
+    """Whether generation_config.json gives the default sampling parameters."""
+    seed: int = 0
+    device: str = "auto"
+    num_threads: int | None = None
+    """CPU threads of the model; None: torch's choice."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise ConfigError(f"model={self.model!r} must be a folder or a name")
+        _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("load_format", self.load_format, ("auto", "dummy"))
+        _check_choice("generation_config", self.generation_config, ("auto", "none"))
+        if self.max_model_len not in (None, "auto"):
+            _check_at_least("max_model_len", self.max_model_len, 1)
+        if self.num_threads is not None:
+            _check_at_least("num_threads", self.num_threads, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The paged pool."""
+
+    block_size: int = 16
+    """Tokens in a block; a power of two."""
+    gpu_memory_utilization: float = 0.9
+    """Part of the device's memory that the engine may use in all."""
+    kv_cache_memory_gib: float | None = None
+    """Size of the pool; None: by arithmetic on CUDA, 4 GiB or less on a CPU."""
+    num_blocks: int | None = None
+    """Exact size of the pool, for tests and benchmarks; overrides the others."""
+    kv_cache_dtype: str = "auto"
+    enable_prefix_caching: bool = True
+    swap_gib: float = 4.0
+    """Host memory for preempted sequences, used with preemption_mode="swap"."""
+
+    def __post_init__(self) -> None:
+        size = self.block_size
+        if not isinstance(size, int) or size < 1 or size & (size - 1):
+            raise ConfigError(f"block_size={size!r} is not a power of two; try 8, 16 or 32")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(
+                f"gpu_memory_utilization={self.gpu_memory_utilization!r} must be above 0, at most 1"
+            )
+        if self.kv_cache_memory_gib is not None:
+            _check_at_least("kv_cache_memory_gib", self.kv_cache_memory_gib, 0.0)
+        if self.num_blocks is not None:
+            _check_at_least("num_blocks", self.num_blocks, 2)
+        _check_choice("kv_cache_dtype", self.kv_cache_dtype, (*DTYPES, "fp8"))
+        _check_at_least("swap_gib", self.swap_gib, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How requests share a step."""
+
+    max_num_seqs: int = 256
+    """Rows: sequences that run at the same time."""
+    max_num_batched_tokens: int = 8192
+    """Tokens of one step, prefill chunks and decodes together."""
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    preemption_mode: Literal["recompute", "swap"] = "recompute"
+    max_queued_requests: int | None = None
+    """Waiting requests above which new ones are refused; None: no limit."""
+    max_queued_tokens: int | None = None
+    async_depth: int = 2
+    """Steps under way at once; 1 waits for each step before the next is planned (for debugging)."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "async_depth"):
+            _check_at_least(name, getattr(self, name), 1)
+        _check_choice("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
+        _check_choice("preemption_mode", self.preemption_mode, ("recompute", "swap"))
+        for name in ("max_queued_requests", "max_queued_tokens"):
+            if getattr(self, name) is not None:
+                _check_at_least(name, getattr(self, name), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """How many devices, and what starts their workers."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    executor: str | None = None
+    """A registered executor's name; None: the one for this many devices."""
+
+    def __post_init__(self) -> None:
+        _check_at_least("tensor_parallel_size", self.tensor_parallel_size, 1)
+        _check_at_least("pipeline_parallel_size", self.pipeline_parallel_size, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything; crosses to the engine process as msgpack."""
+
+    model: ModelConfig
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    batch_invariant: bool = False
+    logits_processors: tuple[str, ...] = ()
+    """Registered processors to run on every step's logits, in order."""
+    plugin_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """``--plugin.NAME.KEY`` values by plugin name."""

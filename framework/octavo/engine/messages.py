@@ -1,0 +1,151 @@
+"""What crosses between a client and an engine; msgspec structs, the same in one process or two.
+
+A *sequence* is one continuation of a request, named by an integer that the client chose; a request
+with ``n`` continuations brings ``n`` of them. The engine knows tokens only: text, stop strings and
+templates belong to the client.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from octavo.outputs import FinishReason
+
+
+class TokenSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of SamplingParams that the device applies, checked and in token ids."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int
+    """Sequence i of the request uses seed + i."""
+    min_tokens: int = 0
+    max_tokens: int
+    """Resolved: never more than the context leaves."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Reported as stop_reason."""
+    eos_token_ids: tuple[int, ...] = ()
+    """End of sequence; empty when ignored."""
+    logprobs: int = -1
+    """-1: none; 0: the chosen token's only."""
+    prompt_logprobs: int = -1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    extra_args: dict[str, Any] = {}
+
+
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One prompt and how to continue it."""
+
+    request_id: str
+    sequences: tuple[int, ...]
+    """Ids, unique among the client's live sequences; one per continuation."""
+    prompt_token_ids: list[int]
+    sampling: TokenSampling
+    priority: int = 0
+    """Lower runs earlier, under the priority policy."""
+    cache_salt: str = ""
+    adapter: str = ""
+    """Content hash of the LoRA adapter; empty for none."""
+
+
+class AddRequests(msgspec.Struct, frozen=True, tag=True):
+    """Queue these."""
+
+    requests: list[EngineRequest]
+
+
+class AbortSequences(msgspec.Struct, frozen=True, tag=True):
+    """End these now and free what they hold; unknown ids are ignored."""
+
+    sequences: list[int]
+
+
+class CallUtility(msgspec.Struct, frozen=True, tag=True):
+    """Run a named engine method between steps: "reset_prefix_cache", "stats"."""
+
+    call_id: int
+    method: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """End the engine."""
+
+
+ClientMessage = AddRequests | AbortSequences | CallUtility | Shutdown
+
+
+class SequenceLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Of one sampled token: the chosen one first, then the likeliest in order."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
+    """Of the chosen token."""
+
+
+class SequenceEnd(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence that ended with this batch."""
+
+    sequence: int
+    reason: FinishReason
+    stop_token_id: int | None = None
+    """Set when an entry of ``stop_token_ids`` ended it."""
+    error: str | None = None
+
+
+class PromptReport(msgspec.Struct, frozen=True, array_like=True):
+    """Sent once for a request, with its first sequence's first token."""
+
+    sequence: int
+    num_cached_tokens: int
+    logprobs: list[SequenceLogprobs] | None = None
+    """One entry per prompt token but the first, when asked for."""
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag=True):
+    """What one step gave: parallel lists of sequences and their new token."""
+
+    sequences: list[int] = []
+    tokens: list[int] = []
+    logprobs: dict[int, SequenceLogprobs] = {}
+    """By sequence, only for those that asked."""
+    ends: list[SequenceEnd] = []
+    prompts: list[PromptReport] = []
+    preempted: list[int] = []
+
+
+class UtilityResult(msgspec.Struct, frozen=True, tag=True):
+    """Answer to CallUtility; ``error`` is set when it raised."""
+
+    call_id: int
+    value: Any = None
+    error: str | None = None
+
+
+class EngineReady(msgspec.Struct, frozen=True, tag=True):
+    """First message of an engine; the client needs nothing else about the model."""
+
+    max_model_len: int
+    vocab_size: int
+    num_blocks: int
+    block_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+class EngineFailed(msgspec.Struct, frozen=True, tag=True):
+    """Last message of an engine that cannot go on; the cause in one line."""
+
+    message: str
+
+
+EngineMessage = StepOutputs | UtilityResult | EngineReady | EngineFailed

@@ -1,0 +1,1 @@
+"""Running a planned step on a device: executors, model runner, device state."""

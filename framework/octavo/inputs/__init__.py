@@ -1,0 +1,1 @@
+"""Prompts and messages to engine requests: tokenizers, chat templates, limits."""

@@ -1,0 +1,1 @@
+"""What model plugins are made of."""

@@ -1,0 +1,84 @@
+"""What a caller gets back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One token's log probability, its rank in the vocabulary (1 is the likeliest), its text."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+TokenLogprobs = dict[int, Logprob]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One of a request's ``n`` continuations."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    """The stop string or stop token id that ended it; None for end of sequence or length."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether no more tokens will come."""
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Times in seconds of the monotonic clock; None until reached."""
+
+    arrival_seconds: float
+    first_token_seconds: float | None = None
+    finished_seconds: float | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache."""
+    num_preemptions: int = 0
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A request and what it has produced so far."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    metrics: RequestMetrics
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    error: str | None = None
+    """Why the request failed, when a finish_reason is "error"."""
+
+
+@dataclass(slots=True)
+class BeamSequence:
+    """One beam: its tokens after the prompt, their text and the sum of their logprobs."""
+
+    token_ids: list[int]
+    cumulative_logprob: float
+    text: str = ""
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """The best beams of one prompt, best first."""
+
+    prompt_token_ids: list[int]
+    sequences: list[BeamSequence] = field(default_factory=list)

@@ -1,0 +1,197 @@
+"""What a caller asks of one request: frozen, checked at construction, the same for every API."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from octavo.errors import ParameterError
+
+MAX_N = 128
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_CHARS = 256
+MAX_STOP_TOKEN_IDS = 64
+MAX_LOGPROBS = 128
+MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 256
+
+OutputKind = Literal["cumulative", "delta", "final"]
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ParameterError(f"{name}={value!r} must be a number")
+    if math.isnan(value) or not low <= value <= high:
+        raise ParameterError(f"{name}={value!r} must be between {low:g} and {high:g}")
+
+
+def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ParameterError(f"{name}={value!r} must be an integer")
+    if value < low or (high is not None and value > high):
+        bound = f"between {low} and {high}" if high is not None else f"at least {low}"
+        raise ParameterError(f"{name}={value!r} must be {bound}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuidedParams:
+    """A constraint on the text: exactly one of the first six fields."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+    backend: str | None = None
+    """A registered backend's name; None chooses the fastest that enforces all of it."""
+
+    def __post_init__(self) -> None:
+        given = [f.name for f in fields(self)[:6] if getattr(self, f.name) is not None]
+        if len(given) != 1:
+            names = ", ".join(given) or "none"
+            raise ParameterError(f"GuidedParams needs exactly one constraint, got: {names}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request's tokens are chosen and when it ends; names and defaults are vLLM's."""
+
+    n: int = 1
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 or -1 keeps all."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """Random numbers depend on seed and position alone; None draws a seed per request."""
+    stop: str | tuple[str, ...] | list[str] = ()
+    stop_token_ids: tuple[int, ...] | list[int] = ()
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    """None: up to the context length."""
+    min_tokens: int = 0
+    logprobs: int | None = None
+    """Likeliest tokens to report beside the chosen one, from the logits before any change."""
+    prompt_logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = None
+    bad_words: tuple[str, ...] | list[str] = ()
+    allowed_token_ids: tuple[int, ...] | list[int] | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: OutputKind = "cumulative"
+    """What each streamed output of AsyncLLM carries; LLM always gives the final one."""
+    truncate_prompt_tokens: int | None = None
+    """Keep only the last so many prompt tokens."""
+    guided: GuidedParams | None = None
+    extra_args: Mapping[str, Any] | None = None
+    """For plugin logits processors."""
+
+    def __post_init__(self) -> None:
+        _check_int("n", self.n, 1, MAX_N)
+        _check_number("temperature", self.temperature, 0.0, 100.0)
+        _check_number("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0.0:
+            raise ParameterError("top_p=0.0 must be above 0; for the likeliest token: temperature=0")
+        _check_int("top_k", self.top_k, -1)
+        _check_number("min_p", self.min_p, 0.0, 1.0)
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_number("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)
+        if self.seed is not None:
+            _check_int("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.max_tokens is not None:
+            _check_int("max_tokens", self.max_tokens, 1)
+        _check_int("min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ParameterError(
+                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}"
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_int(name, value, 0, MAX_LOGPROBS)
+        if self.truncate_prompt_tokens is not None:
+            _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1)
+        self._check_lists()
+        if self.stop_strings and not self.detokenize:
+            raise ParameterError("stop strings need detokenize=True; use stop_token_ids instead")
+        if self.output_kind not in ("cumulative", "delta", "final"):
+            raise ParameterError(
+                f"output_kind={self.output_kind!r} must be 'cumulative', 'delta' or 'final'"
+            )
+
+    def _check_lists(self) -> None:
+        if len(self.stop_strings) > MAX_STOP_STRINGS:
+            raise ParameterError(f"{len(self.stop_strings)} stop strings; at most 16 are allowed")
+        for text in self.stop_strings:
+            if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
+                raise ParameterError(f"stop string {text!r:.80} must have 1 to 256 characters")
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise ParameterError(f"{len(self.stop_token_ids)} stop_token_ids; at most 64")
+        for token in self.stop_token_ids:
+            _check_int("stop_token_ids entry", token, 0)
+        for token, bias in (self.logit_bias or {}).items():
+            _check_int("logit_bias key", token, 0)
+            _check_number(f"logit_bias[{token}]", bias, -100.0, 100.0)
+        if len(self.logit_bias or ()) > MAX_LOGIT_BIAS:
+            raise ParameterError(f"{len(self.logit_bias or ())} logit_bias keys; at most 1024")
+        if isinstance(self.bad_words, str):
+            raise ParameterError("bad_words must be a list of strings")
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise ParameterError(f"{len(self.bad_words)} bad_words; at most 256 are allowed")
+        for word in self.bad_words:
+            if not isinstance(word, str) or not word:
+                raise ParameterError(f"bad word {word!r} must be a string that is not empty")
+        if self.allowed_token_ids is not None:
+            if not self.allowed_token_ids:
+                raise ParameterError("allowed_token_ids is empty: no token could be chosen")
+            for token in self.allowed_token_ids:
+                _check_int("allowed_token_ids entry", token, 0)
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """``stop`` as a tuple, whichever form was given."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamSearchParams:
+    """Beam search: the ``beam_width`` likeliest continuations."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    length_penalty: float = 1.0
+    """Score = sum of logprobs / length ** length_penalty."""
+
+    def __post_init__(self) -> None:
+        _check_int("beam_width", self.beam_width, 1, MAX_LOGPROBS // 2)
+        _check_int("max_tokens", self.max_tokens, 1)
+        _check_number("length_penalty", self.length_penalty, -10.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingParams:
+    """What a pooling request asks of its model; used by pooling plugins."""
+
+    task: str = "embed"
+    dimensions: int | None = None
+    normalize: bool | None = None
+    extra_args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoRARequest:
+    """One adapter, by name; ``path`` may be left out when a resolver knows the name."""
+
+    name: str
+    path: str | None = None

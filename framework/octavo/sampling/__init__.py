@@ -1,0 +1,1 @@
+"""Choosing tokens on the device: one vectorised sampler for mixed parameters."""

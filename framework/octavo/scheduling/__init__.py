@@ -1,0 +1,1 @@
+"""Which requests run in a step, and with how many tokens."""

@@ -1,0 +1,1 @@
+"""Model folders to tensors on a device: config, safetensors, dummy weights."""

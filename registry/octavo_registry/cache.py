@@ -1,0 +1,58 @@
+"""What a layer keeps between steps: the specification from which cache groups are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+CacheKind = Literal["full", "window", "cross", "state", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSpec:
+    """One layer's cache. Layers with equal specs share a cache group and its block tables.
+
+    Build it with the class methods; ``dtype`` is a torch dtype's name ("float32", "bfloat16").
+    """
+
+    kind: CacheKind
+    kv_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    dtype: str = "float32"
+    window: int | None = None
+    """Tokens that a query sees, itself included; only for kind "window"."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Shapes of the tensors of a fixed-size state; only for kind "state"."""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "window") != (self.window is not None):
+            raise ValueError(f"window={self.window} does not fit kind={self.kind!r}")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window={self.window} must be at least 1")
+        if self.kind in ("full", "window", "cross") and min(self.kv_heads, self.key_dim) < 1:
+            raise ValueError(f"kind={self.kind!r} needs kv_heads and key_dim")
+
+    @classmethod
+    def full(cls, *, kv_heads: int, head_dim: int, dtype: str) -> CacheSpec:
+        """Every earlier token is kept."""
+        return cls(
+            kind="full", kv_heads=kv_heads, key_dim=head_dim, value_dim=head_dim, dtype=dtype
+        )
+
+    @classmethod
+    def sliding(cls, *, kv_heads: int, head_dim: int, dtype: str, window: int) -> CacheSpec:
+        """The last ``window`` tokens are kept, the query's own included; older blocks are freed."""
+        return cls(
+            kind="window",
+            kv_heads=kv_heads,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            dtype=dtype,
+            window=window,
+        )
+
+    @classmethod
+    def none(cls) -> CacheSpec:
+        """The layer keeps nothing."""
+        return cls(kind="none")

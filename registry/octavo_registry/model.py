@@ -1,0 +1,101 @@
+"""Model architectures: what the engine gives a model, and what a model must offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from octavo_registry.cache import CacheSpec
+    from octavo_registry.linear import QuantizationMethod
+    from octavo_registry.step import Step
+
+Task = Literal["generate", "embed", "classify", "score", "reward", "transcribe"]
+Modality = Literal["image", "video", "audio"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCapabilities:
+    """What an architecture can do, known without importing it; asking for more is an error."""
+
+    tasks: tuple[Task, ...] = ("generate",)
+    modalities: tuple[Modality, ...] = ()
+    lora: bool = False
+    pipeline_parallel: bool = False
+    tensor_parallel: bool = False
+    quantizations: tuple[str, ...] = ()
+    media_attention: Literal["causal", "bidirectional"] = "causal"
+    reference: str | None = None
+    """Target ("transformers:LlamaForCausalLM", or a ``reference(config) -> torch.nn.Module`` of the
+    plugin's own, "pkg.module:reference") that the conformance kit compares with. None: the kit
+    claims self-consistency only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """All that a model is built from. ``config`` is config.json as a plain dict."""
+
+    architecture: str
+    config: Mapping[str, Any]
+    dtype: torch.dtype
+    device: torch.device
+    max_model_len: int
+    tp_rank: int = 0
+    tp_size: int = 1
+    first_layer: int = 0
+    last_layer: int | None = None
+    """Layers first_layer <= i < last_layer live here; None means to the end (pipeline stages)."""
+    quantization: QuantizationMethod | None = None
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A model architecture. It is built on ``spec.device`` with uninitialised weights.
+
+    ``forward`` runs once a step for all rows together: no Python per request may stand in it.
+    """
+
+    def cache_specs(self) -> dict[str, CacheSpec]:
+        """The cache of each attention layer, by the layer's full name, in layer order."""
+        ...
+
+    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
+        """Token ids to the first hidden state [T, D]; media replaces rows at placeholders."""
+        ...
+
+    def forward(self, x_TD: Tensor, step: Step) -> Tensor:
+        """All layers of this stage; x_TD is embed's result or the previous stage's output."""
+        ...
+
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        """Logits [R, V] for the given rows only; the framework may call it in chunks of rows."""
+        ...
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Take checkpoint tensors as they stream by; return the parameter names now loaded.
+
+        Raises for a tensor that fits nothing; the framework reports parameters left unloaded.
+        """
+        ...
+
+
+@runtime_checkable
+class HasWorkspace(Protocol):
+    """A model that knows its peak scratch memory better than the framework's upper formula."""
+
+    def workspace_bytes(self, num_tokens: int) -> int:
+        """Peak bytes that one forward over that many tokens allocates besides weights and cache."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One registered architecture."""
+
+    architecture: str
+    target: str
+    capabilities: ModelCapabilities = field(default_factory=ModelCapabilities)
