@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, Self
 
 from octavo.errors import ParameterError
+from octavo_registry.naming import near_matches
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -16,8 +18,17 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
 
 OutputKind = Literal["cumulative", "delta", "final"]
+
+_FLAGS = (
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+)
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
@@ -54,6 +65,11 @@ class GuidedParams:
             names = ", ".join(given) or "none"
             raise ParameterError(f"GuidedParams needs exactly one constraint, got: {names}")
 
+    @property
+    def constraint(self) -> str:
+        """The name of the field that is given."""
+        return next(f.name for f in fields(self)[:6] if getattr(self, f.name) is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -67,9 +83,9 @@ class SamplingParams:
     """0 or -1 keeps all."""
     min_p: float = 0.0
     seed: int | None = None
-    """Random numbers depend on seed and position alone; None draws a seed per request."""
-    stop: str | tuple[str, ...] | list[str] = ()
-    stop_token_ids: tuple[int, ...] | list[int] = ()
+    """Random numbers depend on seed and position alone; None or -1 draws a seed per request."""
+    stop: str | tuple[str, ...] | list[str] | None = ()
+    stop_token_ids: tuple[int, ...] | list[int] | None = ()
     ignore_eos: bool = False
     max_tokens: int | None = 16
     """None: up to the context length."""
@@ -81,7 +97,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] | None = None
-    bad_words: tuple[str, ...] | list[str] = ()
+    bad_words: tuple[str, ...] | list[str] | None = ()
     allowed_token_ids: tuple[int, ...] | list[int] | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
@@ -95,12 +111,24 @@ class SamplingParams:
     extra_args: Mapping[str, Any] | None = None
     """For plugin logits processors."""
 
+    def __new__(cls, **given: object) -> Self:
+        """Refuse unknown names with near matches; the fields are set as in any dataclass."""
+        names = [f.name for f in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise TypeError(
+                    f"SamplingParams has no field {name!r}; {near_matches(name, names)}"
+                )
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         _check_int("n", self.n, 1, MAX_N)
         _check_number("temperature", self.temperature, 0.0, 100.0)
         _check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
-            raise ParameterError("top_p=0.0 must be above 0; for the likeliest token: temperature=0")
+            raise ParameterError(
+                "top_p=0.0 must be above 0; for the likeliest token: temperature=0"
+            )
         _check_int("top_k", self.top_k, -1)
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
@@ -121,6 +149,11 @@ class SamplingParams:
                 _check_int(name, value, 0, MAX_LOGPROBS)
         if self.truncate_prompt_tokens is not None:
             _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1)
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(f"{name}={getattr(self, name)!r} must be True or False")
+        if self.guided is not None and not isinstance(self.guided, GuidedParams):
+            raise ParameterError(f"guided must be GuidedParams, not {type(self.guided).__name__}")
         self._check_lists()
         if self.stop_strings and not self.detokenize:
             raise ParameterError("stop strings need detokenize=True; use stop_token_ids instead")
@@ -130,27 +163,32 @@ class SamplingParams:
             )
 
     def _check_lists(self) -> None:
+        if not isinstance(self.stop, (str, list, tuple, NoneType)):
+            raise ParameterError(f"stop={self.stop!r} must be a string or a list of strings")
+        for name in ("stop_token_ids", "bad_words", "allowed_token_ids"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (list, tuple)):
+                raise ParameterError(f"{name}={value!r:.80} must be a list")
+        stop_token_ids, bad_words = self.stop_token_ids or (), self.bad_words or ()
         if len(self.stop_strings) > MAX_STOP_STRINGS:
             raise ParameterError(f"{len(self.stop_strings)} stop strings; at most 16 are allowed")
         for text in self.stop_strings:
             if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
                 raise ParameterError(f"stop string {text!r:.80} must have 1 to 256 characters")
-        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-            raise ParameterError(f"{len(self.stop_token_ids)} stop_token_ids; at most 64")
-        for token in self.stop_token_ids:
+        if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise ParameterError(f"{len(stop_token_ids)} stop_token_ids; at most 64 are allowed")
+        for token in stop_token_ids:
             _check_int("stop_token_ids entry", token, 0)
         for token, bias in (self.logit_bias or {}).items():
             _check_int("logit_bias key", token, 0)
             _check_number(f"logit_bias[{token}]", bias, -100.0, 100.0)
         if len(self.logit_bias or ()) > MAX_LOGIT_BIAS:
             raise ParameterError(f"{len(self.logit_bias or ())} logit_bias keys; at most 1024")
-        if isinstance(self.bad_words, str):
-            raise ParameterError("bad_words must be a list of strings")
-        if len(self.bad_words) > MAX_BAD_WORDS:
-            raise ParameterError(f"{len(self.bad_words)} bad_words; at most 256 are allowed")
-        for word in self.bad_words:
-            if not isinstance(word, str) or not word:
-                raise ParameterError(f"bad word {word!r} must be a string that is not empty")
+        if len(bad_words) > MAX_BAD_WORDS:
+            raise ParameterError(f"{len(bad_words)} bad_words; at most 256 are allowed")
+        for word in bad_words:
+            if not isinstance(word, str) or not 0 < len(word) <= MAX_BAD_WORD_CHARS:
+                raise ParameterError(f"bad word {word!r:.80} must have 1 to 256 characters")
         if self.allowed_token_ids is not None:
             if not self.allowed_token_ids:
                 raise ParameterError("allowed_token_ids is empty: no token could be chosen")
@@ -160,7 +198,7 @@ class SamplingParams:
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """``stop`` as a tuple, whichever form was given."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

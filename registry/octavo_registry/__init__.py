@@ -1,1 +1,117 @@
 """The contract between Octavo and its plugins. Importing it loads neither torch nor a plugin."""
+
+from octavo_registry.adapters import Adapter, AdapterFormat, AdapterResolver
+from octavo_registry.attention import AttentionBackend
+from octavo_registry.cache import CacheSpec
+from octavo_registry.commands import Command
+from octavo_registry.errors import (
+    DuplicateNameError,
+    ManifestMismatchError,
+    OctavoError,
+    PluginError,
+    UnknownNameError,
+)
+from octavo_registry.events import EnginePlan, PluginFailure, RequestOutcome
+from octavo_registry.faults import Faults
+from octavo_registry.guided import (
+    Constraint,
+    Guide,
+    GuidedBackend,
+    GuideState,
+    GuideVocabulary,
+)
+from octavo_registry.hooks import hookimpl
+from octavo_registry.host import PluginHost
+from octavo_registry.lazy import Entry, LazyRegistry
+from octavo_registry.linear import QuantizationMethod
+from octavo_registry.logits import LogitsProcessor
+from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
+from octavo_registry.modalities import (
+    InputRegistry,
+    MediaItem,
+    MediaLimits,
+    MediaPrompt,
+    ModalityDecoder,
+    MultimodalRegistry,
+    Placeholder,
+)
+from octavo_registry.model import HasWorkspace, Modality, Model, ModelCapabilities, ModelSpec, Task
+from octavo_registry.options import Option, OptionRegistry
+from octavo_registry.routes import Endpoint, RouteGroup
+from octavo_registry.sources import ModelSource
+from octavo_registry.speculation import DraftInput, Speculator
+from octavo_registry.step import AttentionStep, LayerCache, Step, StepBounds
+from octavo_registry.tokenizer import Tokenizer
+from octavo_registry.tools import (
+    Delta,
+    ParsedMessage,
+    ParserStream,
+    ReasoningParser,
+    ToolCall,
+    ToolDefinition,
+    ToolParser,
+)
+
+__all__ = [
+    "API_VERSION",
+    "Adapter",
+    "AdapterFormat",
+    "AdapterResolver",
+    "AttentionBackend",
+    "AttentionStep",
+    "CacheSpec",
+    "Command",
+    "Constraint",
+    "Delta",
+    "DraftInput",
+    "DuplicateNameError",
+    "Endpoint",
+    "EnginePlan",
+    "Entry",
+    "Faults",
+    "Guide",
+    "GuideState",
+    "GuideVocabulary",
+    "GuidedBackend",
+    "HasWorkspace",
+    "InputRegistry",
+    "LayerCache",
+    "LazyRegistry",
+    "LogitsProcessor",
+    "Manifest",
+    "ManifestMismatchError",
+    "MediaItem",
+    "MediaLimits",
+    "MediaPrompt",
+    "Modality",
+    "ModalityDecoder",
+    "Model",
+    "ModelCapabilities",
+    "ModelSource",
+    "ModelSpec",
+    "MultimodalRegistry",
+    "OctavoError",
+    "Option",
+    "OptionRegistry",
+    "ParsedMessage",
+    "ParserStream",
+    "Placeholder",
+    "PluginError",
+    "PluginFailure",
+    "PluginHost",
+    "PluginRecord",
+    "QuantizationMethod",
+    "ReasoningParser",
+    "RequestOutcome",
+    "RouteGroup",
+    "Speculator",
+    "Step",
+    "StepBounds",
+    "Task",
+    "Tokenizer",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolParser",
+    "UnknownNameError",
+    "hookimpl",
+]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+Axis = Literal["in", "out"] | None
+"""What one axis of a parameter runs along: the linear's inputs, its outputs, or neither."""
 
 
 @runtime_checkable
@@ -22,8 +26,13 @@ class QuantizationMethod(Protocol):
         out_features: int,
         dtype: torch.dtype,
         device: torch.device,
-    ) -> None:
-        """Register this layer's parameters on ``layer``; called once when it is built."""
+    ) -> Mapping[str, tuple[Axis, ...]]:
+        """Register this layer's parameters on ``layer``; called once when it is built.
+
+        Returns the axes of each parameter that checkpoints fill, {"weight": ("out", "in")} for a
+        plain one: the layer cuts it along them for fused parts and tensor parallel ranks. Entries
+        that pack or group several inputs or outputs make an axis shorter in proportion.
+        """
         ...
 
     def finish(self, layer: nn.Module) -> None:

@@ -35,6 +35,19 @@ class ModelCapabilities:
     claims self-consistency only."""
 
 
+@runtime_checkable
+class Collectives(Protocol):
+    """What the ranks of one tensor parallel group do together, all in the same order."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Return the sum of all ranks' x; may overwrite x."""
+        ...
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """Return all ranks' x side by side along the last axis, in the order of ranks."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """All that a model is built from. ``config`` is config.json as a plain dict."""
@@ -46,6 +59,8 @@ class ModelSpec:
     max_model_len: int
     tp_rank: int = 0
     tp_size: int = 1
+    collectives: Collectives | None = None
+    """None only with a tp_size of 1."""
     first_layer: int = 0
     last_layer: int | None = None
     """Layers first_layer <= i < last_layer live here; None means to the end (pipeline stages)."""

@@ -7,5 +7,14 @@ from octavo.config.engine import (
     ParallelConfig,
     SchedulerConfig,
 )
+from octavo.config.model_folder import ModelFolder, open_model
 
-__all__ = ["CacheConfig", "EngineConfig", "ModelConfig", "ParallelConfig", "SchedulerConfig"]
+__all__ = [
+    "CacheConfig",
+    "EngineConfig",
+    "ModelConfig",
+    "ModelFolder",
+    "ParallelConfig",
+    "SchedulerConfig",
+    "open_model",
+]

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
+from octavo.config import EngineConfig
 from octavo.outputs import FinishReason
+from octavo_registry.manifest import Manifest
 
 
 class TokenSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,6 +57,14 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cache_salt: str = ""
     adapter: str = ""
     """Content hash of the LoRA adapter; empty for none."""
+
+
+class StartEngine(msgspec.Struct, frozen=True, tag=True):
+    """First message to an engine process: what it loads, exactly."""
+
+    config: EngineConfig
+    manifest: Manifest
+    log_level: int
 
 
 class AddRequests(msgspec.Struct, frozen=True, tag=True):
@@ -146,6 +156,8 @@ class EngineFailed(msgspec.Struct, frozen=True, tag=True):
     """Last message of an engine that cannot go on; the cause in one line."""
 
     message: str
+    error: str = "EngineDeadError"
+    """Name of the class in ``octavo.errors`` that the client raises."""
 
 
 EngineMessage = StepOutputs | UtilityResult | EngineReady | EngineFailed

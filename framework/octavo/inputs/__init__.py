@@ -1,1 +1,19 @@
-"""Prompts and messages to engine requests: tokenizers, chat templates, limits."""
+"""Prompts and messages to engine requests: forms, limits, chat templates."""
+
+from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.defaults import default_sampling_params, eos_token_ids
+from octavo.inputs.processor import InputProcessor, PreparedRequest
+from octavo.inputs.prompt import Prompt, split_prompts
+from octavo.inputs.template import ChatTemplate, load_chat_template
+
+__all__ = [
+    "ChatRenderer",
+    "ChatTemplate",
+    "InputProcessor",
+    "PreparedRequest",
+    "Prompt",
+    "default_sampling_params",
+    "eos_token_ids",
+    "load_chat_template",
+    "split_prompts",
+]

@@ -1,1 +1,10 @@
-"""Model folders to tensors on a device: config, safetensors, dummy weights."""
+"""From a model's name to its tensors: sources, safetensors files, dummy weights, loading.
+
+``octavo.weights.load`` and ``octavo.weights.dummy`` need torch; what stands here does not.
+"""
+
+from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+from octavo.weights.header import TensorEntry, read_header
+from octavo.weights.sources import find_model
+
+__all__ = ["Checkpoint", "TensorEntry", "find_model", "open_checkpoint", "read_header"]

@@ -1,0 +1,100 @@
+"""The pool's size by arithmetic: no trial forward, and an error that says what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.cache.groups import CacheLayout
+from octavo.config import EngineConfig
+from octavo.errors import CacheError
+
+GIB = 1024**3
+CPU_POOL_GIB = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Bytes of a device once the weights are on it."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSize:
+    """Blocks on the device and on the host, and the context that the former allow."""
+
+    num_blocks: int
+    num_swap_blocks: int
+    max_model_len: int
+
+
+def workspace_bytes(config: dict[str, object], num_tokens: int, max_num_seqs: int) -> int:
+    """Upper formula for the scratch memory of one forward, for models that do not give their own.
+
+    Per token: four hidden states, queries, keys and values, gate, up and their product, in at most
+    4 bytes; for the rows that draw: logits in float32, thrice (raw, changed, sorted).
+    """
+
+    def entry(name: str, default: int) -> int:
+        value = config.get(name)
+        return value if isinstance(value, int) else default
+
+    hidden = entry("hidden_size", 4096)
+    heads = entry("num_attention_heads", 32)
+    head_dim = entry("head_dim", hidden // heads)
+    kv_heads = entry("num_key_value_heads", heads)
+    ffn = entry("intermediate_size", 4 * hidden)
+    per_token = 4 * hidden + 2 * (heads + 2 * kv_heads) * head_dim + 3 * ffn
+    logits = 3 * max_num_seqs * entry("vocab_size", 128_000)
+    return 4 * (num_tokens * per_token + logits)
+
+
+def size_pool(
+    config: EngineConfig,
+    layout: CacheLayout,
+    *,
+    memory: DeviceMemory | None,
+    workspace: int,
+    max_model_len: int,
+    shrink_context: bool,
+) -> PoolSize:
+    """Blocks that memory allows; ``memory`` of None is a CPU.
+
+    One sequence of ``max_model_len`` must fit; with ``shrink_context`` the context is lowered
+    until it does.
+    """
+    cache, scheduler = config.cache, config.scheduler
+    lookahead = scheduler.max_num_batched_tokens * (scheduler.async_depth + 1)
+    one = layout.blocks_for(max_model_len, lookahead)
+    if cache.num_blocks is not None:
+        num_blocks = cache.num_blocks
+    elif cache.kv_cache_memory_gib is not None:
+        num_blocks = int(cache.kv_cache_memory_gib * GIB) // layout.page_bytes
+    elif memory is None:
+        wanted = 1 + one * scheduler.max_num_seqs
+        num_blocks = min(wanted, int(CPU_POOL_GIB * GIB) // layout.page_bytes)
+    else:
+        used_by_others = memory.total - memory.free
+        budget = int(memory.total * cache.gpu_memory_utilization) - used_by_others - workspace
+        num_blocks = max(budget, 0) // layout.page_bytes
+    if shrink_context:
+        while max_model_len > layout.block_tokens and one > num_blocks - 1:
+            max_model_len -= layout.block_tokens
+            one = layout.blocks_for(max_model_len, lookahead)
+    if one > num_blocks - 1:
+        have = num_blocks * layout.page_bytes / GIB
+        need = (one + 1) * layout.page_bytes / GIB
+        raise CacheError(
+            f"the KV cache gets {have:.3g} GiB ({num_blocks} blocks), but one sequence of "
+            f"max_model_len={max_model_len} tokens needs {need:.3g} GiB ({one + 1} blocks); lower "
+            "max_model_len (or set it to 'auto'), or raise gpu_memory_utilization, "
+            "kv_cache_memory_gib or num_blocks"
+        )
+    swap = scheduler.preemption_mode == "swap"
+    num_swap_blocks = int(cache.swap_gib * GIB) // layout.page_bytes if swap else 0
+    return PoolSize(
+        num_blocks=num_blocks,
+        num_swap_blocks=min(num_swap_blocks, num_blocks * 4),
+        max_model_len=max_model_len,
+    )

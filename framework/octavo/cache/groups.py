@@ -1,0 +1,81 @@
+"""Cache groups: layers with equal specs share block tables; all groups share one pool of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from octavo.errors import CacheError
+from octavo_registry.cache import CacheSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheGroup:
+    """Layers that keep the same blocks; the i-th of them lives in lane i of each page."""
+
+    spec: CacheSpec
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheLayout:
+    """How a page is cut: ``num_lanes`` lanes of ``lane_bytes``, one layer's block in each.
+
+    A page belongs to one group at a time, so that groups with any mix of lengths share the pool.
+    """
+
+    groups: tuple[CacheGroup, ...]
+    num_lanes: int
+    lane_bytes: int
+    block_tokens: int
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one block over all lanes."""
+        return self.num_lanes * self.lane_bytes
+
+    def blocks_for(self, num_tokens: int, lookahead: int) -> int:
+        """Most blocks that a sequence of so many tokens holds at a time, over all groups.
+
+        ``lookahead``: tokens that may be under way before blocks behind a window are given back.
+        """
+        full = -(-num_tokens // self.block_tokens)
+        total = 0
+        for group in self.groups:
+            window = group.spec.window
+            seen = num_tokens if window is None else window + lookahead
+            total += min(full, -(-seen // self.block_tokens) + 1)
+        return total
+
+
+def make_layout(
+    specs: Mapping[str, CacheSpec],
+    page_bytes: Callable[[CacheSpec], int],
+    block_tokens: int,
+) -> CacheLayout:
+    """Group layers by spec and cut pages so that every group fills them with little waste.
+
+    With several specs the lane count is the smallest number of layers that share one; a spec with
+    more layers is split into several groups, its last one padded.
+    """
+    layers_by_spec: dict[CacheSpec, list[str]] = {}
+    for name, spec in specs.items():
+        if spec.kind == "none":
+            continue
+        if spec.kind not in ("full", "window"):
+            raise CacheError(f"layer {name}: the engine has no cache of kind {spec.kind!r}")
+        layers_by_spec.setdefault(spec, []).append(name)
+    if not layers_by_spec:
+        raise CacheError("the model declares no attention layer with a cache")
+    num_lanes = min(len(names) for names in layers_by_spec.values())
+    groups = [
+        CacheGroup(spec=spec, layers=tuple(names[start : start + num_lanes]))
+        for spec, names in layers_by_spec.items()
+        for start in range(0, len(names), num_lanes)
+    ]
+    return CacheLayout(
+        groups=tuple(groups),
+        num_lanes=num_lanes,
+        lane_bytes=max(page_bytes(spec) for spec in layers_by_spec),
+        block_tokens=block_tokens,
+    )

@@ -1,0 +1,77 @@
+"""Prefix keys: a SHA-256 chain over the blocks of a sequence, and the longest cached prefix."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.cache.groups import CacheLayout
+from octavo.cache.pool import BlockPool, Blocks
+
+
+def chain_seed(*parts: str) -> bytes:
+    """Digest that a chain starts from: what besides tokens decides a block's content.
+
+    Each part is length-prefixed, so that no two lists of parts give the same bytes.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.digest()
+
+
+def extend_chain(
+    digests: list[bytes], seed: bytes, tokens: NDArray[np.int32], block_tokens: int
+) -> None:
+    """Append the digests of the full blocks of ``tokens`` that are not in the chain yet."""
+    data = np.ascontiguousarray(tokens).data.cast("B")
+    stride = block_tokens * tokens.itemsize
+    previous = digests[-1] if digests else seed
+    for index in range(len(digests), len(tokens) // block_tokens):
+        digest = hashlib.sha256(previous)
+        digest.update(data[index * stride : (index + 1) * stride])
+        previous = digest.digest()
+        digests.append(previous)
+
+
+def longest_prefix(
+    pool: BlockPool, layout: CacheLayout, digests: Sequence[bytes], max_blocks: int
+) -> tuple[int, list[Blocks]]:
+    """Length in blocks of the longest usable cached prefix, and its blocks by group.
+
+    A window group needs only the blocks that the next token sees; the entries before them are 0.
+    """
+    block_tokens = layout.block_tokens
+    found: list[list[int]] = []
+    limit = min(max_blocks, len(digests))
+    for group_index, group in enumerate(layout.groups):
+        blocks = []
+        for digest in digests[:limit]:
+            block = pool.find(group_index, digest)
+            if block is None and group.spec.window is None:
+                break
+            blocks.append(block or 0)
+        if group.spec.window is None:
+            limit = len(blocks)
+        found.append(blocks)
+    for length in range(limit, 0, -1):
+        firsts = [
+            first_visible(group.spec.window, length * block_tokens) // block_tokens
+            for group in layout.groups
+        ]
+        if all(all(blocks[first:length]) for blocks, first in zip(found, firsts, strict=True)):
+            return length, [
+                np.array([0] * first + blocks[first:length], np.int32)
+                for blocks, first in zip(found, firsts, strict=True)
+            ]
+    return 0, [np.zeros(0, np.int32) for _ in layout.groups]
+
+
+def first_visible(window: int | None, position: int) -> int:
+    """First position that a query at ``position`` attends to."""
+    return 0 if window is None else max(0, position - window + 1)

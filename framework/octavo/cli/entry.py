@@ -1,0 +1,79 @@
+"""``octavo``: finds the command that was asked for, and turns errors into one line."""
+
+from __future__ import annotations
+
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+
+from octavo.cli.parser import Parser, add_common_options, take_plugin_options
+from octavo.errors import ConfigError, OctavoError, ParameterError, PromptError, UnknownNameError
+from octavo_registry import LazyRegistry, PluginHost
+from octavo_registry.commands import Command
+from octavo_registry.faults import one_line
+from octavo_registry.naming import near_matches
+
+USER_ERRORS = (ConfigError, ParameterError, PromptError, UnknownNameError)
+"""Exit code 2; any other error is 1."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; without ``--debug`` no traceback is shown."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has ended, as in `octavo ... | head`
+        return 1
+    except Exception as error:
+        if "--debug" in args:
+            raise
+        known = isinstance(error, OctavoError)
+        message = " ".join(str(error).split()) if known else f"{one_line(error)}; add --debug"
+        sys.stderr.write(f"octavo: error: {message}\n")
+        return 2 if isinstance(error, USER_ERRORS) else 1
+
+
+def _run(args: list[str]) -> int:
+    common = Parser(prog="octavo", add_help=False)
+    add_common_options(common)
+    options, args = take_plugin_options(args)
+    chosen, args = common.parse_known_args(args)
+    host = PluginHost.discover(
+        plugins=chosen.plugin, disabled=chosen.disable_plugin, options=options
+    )
+    add_built_in_commands(host.commands)
+    if not args or args[0] in ("-h", "--help"):
+        sys.stdout.write(_top_parser(host).format_help())
+        return 0
+    name, *rest = args
+    if name.startswith("-"):
+        known = (*common._option_string_actions, "--help")
+        raise ConfigError(f"octavo takes no option {name!r}; {near_matches(name, known)}")
+    command = host.commands.load(name)()
+    parser = Parser(prog=f"octavo {name}", description=host.commands.info(name).metadata["help"])
+    command.configure(parser)
+    add_common_options(parser, host.options.declared())
+    return command.run(parser.parse_args(rest), host)
+
+
+def add_built_in_commands(commands: LazyRegistry[Command]) -> None:
+    """Add the framework's own commands beside those of plugins."""
+    commands.add("plugin", "octavo.cli.plugin:PluginCommand", help="list, create and test plugins")
+    commands.add("version", "octavo.cli.version:VersionCommand", help="show versions")
+
+
+def _top_parser(host: PluginHost) -> Parser:
+    names = host.commands.names()
+    width = max(len(name) for name in names)
+    lines = [f"  {name:<{width}}  {host.commands.info(name).metadata['help']}" for name in names]
+    parser = Parser(
+        prog="octavo",
+        usage="octavo COMMAND [options]",
+        description="\n".join(["commands:", *lines]),
+        epilog="octavo COMMAND --help shows a command's own options.",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add_common_options(parser, host.options.declared())
+    return parser

@@ -1,0 +1,90 @@
+"""Argument parsing whose errors are one line that names near matches."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from octavo.errors import ConfigError
+from octavo_registry import Option
+from octavo_registry.naming import near_matches
+
+PLUGIN_OPTION = "--plugin."
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises ConfigError and takes no abbreviated options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all; what is left over is a ConfigError with near matches."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            what = "option" if name.startswith("-") else "argument"
+            known = self._option_names() if what == "option" else []
+            hint = f"; {near_matches(name, known)}" if known else ""
+            raise ConfigError(f"{self.prog} takes no {what} {name!r}{hint}")
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing usage and exiting."""
+        raise ConfigError(f"{self.prog}: {message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            what = action.metavar or action.dest
+            raise ConfigError(f"{self.prog} has no {what} {value!r}; {near_matches(value, known)}")
+
+    def _option_names(self) -> list[str]:
+        names = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    names.extend(parser._option_names())
+        return names
+
+
+def add_common_options(parser: Parser, declared: Iterable[Option] = ()) -> None:
+    """Add what every command takes, and the options that plugins declared."""
+    group = parser.add_argument_group("common options")
+    group.add_argument(
+        "--plugin", action="append", default=[], metavar="MODULE", help="load one more plugin"
+    )
+    group.add_argument(
+        "--disable-plugin", action="append", default=[], metavar="NAME", help="leave a plugin out"
+    )
+    group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    options = list(declared)
+    if options:
+        group = parser.add_argument_group("plugin options")
+    for option in options:
+        group.add_argument(
+            f"{PLUGIN_OPTION}{option.plugin}.{option.key}",
+            metavar=option.type.__name__.upper(),
+            help=f"{option.help} (default: {option.default})".replace("%", "%%"),
+        )
+
+
+def take_plugin_options(args: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """Split ``--plugin.NAME.KEY VALUE`` and ``--plugin.NAME.KEY=VALUE`` off the other arguments."""
+    options: dict[str, dict[str, str]] = {}
+    rest: list[str] = []
+    remaining = iter(args)
+    for arg in remaining:
+        if not arg.startswith(PLUGIN_OPTION):
+            rest.append(arg)
+            continue
+        name, equals, value = arg.partition("=")
+        plugin, _, key = name.removeprefix(PLUGIN_OPTION).rpartition(".")
+        if not plugin:
+            raise ConfigError(f"{name!r} must have the form --plugin.NAME.KEY")
+        given = value if equals else next(remaining, None)
+        if given is None:
+            raise ConfigError(f"{name} needs a value")
+        options.setdefault(plugin, {})[key] = given
+    return options, rest

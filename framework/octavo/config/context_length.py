@@ -1,0 +1,81 @@
+"""How many tokens a model can take, from the many names that config.json has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from octavo.errors import ConfigError, ModelError
+
+LENGTH_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "max_seq_length",
+    "max_sequence_length",
+    "max_target_positions",
+    "seq_length",
+    "seq_len",
+)
+
+# Their max_position_embeddings is the scaled length already; all other types multiply it.
+ROPE_TYPES_INCLUDED = ("default", "llama3", "longrope", "su")
+
+
+def resolve_max_model_len(
+    requested: int | Literal["auto"] | None, path: Path, text: Mapping[str, Any]
+) -> int:
+    """Return the requested length if the model can take it, else the model's own limit.
+
+    ``text`` is the config of the language model.
+    """
+    limit = _own_limit(path, text)
+    if limit is None:
+        if isinstance(requested, int):
+            return requested
+        raise ModelError(
+            f"{path / 'config.json'} gives no context length (looked for {', '.join(LENGTH_KEYS)});"
+            " pass max_model_len"
+        )
+    if not isinstance(requested, int):
+        return limit
+    if requested > limit:
+        raise ConfigError(
+            f"max_model_len={requested} is above the {limit} tokens that {path / 'config.json'} "
+            "allows; lower it, or raise max_position_embeddings or rope_scaling by hf_overrides"
+        )
+    return requested
+
+
+def _own_limit(path: Path, text: Mapping[str, Any]) -> int | None:
+    if "model_max_length" in text:  # Command R: its max_position_embeddings is a lower default
+        return int(_positive(path, "model_max_length", text["model_max_length"]))
+    given = [_positive(path, key, text[key]) for key in LENGTH_KEYS if text.get(key) is not None]
+    if not given:
+        return None
+    limit = min(given)
+    for rope in _rope_settings(path, text):
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind in ROPE_TYPES_INCLUDED:
+            continue
+        if kind == "yarn" and "original_max_position_embeddings" in rope:
+            original = rope["original_max_position_embeddings"]
+            limit = _positive(path, "original_max_position_embeddings", original)
+        limit *= _positive(path, "rope scaling factor", rope.get("factor", 1.0))
+    return int(limit)
+
+
+def _rope_settings(path: Path, text: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rope settings under either of their names; one entry per kind of layer where nested."""
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise ModelError(f"{path / 'config.json'}: rope settings {rope!r} are not an object")
+    nested = [value for value in rope.values() if isinstance(value, dict)]
+    return nested or [rope]
+
+
+def _positive(path: Path, key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**40:
+        raise ModelError(f"{path / 'config.json'}: {key}={value!r} must be a positive number")
+    return value

@@ -1,0 +1,199 @@
+"""What a model's folder says about it, with the user's options applied; reads no weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.config.context_length import resolve_max_model_len
+from octavo.config.engine import DTYPES, ModelConfig
+from octavo.errors import ConfigError, ModelError
+from octavo.weights.header import read_header
+from octavo.weights.sources import find_model
+from octavo_registry import ModelCapabilities, PluginHost, Task
+from octavo_registry.naming import near_matches
+
+STORED_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """A model that can be loaded: all questions about its config.json are answered here."""
+
+    path: Path
+    config: Mapping[str, Any]
+    """config.json with ``hf_overrides`` applied."""
+    architecture: str
+    capabilities: ModelCapabilities
+    task: Task
+    dtype: str
+    """A torch dtype's name: "float32", "bfloat16" or "float16"."""
+    max_model_len: int
+    """The model's limit when the option is "auto"; what memory allows may be less."""
+    vocab_size: int
+    """Rows of the logits; the tokenizer may know fewer ids."""
+    eos_token_ids: tuple[int, ...]
+    generation_config: Mapping[str, Any]
+    """generation_config.json; empty when there is none, or with generation_config="none"."""
+    quantization: str | None
+    """A registered quantization's name; None: plain weights."""
+    quantization_config: Mapping[str, Any]
+    """As in config.json; empty for plain weights and for weights quantized while loading."""
+
+
+def open_model(config: ModelConfig, host: PluginHost) -> ModelFolder:
+    """Find the model and resolve its options; what cannot work is refused here, by name."""
+    path = find_model(host, config.model, config.revision)
+    settings = _apply_overrides(_read_json(path / "config.json"), config.hf_overrides)
+    # Language models inside others (vision and the like) have their settings in text_config.
+    text = {**settings, **_object(path, "text_config", settings.get("text_config"))}
+    architecture = _find_architecture(path, settings, host)
+    capabilities = host.models.info(architecture).metadata["capabilities"]
+    quantization_config = _object(path, "quantization_config", text.get("quantization_config"))
+    generation = path / "generation_config.json"
+    generation_config = _read_json(generation) if generation.is_file() else {}
+    return ModelFolder(
+        path=path,
+        config=settings,
+        architecture=architecture,
+        capabilities=capabilities,
+        task=_resolve_task(config.task, architecture, capabilities),
+        dtype=_resolve_dtype(config.dtype, path, text),
+        max_model_len=resolve_max_model_len(config.max_model_len, path, text),
+        vocab_size=_vocab_size(path, text),
+        eos_token_ids=_eos_token_ids(path, text, generation_config, config.hf_overrides),
+        generation_config=generation_config if config.generation_config == "auto" else {},
+        quantization=_resolve_quantization(
+            config.quantization, quantization_config, architecture, capabilities, host
+        ),
+        quantization_config=quantization_config,
+    )
+
+
+def _object(path: Path, key: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{path / 'config.json'}: {key}={value!r} must be an object")
+    return value
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ModelError(f"{path.parent} has no {path.name}; it is not a model's folder") from error
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} is no JSON object but {type(value).__name__}")
+    return value
+
+
+def _apply_overrides(settings: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace entries; those of a nested config (``text_config``) one by one.
+
+    Other objects, such as ``rope_scaling``, are replaced whole: their keys belong together.
+    """
+    result = dict(settings)
+    for key, value in overrides.items():
+        old = settings.get(key)
+        if key.endswith("_config") and isinstance(old, dict) and isinstance(value, dict):
+            value = _apply_overrides(old, value)
+        result[key] = value
+    return result
+
+
+def _find_architecture(path: Path, settings: Mapping[str, Any], host: PluginHost) -> str:
+    names = settings.get("architectures")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ModelError(
+            f"{path / 'config.json'}: architectures={names!r} names no model class; "
+            "name one with hf_overrides={'architectures': [...]}"
+        )
+    known = [name for name in names if name in host.models]
+    if not known:
+        raise ModelError(
+            f"{path / 'config.json'}: no plugin has the architecture {names[0]!r}; "
+            f"{near_matches(names[0], host.models.names())}"
+        )
+    return str(known[0])
+
+
+def _resolve_task(task: str, architecture: str, capabilities: ModelCapabilities) -> Task:
+    for known in capabilities.tasks:
+        if task in ("auto", known):
+            return known
+    raise ConfigError(
+        f"task={task!r} is not among those of {architecture}: {', '.join(capabilities.tasks)}"
+    )
+
+
+def _resolve_dtype(dtype: str, path: Path, text: Mapping[str, Any]) -> str:
+    if dtype != "auto":
+        return dtype
+    declared = text.get("dtype") or text.get("torch_dtype") or _stored_dtype(path)
+    name = str(declared).removeprefix("torch.")
+    if name not in DTYPES[1:]:
+        raise ModelError(
+            f"{path / 'config.json'}: dtype {declared!r} cannot be computed in; "
+            f"pass dtype, one of: {', '.join(DTYPES[1:])}"
+        )
+    return name
+
+
+def _stored_dtype(path: Path) -> str:
+    """The dtype of the first floating tensor; float32 without weights."""
+    for file in sorted(path.glob("*.safetensors"))[:1]:
+        for entry in read_header(file):
+            if entry.dtype in STORED_DTYPES:
+                return STORED_DTYPES[entry.dtype]
+    return "float32"
+
+
+def _vocab_size(path: Path, text: Mapping[str, Any]) -> int:
+    size = text.get("vocab_size")
+    if type(size) is not int or size < 1:
+        raise ModelError(f"{path / 'config.json'}: vocab_size={size!r} must be a positive integer")
+    return size
+
+
+def _eos_token_ids(
+    path: Path, text: Mapping[str, Any], generation: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """As in Transformers generation_config.json goes first; an override goes before both."""
+    if "eos_token_id" in overrides or generation.get("eos_token_id") is None:
+        ids = text.get("eos_token_id")
+    else:
+        ids = generation["eos_token_id"]
+    ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
+        raise ModelError(f"{path}: eos_token_id={ids!r} must be token ids")
+    return tuple(ids)
+
+
+def _resolve_quantization(
+    requested: str | None,
+    stored: Mapping[str, Any],
+    architecture: str,
+    capabilities: ModelCapabilities,
+    host: PluginHost,
+) -> str | None:
+    """The checkpoint's own method, or the one to apply while loading; never left out in silence."""
+    name = stored.get("quant_method") if stored else requested
+    if not stored and name is None:
+        return None
+    if requested not in (None, name):
+        raise ConfigError(f"quantization={requested!r}, but the weights are quantized as {name!r}")
+    usable = [key for key in capabilities.quantizations if key in host.quantizations]
+    if name not in usable:
+        raise ConfigError(
+            f"quantization {name!r} does not work with {architecture}; "
+            f"what does: {', '.join(usable) or 'none'}"
+        )
+    return str(name)

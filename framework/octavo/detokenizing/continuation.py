@@ -1,0 +1,114 @@
+"""One continuation as the client keeps it: its tokens, its text, and what was delivered of it."""
+
+from __future__ import annotations
+
+from octavo.detokenizing.incremental import IncrementalDetokenizer
+from octavo.detokenizing.logprobs import LogprobDecoder
+from octavo.detokenizing.stop_strings import StopStrings
+from octavo.engine.messages import EngineRequest, SequenceLogprobs
+from octavo.outputs import CompletionOutput, FinishReason, TokenLogprobs
+from octavo.params import SamplingParams
+from octavo_registry.tokenizer import Tokenizer
+
+
+class Continuation:
+    """Tokens are appended from outside; ``read`` turns those not yet read into text."""
+
+    def __init__(
+        self,
+        index: int,
+        request: EngineRequest,
+        params: SamplingParams,
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self.index = index
+        self.sequence_id = request.sequences[index]
+        self.request_id = request.request_id
+        self.watched = params.output_kind != "final" or bool(params.stop_strings)
+        """Whether each step is looked at; the others' text is made once, at their end."""
+        self.token_ids: list[int] = []
+        self.raw_logprobs: list[SequenceLogprobs] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self._detokenizer: IncrementalDetokenizer | None = None
+        if tokenizer is not None and params.detokenize:
+            self._detokenizer = IncrementalDetokenizer(
+                tokenizer,
+                prompt_ids=request.prompt_token_ids,
+                skip_special_tokens=params.skip_special_tokens,
+                spaces_between_special_tokens=params.spaces_between_special_tokens,
+            )
+        self._stops = StopStrings(
+            params.stop_strings, include_in_output=params.include_stop_str_in_output
+        )
+        self._min_tokens = params.min_tokens
+        self._num_read = 0
+        self._text = ""
+        self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        self._cumulative_logprob = 0.0
+        self._num_delivered_tokens = 0
+        self._num_delivered_chars = 0
+        self._delivered_end = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether tokens or the end came since the last output."""
+        if self.finish_reason is not None:
+            return not self._delivered_end
+        return len(self.token_ids) > self._num_delivered_tokens
+
+    def read(self, num_tokens: int) -> None:
+        """Bring the text up to so many tokens; a stop string in it ends the continuation.
+
+        Tokens behind the one that completed the stop string are dropped.
+        """
+        if self._detokenizer is None:
+            return
+        if not self._stops.strings:
+            self._text += self._detokenizer.push(self.token_ids[self._num_read : num_tokens])
+            self._num_read = num_tokens
+        while self._num_read < num_tokens and self.finish_reason is None:
+            piece = self._detokenizer.push([self.token_ids[self._num_read]])
+            self._num_read += 1
+            self._take_text(piece)
+
+    def finish(
+        self, reason: FinishReason, stop_reason: int | None = None, *, num_text_tokens: int
+    ) -> None:
+        """End it; text that was held back comes out, and may itself complete a stop string."""
+        self.read(num_text_tokens)
+        if self._detokenizer is not None and self.finish_reason is None:
+            self._take_text(self._detokenizer.finish())
+        if self.finish_reason is None:
+            self._text += self._stops.finish()
+            self.finish_reason, self.stop_reason = reason, stop_reason
+
+    def _take_text(self, piece: str) -> None:
+        if self._num_read <= self._min_tokens:  # as for stop tokens, none counts this early
+            self._text += piece
+            return
+        self._text += self._stops.feed(piece)
+        if self._stops.matched is not None:
+            self.finish_reason, self.stop_reason = "stop", self._stops.matched
+            del self.token_ids[self._num_read :]
+
+    def output(self, decoder: LogprobDecoder, *, delta: bool) -> CompletionOutput:
+        """All so far, or with ``delta`` what is new since the last call."""
+        if self._logprobs is not None:
+            for raw in self.raw_logprobs[len(self._logprobs) : len(self.token_ids)]:
+                self._cumulative_logprob += raw.logprobs[0]
+                self._logprobs.append(decoder.decode(raw))
+        first_token = self._num_delivered_tokens if delta else 0
+        first_char = self._num_delivered_chars if delta else 0
+        self._num_delivered_tokens = len(self.token_ids)
+        self._num_delivered_chars = len(self._text)
+        self._delivered_end = self.finish_reason is not None
+        return CompletionOutput(
+            index=self.index,
+            text=self._text[first_char:],
+            token_ids=self.token_ids[first_token:],
+            cumulative_logprob=None if self._logprobs is None else self._cumulative_logprob,
+            logprobs=None if self._logprobs is None else self._logprobs[first_token:],
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )

@@ -1,0 +1,145 @@
+"""How a front end talks to an engine, whether it runs in this process or in one of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, Protocol
+
+from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
+from octavo.errors import EngineDeadError, OctavoError
+from octavo_registry.faults import one_line
+
+log = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """What an engine offers to its client or to the loop of its process."""
+
+    ready: EngineReady
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits, runs or is under way."""
+        ...
+
+    def add(self, requests: list[EngineRequest]) -> None:
+        """Queue them; one that is refused ends with an error in the next outputs."""
+        ...
+
+    def abort(self, sequences: list[int]) -> None:
+        """End these now; unknown ids are ignored."""
+        ...
+
+    def step(self) -> StepOutputs:
+        """Launch the next step and return what the oldest under way gave."""
+        ...
+
+    def call(self, method: str) -> Any:
+        """Run a named utility."""
+        ...
+
+    def close(self) -> None:
+        """Free the device."""
+        ...
+
+
+class EngineClient(Protocol):
+    """One engine's front. It belongs to one thread; only ``wake`` may be called from another.
+
+    Every method raises ``EngineDeadError`` once the engine has ended.
+    """
+
+    ready: EngineReady
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine still answers."""
+        ...
+
+    def add(self, requests: list[EngineRequest]) -> None:
+        """Queue these; their outputs come from ``poll``."""
+        ...
+
+    def abort(self, sequences: list[int]) -> None:
+        """End these; outputs that are already on their way may still come."""
+        ...
+
+    def poll(self, timeout_seconds: float) -> StepOutputs | None:
+        """Return the next outputs; None when time is up or another thread called ``wake``."""
+        ...
+
+    def wake(self) -> None:
+        """Make a ``poll`` that waits return soon; the only method for any thread."""
+        ...
+
+    def call(self, method: str) -> Any:
+        """Run a utility of the engine ("reset_prefix_cache", "stats") and return its result."""
+        ...
+
+    def close(self) -> None:
+        """End the engine; calling it again does nothing."""
+        ...
+
+
+def cause_of(error: Exception) -> str:
+    """Say what went wrong in one line; a stranger's error by its class too."""
+    return " ".join(str(error).split()) if isinstance(error, OctavoError) else one_line(error)
+
+
+class InProcessClient:
+    """An engine in the caller's process: ``poll`` runs its next step."""
+
+    def __init__(self, core: Engine) -> None:
+        self.ready = core.ready
+        self._core = core
+        self._end: str | None = None
+        self._woken = threading.Event()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was neither closed nor failed."""
+        return self._end is None
+
+    def add(self, requests: list[EngineRequest]) -> None:
+        """Queue these."""
+        self._check_alive()
+        self._core.add(requests)
+
+    def abort(self, sequences: list[int]) -> None:
+        """End these now."""
+        self._check_alive()
+        self._core.abort(sequences)
+
+    def poll(self, timeout_seconds: float) -> StepOutputs | None:
+        """Run one step; without work, wait for ``wake``."""
+        self._check_alive()
+        if not self._core.has_work:
+            self._woken.wait(timeout_seconds)
+            self._woken.clear()
+            return None
+        try:
+            return self._core.step()
+        except Exception as error:
+            self._end = f"the engine failed: {cause_of(error)}"
+            log.exception("the engine's step failed")
+            raise EngineDeadError(self._end) from error
+
+    def wake(self) -> None:
+        """Make a waiting ``poll`` return."""
+        self._woken.set()
+
+    def call(self, method: str) -> Any:
+        """Run a utility of the engine."""
+        self._check_alive()
+        return self._core.call(method)
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+        if self._end is None:
+            self._end = "the engine was closed"
+        self._core.close()
+
+    def _check_alive(self) -> None:
+        if self._end is not None:
+            raise EngineDeadError(self._end)

@@ -1,0 +1,130 @@
+"""The engine: messages in, planned steps to the executor, tokens out.
+
+The step is asynchronous. ``step`` plans and launches one step, then waits for the oldest one under
+way, so that the device runs while the host plans the next and tells clients of the last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.config.model_folder import open_model
+from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
+from octavo.errors import ConfigError, EngineDeadError
+from octavo.scheduling.results import StepResults
+from octavo.scheduling.scheduler import Scheduler, StepRecord
+from octavo_registry import PluginHost
+from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
+
+log = logging.getLogger(__name__)
+
+DEFAULT_EXECUTOR = "local"
+
+
+class EngineCore:
+    """One model on its workers. Not thread-safe: one thread calls everything."""
+
+    def __init__(self, config: EngineConfig, host: PluginHost) -> None:
+        folder = open_model(config.model, host)
+        name = config.parallel.executor or DEFAULT_EXECUTOR
+        self._executor: Executor = host.executors.load(name)(config, folder, host)
+        facts: ExecutorFacts = self._executor.start()
+        self._scheduler = Scheduler(
+            config,
+            facts.layout,
+            facts.state,
+            num_blocks=facts.num_blocks,
+            num_swap_blocks=facts.num_swap_blocks,
+            model_identity=f"{folder.path}:{folder.dtype}",
+        )
+        self._results = StepResults(
+            self._scheduler, enable_prefix_caching=config.cache.enable_prefix_caching
+        )
+        self._depth = config.scheduler.async_depth
+        self._under_way: deque[tuple[StepRecord, PendingStep]] = deque()
+        self._dead: str | None = None
+        self.ready = EngineReady(
+            max_model_len=facts.max_model_len,
+            vocab_size=folder.vocab_size,
+            num_blocks=facts.num_blocks,
+            block_tokens=config.cache.block_size,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        )
+        host.notify("engine_started", plan=self.ready)
+
+    @property
+    def has_work(self) -> bool:
+        """Something is waiting, running or under way."""
+        return self._scheduler.has_work
+
+    def add(self, requests: list[EngineRequest]) -> None:
+        """Queue requests; one that is refused ends with an error in the next step's outputs."""
+        for request in requests:
+            self._scheduler.add(request)
+
+    def abort(self, sequences: list[int]) -> None:
+        """End sequences now and free what they hold."""
+        self._scheduler.abort(sequences)
+
+    def step(self) -> StepOutputs:
+        """Launch the next step, if there is one, and return what the oldest under way gave.
+
+        Returns at once with what is known while fewer than ``async_depth`` steps are under way.
+        """
+        if self._dead is not None:
+            raise EngineDeadError(self._dead)
+        planned = self._scheduler.schedule()
+        if planned is not None:
+            plan, record = planned
+            self._under_way.append((record, self._executor.submit(plan)))
+        if not self._under_way or (planned is not None and len(self._under_way) < self._depth):
+            return StepOutputs(ends=self._results.refused())
+        return self._collect()
+
+    def _collect(self) -> StepOutputs:
+        record, pending = self._under_way.popleft()
+        try:
+            result = pending.result()
+        except EngineDeadError as error:
+            self._dead = str(error)
+            raise
+        except Exception as error:
+            log.debug("step failed", exc_info=True)
+            return self._results.fail(record, [r for r, _ in self._under_way], error)
+        return self._results.apply(record, result)
+
+    def call(self, method: str) -> Any:
+        """Run a utility between steps: "reset_prefix_cache" or "stats"."""
+        if method == "reset_prefix_cache":
+            self._scheduler.placement.pool.forget_all()
+            return True
+        if method == "stats":
+            return self.stats()
+        raise ConfigError(
+            f"the engine has no utility {method!r}; there is: reset_prefix_cache, stats"
+        )
+
+    def stats(self) -> dict[str, int]:
+        """Counts of the scheduler and the cache, now or since the start."""
+        scheduler, placement = self._scheduler, self._scheduler.placement
+        return {
+            "num_running": len(scheduler.running_order()),
+            "num_waiting": len(scheduler.waiting),
+            "num_live_blocks": placement.pool.num_live,
+            "num_cached_blocks": placement.pool.num_cached,
+            "num_preemptions": placement.num_preemptions,
+            "num_swaps": placement.num_swaps,
+            "num_prefix_hit_tokens": placement.num_prefix_hit_tokens,
+            "num_prefix_query_tokens": placement.num_prefix_query_tokens,
+        }
+
+    def close(self) -> None:
+        """End the workers; what is queued is dropped. Calling twice does nothing."""
+        if self._dead is None:
+            self._dead = "the engine is closed"
+        self._under_way.clear()
+        self._executor.close()

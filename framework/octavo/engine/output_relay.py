@@ -1,0 +1,32 @@
+"""What a child process prints, passed on and remembered by its last line."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from typing import IO, Final
+
+MAX_LINE_CHARS: Final = 300
+
+
+class OutputRelay:
+    """Copies a pipe to this process's standard error in a thread, until the pipe ends."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._last = ""
+        # Line ends stay as they are, so that a progress bar's carriage returns still work.
+        self._text = io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="")
+        self._thread = threading.Thread(target=self._run, name="engine output", daemon=True)
+        self._thread.start()
+
+    def last_line(self, wait_seconds: float) -> str:
+        """Return the last line that was not blank; waits for the pipe's end, but not for long."""
+        self._thread.join(wait_seconds)
+        return self._last[:MAX_LINE_CHARS]
+
+    def _run(self) -> None:
+        with self._text:
+            for line in self._text:
+                sys.stderr.write(line)
+                self._last = line.strip() or self._last

@@ -1,0 +1,155 @@
+"""A thread that owns a client and its output processor, so that callers may be anywhere."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+from octavo.detokenizing.processor import OutputProcessor, ProcessedStep
+from octavo.engine.client import EngineClient, cause_of
+from octavo.errors import EngineDeadError, OctavoError, ParameterError
+from octavo.inputs.processor import PreparedRequest
+from octavo.streaming import Stream
+
+log = logging.getLogger(__name__)
+
+# A wake ends the wait; the limit only bounds how long a poll lasts.
+POLL_SECONDS: Final = 60.0
+CLOSE_SECONDS: Final = 10.0
+
+
+class EngineThread:
+    """Polls the engine and passes outputs to streams; its methods are for any thread."""
+
+    def __init__(self, client: EngineClient, outputs: OutputProcessor) -> None:
+        self._client = client
+        self._outputs = outputs
+        self._lock = threading.Lock()
+        self._end: str | None = None
+        self._open: dict[str, Stream] = {}
+        """Streams whose readers wait for more; guarded by the lock."""
+        self._calls: set[Future[Any]] = set()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._closing = False
+        self._streams: dict[str, Stream] = {}
+        """As the engine's thread sees them: commands change it in the order they were given."""
+        self._thread = threading.Thread(target=self._run, name="octavo engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are still taken."""
+        return self._end is None and self._client.alive
+
+    def submit(self, prepared: PreparedRequest, arrival_seconds: float, stream: Stream) -> None:
+        """Queue a request whose outputs go to the stream."""
+        request_id = prepared.request.request_id
+        with self._lock:
+            self._check_open()
+            if request_id in self._open:
+                raise ParameterError(f"request_id={request_id!r} is in use; choose another")
+            self._open[request_id] = stream
+            self._inbox.append(partial(self._add, prepared, arrival_seconds, stream))
+        self._client.wake()
+
+    def abort(self, request_id: str) -> None:
+        """End a request; its stream gets what came so far. Unknown ids are ignored."""
+        self._inbox.append(partial(self._abort, request_id))
+        self._client.wake()
+
+    def release(self, request_id: str) -> None:
+        """End a request that nobody reads any more; its id is free at once."""
+        with self._lock:
+            self._open.pop(request_id, None)
+        self.abort(request_id)
+
+    def call(self, method: str) -> Future[Any]:
+        """Run a utility of the engine."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._check_open()
+            self._calls.add(future)
+            self._inbox.append(partial(self._call, method, future))
+        self._client.wake()
+        return future
+
+    def close(self) -> None:
+        """End the engine; streams that still wait fail. Calling it again does nothing."""
+        self._closing = True
+        self._client.wake()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _check_open(self) -> None:
+        if self._end is not None:
+            raise EngineDeadError(self._end)
+
+    def _run(self) -> None:
+        end = "the engine was closed"
+        try:
+            while not self._closing:
+                while self._inbox:
+                    self._inbox.popleft()()
+                outputs = self._client.poll(POLL_SECONDS)
+                if outputs is not None:
+                    self._pass_on(self._outputs.process(outputs))
+        except EngineDeadError as error:
+            end = str(error)
+        except Exception as error:
+            log.exception("the engine's thread failed")
+            end = f"the engine's thread failed: {cause_of(error)}"
+        finally:
+            self._fail(end)
+            self._client.close()
+
+    def _add(self, prepared: PreparedRequest, arrival_seconds: float, stream: Stream) -> None:
+        request = prepared.request
+        self._outputs.add(request, prepared.params, prepared.prompt, arrival_seconds)
+        self._streams[request.request_id] = stream
+        self._client.add([request])
+
+    def _abort(self, request_id: str) -> None:
+        self._pass_on(self._outputs.abort(request_id))
+
+    def _call(self, method: str, future: Future[Any]) -> None:
+        with self._lock:
+            self._calls.discard(future)
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._client.call(method))
+        except OctavoError as error:
+            future.set_exception(error)
+            if isinstance(error, EngineDeadError):
+                raise
+
+    def _pass_on(self, step: ProcessedStep) -> None:
+        if step.aborts:
+            self._client.abort(step.aborts)
+        batch = [(self._streams[output.request_id], output) for output in step.outputs]
+        for stream, output in batch:
+            if output.finished:
+                del self._streams[output.request_id]
+                with self._lock:
+                    if self._open.get(output.request_id) is stream:
+                        del self._open[output.request_id]
+        for mailbox in {stream.mailbox for stream, _ in batch}:
+            reached = mailbox.post(entry for entry in batch if entry[0].mailbox is mailbox)
+            if not reached:  # its event loop was closed with requests under way
+                for request_id in [i for i, s in self._streams.items() if s.mailbox is mailbox]:
+                    self.release(request_id)
+
+    def _fail(self, end: str) -> None:
+        with self._lock:
+            self._end = end
+            streams, self._open = list(self._open.values()), {}
+            calls, self._calls = self._calls, set()
+        for mailbox in {stream.mailbox for stream in streams}:
+            mailbox.post((s, EngineDeadError(end)) for s in streams if s.mailbox is mailbox)
+        for future in calls:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(EngineDeadError(end))

@@ -1,0 +1,57 @@
+"""The pool's bytes on the device, its swap space on the host, and the copies between blocks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo.cache.groups import CacheLayout
+from octavo.cache.tables import BlockMoves
+from octavo_registry.attention import AttentionBackend
+from octavo_registry.step import LayerCache
+
+
+class CacheMemory:
+    """Pages as [lanes, blocks, lane bytes]: whatever a backend keeps in a block, it is bytes."""
+
+    def __init__(
+        self, layout: CacheLayout, num_blocks: int, num_swap_blocks: int, device: torch.device
+    ) -> None:
+        shape = (layout.num_lanes, num_blocks, layout.lane_bytes)
+        self.pages = torch.zeros(shape, dtype=torch.uint8, device=device)
+        self.swap = torch.zeros(
+            (layout.num_lanes, num_swap_blocks, layout.lane_bytes),
+            dtype=torch.uint8,
+            pin_memory=device.type == "cuda" and num_swap_blocks > 0,
+        )
+
+    def layer_caches(
+        self, layout: CacheLayout, backends: list[AttentionBackend]
+    ) -> dict[str, LayerCache]:
+        """Each layer's view of its lane, by layer name; ``backends`` are by group."""
+        caches = {}
+        for index, (group, backend) in enumerate(zip(layout.groups, backends, strict=True)):
+            page_bytes = backend.page_bytes(group.spec, layout.block_tokens)
+            for lane, name in enumerate(group.layers):
+                pages = self.pages[lane, :, :page_bytes]
+                view = backend.views(pages, group.spec, layout.block_tokens)
+                caches[name] = LayerCache(backend=backend, view=view, group=index)
+        return caches
+
+    def move(self, moves: BlockMoves) -> None:
+        """Do a step's block copies, before anything of the step reads or writes the cache."""
+        if moves.swap_out:
+            blocks, swaps = _columns(moves.swap_out)
+            self.swap[:, swaps] = self.pages[:, blocks.to(self.pages.device)].to(self.swap.device)
+        if moves.swap_in:
+            swaps, blocks = _columns(moves.swap_in)
+            self.pages[:, blocks.to(self.pages.device)] = self.swap[:, swaps].to(self.pages.device)
+        if moves.copy:
+            sources, targets = _columns(moves.copy)
+            device = self.pages.device
+            self.pages[:, targets.to(device)] = self.pages[:, sources.to(device)]
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    first, second = torch.tensor(pairs, dtype=torch.int64).unbind(1)
+    return first, second

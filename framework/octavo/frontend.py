@@ -1,0 +1,106 @@
+"""What ``LLM`` and ``AsyncLLM`` are made of, on this side of the engine and up to its client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from octavo.config import EngineConfig
+from octavo.config.engine import ModelConfig
+from octavo.config.model_folder import ModelFolder, open_model
+from octavo.detokenizing.processor import OutputProcessor
+from octavo.engine.client import EngineClient, InProcessClient
+from octavo.engine.process_client import ProcessClient
+from octavo.inputs import (
+    ChatRenderer,
+    InputProcessor,
+    default_sampling_params,
+    load_chat_template,
+)
+from octavo.options import read_options
+from octavo.weights.sources import find_model
+from octavo_registry import PluginHost
+from octavo_registry.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontend:
+    """One engine's client and everything between it and the caller."""
+
+    host: PluginHost
+    folder: ModelFolder
+    tokenizer: Tokenizer | None
+    eos_token_ids: tuple[int, ...]
+    chat: ChatRenderer
+    inputs: InputProcessor
+    outputs: OutputProcessor
+    client: EngineClient
+
+
+def start_frontend(options: Mapping[str, object], *, engine_process: bool, caller: str) -> Frontend:
+    """Read the options, open the model and start its engine; the cheap checks come first."""
+    given = read_options(options, caller=caller)
+    config = given.config
+    host = PluginHost.discover(
+        plugins=given.plugins, disabled=given.disable_plugins, options=config.plugin_options
+    )
+    folder = open_model(config.model, host)
+    tokenizer = _load_tokenizer(config.model, folder, host)
+    eos = () if tokenizer is None else (tokenizer.eos_token_id,)
+    # Chat models often name their end of turn in the tokenizer's files alone.
+    eos_token_ids = tuple(i for i in dict.fromkeys((*folder.eos_token_ids, *eos)) if i is not None)
+    default_params = default_sampling_params(folder.generation_config)
+    chat = ChatRenderer(
+        tokenizer,
+        chat_template=_chat_template(config.model, folder, tokenizer, host),
+        capabilities=folder.capabilities,
+    )
+    client = _start_engine(config, host, engine_process=engine_process)
+    return Frontend(
+        host=host,
+        folder=folder,
+        tokenizer=tokenizer,
+        eos_token_ids=eos_token_ids,
+        chat=chat,
+        inputs=InputProcessor(
+            tokenizer,
+            max_model_len=client.ready.max_model_len,
+            vocab_size=client.ready.vocab_size,
+            eos_token_ids=eos_token_ids,
+            default_params=default_params,
+            capabilities=folder.capabilities,
+        ),
+        outputs=OutputProcessor(tokenizer),
+        client=client,
+    )
+
+
+def _load_tokenizer(config: ModelConfig, folder: ModelFolder, host: PluginHost) -> Tokenizer | None:
+    if config.skip_tokenizer_init:
+        return None
+    named = config.tokenizer
+    path = folder.path if named is None else find_model(host, named, config.revision)
+    load = host.tokenizers.load(config.tokenizer_mode)
+    return load(path, trust_remote_code=config.trust_remote_code)
+
+
+def _chat_template(
+    config: ModelConfig, folder: ModelFolder, tokenizer: Tokenizer | None, host: PluginHost
+) -> str | None:
+    """The user's; None leaves the tokenizer's own, and a model without one asks the plugins."""
+    if config.chat_template is not None:
+        return load_chat_template(config.chat_template)
+    if tokenizer is not None and tokenizer.chat_template is not None:
+        return None
+    template: str | None = host.hook.select_chat_template(
+        architecture=folder.architecture, config=folder.config
+    )
+    return template
+
+
+def _start_engine(config: EngineConfig, host: PluginHost, *, engine_process: bool) -> EngineClient:
+    if engine_process:
+        return ProcessClient(config, host.manifest())
+    from octavo.engine.core import EngineCore  # imports torch, which a front end can do without
+
+    return InProcessClient(EngineCore(config, host))

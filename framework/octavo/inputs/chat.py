@@ -1,0 +1,120 @@
+"""Messages to the text of a prompt, by the model's chat template or the caller's."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from octavo.errors import PromptError
+from octavo.inputs.messages import Message, check_dicts, check_messages, fit_contents, plain_data
+from octavo.inputs.template import ChatTemplate
+from octavo_registry.model import ModelCapabilities
+from octavo_registry.tokenizer import Tokenizer
+
+_RESERVED = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+_MAX_COMPILED_TEMPLATES = 32
+
+
+class ChatRenderer:
+    """Renders chats for one model; the text is to be encoded without adding special tokens."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        chat_template: str | None = None,
+        capabilities: ModelCapabilities | None = None,
+    ) -> None:
+        """``chat_template`` is Jinja source that replaces the tokenizer's own."""
+        self._own = chat_template or (tokenizer.chat_template if tokenizer else None)
+        self._capabilities = capabilities or ModelCapabilities()
+        variables = tokenizer.special_tokens if tokenizer else {}
+        # Compiling takes milliseconds, and a caller sends the same source with each request.
+        self._compiled = lru_cache(_MAX_COMPILED_TEMPLATES)(
+            lambda source: ChatTemplate(source, variables)
+        )
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+    ) -> str:
+        """Return the prompt's text.
+
+        ``chat_template`` is Jinja source or the name of one of the model's templates, never a
+        file: requests of strangers end here. ``add_generation_prompt`` None means True, unless the
+        final message is continued.
+        """
+        if add_generation_prompt is None:
+            add_generation_prompt = not continue_final_message
+        if add_generation_prompt and continue_final_message:
+            raise PromptError(
+                "add_generation_prompt and continue_final_message exclude each other; give one"
+            )
+        template = self._compiled(self._source(chat_template, has_tools=bool(tools)))
+        plain = check_messages(messages, self._capabilities)
+        fit_contents(plain, template)
+        marker = _mark_end(plain[-1]) if continue_final_message else None
+        text = template.render(
+            plain,
+            **_checked_kwargs(chat_template_kwargs),
+            tools=check_dicts("tools", tools),
+            documents=check_dicts("documents", documents),
+            add_generation_prompt=add_generation_prompt,
+        )
+        return text if marker is None else _cut_at(text, marker)
+
+    def _source(self, given: str | None, *, has_tools: bool) -> str:
+        named = self._own if isinstance(self._own, Mapping) else {}
+        if given is not None:
+            return named.get(given, given)
+        if isinstance(self._own, str):
+            return self._own
+        name = "tool_use" if has_tools and "tool_use" in named else "default"
+        if name not in named:
+            raise PromptError(
+                "this model has no default chat template; "
+                "give chat_template=load_chat_template(FILE or TEXT)"
+                + (f" or one of: {', '.join(sorted(named))}" if named else "")
+            )
+        return named[name]
+
+
+def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    plain: dict[str, Any] = plain_data("chat_template_kwargs", dict(kwargs or {}))
+    for name in plain:
+        if name in _RESERVED:
+            raise PromptError(f"chat_template_kwargs may not set {name!r}; it is an argument")
+    return plain
+
+
+def _mark_end(message: dict[str, Any]) -> str:
+    """Append a marker to the message's last text, and return it."""
+    # The space at its end shows whether the template strips contents.
+    marker = f"<end of message {secrets.token_hex(8)}> "
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + marker
+        return marker
+    for part in reversed(content or []):
+        if "text" in part:
+            part["text"] += marker
+            return marker
+    raise PromptError("continue_final_message: the final message has no text to continue")
+
+
+def _cut_at(text: str, marker: str) -> str:
+    end = text.rfind(marker.rstrip())
+    if end < 0:
+        raise PromptError(
+            "continue_final_message: the chat template does not show the final message's text"
+        )
+    return text[:end] if text.startswith(marker, end) else text[:end].rstrip()

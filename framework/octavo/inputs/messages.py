@@ -1,0 +1,141 @@
+"""Chat messages and tools, checked and made plain before a template sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from octavo.errors import PromptError
+from octavo.inputs.prompt import check_modality
+from octavo.inputs.template import ChatTemplate
+from octavo_registry.model import ModelCapabilities
+
+Message = Mapping[str, Any]
+
+_TEXT_KEYS = {"text": "text", "refusal": "refusal"}
+"""Part types that are text, and the key that holds it."""
+_MEDIA_PARTS = {
+    "image": "image",
+    "image_url": "image",
+    "video": "video",
+    "video_url": "video",
+    "audio": "audio",
+    "audio_url": "audio",
+    "input_audio": "audio",
+}
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+"""Names that clients use for the same thing; templates read the first or the second."""
+
+
+def plain_data(name: str, value: Any) -> Any:
+    """Copy into dicts, lists and scalars: a template must not reach methods of richer objects."""
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, ValueError) as error:
+        raise PromptError(f"{name} must be made of JSON types: {error}") from error
+
+
+def check_messages(
+    messages: Sequence[Message], capabilities: ModelCapabilities
+) -> list[dict[str, Any]]:
+    """Return plain copies; errors name the message's index and the key."""
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise PromptError("messages must be a list with at least one message")
+    plain = []
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if not isinstance(message, Mapping):
+            raise PromptError(f"{where} must be a dict, not {type(message).__name__}")
+        copy = plain_data(where, dict(message))
+        _check_role_and_content(where, copy, capabilities)
+        _parse_tool_calls(where, copy)
+        _name_reasoning(copy)
+        plain.append(copy)
+    return plain
+
+
+def fit_contents(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
+    """Change contents in place to the form that the template takes, where it takes but one."""
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list) and not template.takes_parts:
+            message["content"] = "\n".join(part[_TEXT_KEYS[part["type"]]] for part in content)
+        elif isinstance(content, str) and template.takes_parts and not template.takes_text:
+            message["content"] = [{"type": "text", "text": content}]
+
+
+def check_dicts(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
+    """Return plain copies of tools or documents; None stays None."""
+    if values is None:
+        return None
+    if not isinstance(values, (list, tuple)):
+        raise PromptError(f"{name} must be a list of dicts, not {type(values).__name__}")
+    for index, value in enumerate(values):
+        if not isinstance(value, Mapping):
+            raise PromptError(f"{name}[{index}] must be a dict, not {type(value).__name__}")
+    return [plain_data(f"{name}[{index}]", dict(value)) for index, value in enumerate(values)]
+
+
+def _check_role_and_content(
+    where: str, message: dict[str, Any], capabilities: ModelCapabilities
+) -> None:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise PromptError(f"{where}.role={role!r} must be a name such as 'user' or 'assistant'")
+    if content is None:
+        if not message.get("tool_calls"):
+            raise PromptError(f"{where}.content is missing; only tool_calls can stand without it")
+    elif isinstance(content, list):
+        for index, part in enumerate(content):
+            _check_part(f"{where}.content[{index}]", part, capabilities)
+    elif not isinstance(content, str):
+        raise PromptError(
+            f"{where}.content must be text or a list of parts, not {type(content).__name__}"
+        )
+
+
+def _check_part(where: str, part: Any, capabilities: ModelCapabilities) -> None:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str):
+        raise PromptError(f"{where} must be a dict with a 'type', such as 'text'")
+    if kind in _MEDIA_PARTS:
+        try:
+            check_modality(_MEDIA_PARTS[kind], capabilities)
+        except PromptError as error:
+            raise PromptError(f"{where}: {error}") from error
+        raise PromptError(f"{where}: no input processor places {kind} in this model's prompts")
+    if kind not in _TEXT_KEYS:
+        known = ", ".join((*_TEXT_KEYS, *_MEDIA_PARTS))
+        raise PromptError(f"{where}.type={kind!r} is not known; known: {known}")
+    key = _TEXT_KEYS[kind]
+    if not isinstance(part.get(key), str):
+        raise PromptError(f"{where}.{key}={part.get(key)!r:.80} must be text")
+
+
+def _parse_tool_calls(where: str, message: dict[str, Any]) -> None:
+    """Arguments come as a JSON string over the API; templates expect what it stands for."""
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise PromptError(f"{where}.tool_calls must be a list, not {type(calls).__name__}")
+    for index, call in enumerate(calls):
+        place = f"{where}.tool_calls[{index}]"
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise PromptError(f"{place} must be a dict with a 'function' that has a 'name'")
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            continue
+        try:
+            function["arguments"] = json.loads(arguments or "{}")
+        except ValueError as error:
+            raise PromptError(f"{place}.function.arguments is no valid JSON: {error}") from error
+
+
+def _name_reasoning(message: dict[str, Any]) -> None:
+    given = [message[key] for key in _REASONING_KEYS if message.get(key) is not None]
+    if given:
+        message["reasoning_content"] = given[0]
+        message.setdefault("thinking", given[0])

@@ -1,0 +1,144 @@
+"""Prompts to engine requests; what it lets through, the engine need not check again."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from dataclasses import dataclass
+
+from octavo.engine.messages import EngineRequest
+from octavo.errors import ParameterError, PromptError
+from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
+from octavo.inputs.sampling import SamplingLimits, resolve_sampling
+from octavo.params import SamplingParams
+from octavo_registry.model import ModelCapabilities
+from octavo_registry.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+_CACHE_SALT = re.compile(r"[A-Za-z0-9_-]{0,128}")
+_MAX_PRIORITY = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A request for the engine, and what the output processor needs besides."""
+
+    request: EngineRequest
+    params: SamplingParams
+    prompt: str | None
+    """The prompt's text, where text was given."""
+
+
+class InputProcessor:
+    """Makes requests of one client; it alone hands out the client's sequence ids."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        max_model_len: int,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...] = (),
+        default_params: SamplingParams | None = None,
+        capabilities: ModelCapabilities | None = None,
+    ) -> None:
+        """``vocab_size`` is the model's; ``tokenizer`` None takes prompts as ids only."""
+        self.default_params = default_params or SamplingParams()
+        self._tokenizer = tokenizer
+        self._capabilities = capabilities or ModelCapabilities()
+        self._sequence_ids = itertools.count()
+        possible_eos = tuple(i for i in eos_token_ids if 0 <= i < vocab_size)
+        if possible_eos != eos_token_ids:
+            log.warning(
+                "end of sequence ids %s include some outside the vocabulary of %d: never sampled",
+                eos_token_ids,
+                vocab_size,
+            )
+        self._limits = SamplingLimits(
+            max_model_len=max_model_len,
+            vocab_size=vocab_size,
+            eos_token_ids=possible_eos,
+            tokenizer=tokenizer,
+        )
+
+    def process(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        adapter: str = "",
+        add_special_tokens: bool = True,
+    ) -> PreparedRequest:
+        """Check everything that a request carries and put it into ids.
+
+        ``params`` None takes the model's defaults; a rendered chat template wants
+        ``add_special_tokens=False``, for it has written them itself.
+        """
+        params = params or self.default_params
+        parsed = parse_prompt(prompt)
+        for modality in parsed.media:
+            check_modality(modality, self._capabilities)
+            raise PromptError(f"no input processor places {modality} in this model's prompts")
+        ids = parsed.token_ids
+        if ids is None:
+            ids = self._encode(parsed.text or "", add_special_tokens)
+        if params.truncate_prompt_tokens is not None:
+            ids = ids[-params.truncate_prompt_tokens :]
+        self._check_length(len(ids))
+        check_token_ids(ids, self._limits.vocab_size)
+        sampling = resolve_sampling(params, self._limits, num_prompt_tokens=len(ids))
+        request = EngineRequest(
+            request_id=request_id,
+            sequences=tuple(itertools.islice(self._sequence_ids, params.n)),
+            prompt_token_ids=ids,
+            sampling=sampling,
+            priority=_checked_priority(priority),
+            cache_salt=_checked_salt(cache_salt or parsed.cache_salt),
+            adapter=adapter,
+        )
+        return PreparedRequest(request=request, params=params, prompt=parsed.text)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        if self._tokenizer is None:
+            raise PromptError(
+                "a text prompt needs a tokenizer (skip_tokenizer_init is set); "
+                "give {'prompt_token_ids': [...]}"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"the prompt's character {error.start} is half of a surrogate pair, not text"
+            ) from error
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def _check_length(self, num_tokens: int) -> None:
+        limit = self._limits.max_model_len
+        if num_tokens == 0:
+            raise PromptError("the prompt is empty: it has no tokens to continue")
+        if num_tokens >= limit:
+            raise PromptError(
+                f"the prompt has {num_tokens} tokens, and the context of {limit} must hold at "
+                f"least one more; shorten it, or set truncate_prompt_tokens={limit - 1} or less"
+            )
+
+
+def _checked_salt(salt: str) -> str:
+    if not isinstance(salt, str) or _CACHE_SALT.fullmatch(salt) is None:
+        raise ParameterError(
+            f"cache_salt={salt!r:.80} must have at most 128 characters of A-Z a-z 0-9 _ -"
+        )
+    return salt
+
+
+def _checked_priority(priority: int) -> int:
+    if type(priority) is not int or abs(priority) > _MAX_PRIORITY:
+        raise ParameterError(
+            f"priority={priority!r} must be an integer from {-_MAX_PRIORITY} to {_MAX_PRIORITY}"
+        )
+    return priority

@@ -1,0 +1,107 @@
+"""SamplingParams to what the engine takes: in token ids, within this model's limits."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from octavo.engine.messages import TokenSampling
+from octavo.errors import ParameterError, UnsupportedConstraint
+from octavo.params import SamplingParams
+from octavo_registry.tokenizer import Tokenizer
+
+_SEED_BITS = 62
+"""Sequence i uses seed + i, which must still fit a signed 64-bit integer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingLimits:
+    """What a model sets bounds with."""
+
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    tokenizer: Tokenizer | None
+
+
+def resolve_sampling(
+    params: SamplingParams, limits: SamplingLimits, *, num_prompt_tokens: int
+) -> TokenSampling:
+    """Check against the model and translate; ``num_prompt_tokens`` is below ``max_model_len``."""
+    if params.guided is not None:
+        raise UnsupportedConstraint(
+            f"{params.guided.constraint} cannot be enforced: no guided backend is registered; "
+            "install a plugin that gives one"
+        )
+    if params.stop_strings and limits.tokenizer is None:
+        raise ParameterError(
+            "stop strings need a tokenizer (skip_tokenizer_init is set); use stop_token_ids"
+        )
+    room = limits.max_model_len - num_prompt_tokens
+    if params.min_tokens > room:
+        raise ParameterError(
+            f"min_tokens={params.min_tokens} do not fit: {num_prompt_tokens} prompt tokens leave "
+            f"{room} of the context of {limits.max_model_len}"
+        )
+    vocab_size = limits.vocab_size
+    for name in ("logprobs", "prompt_logprobs"):
+        if (getattr(params, name) or 0) > vocab_size:
+            raise ParameterError(
+                f"{name}={getattr(params, name)} is above the vocabulary of {vocab_size} ids"
+            )
+    stop_token_ids = tuple(params.stop_token_ids or ())
+    _check_ids("stop_token_ids", stop_token_ids, vocab_size)
+    _check_ids("logit_bias", params.logit_bias or (), vocab_size)
+    allowed = params.allowed_token_ids
+    _check_ids("allowed_token_ids", allowed or (), vocab_size)
+    return TokenSampling(
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=0 if params.top_k >= vocab_size else max(params.top_k, 0),
+        min_p=params.min_p,
+        seed=_seed(params.seed),
+        min_tokens=params.min_tokens,
+        max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+        stop_token_ids=stop_token_ids,
+        eos_token_ids=() if params.ignore_eos else limits.eos_token_ids,
+        logprobs=-1 if params.logprobs is None else params.logprobs,
+        prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty,
+        logit_bias=dict(params.logit_bias or {}),
+        allowed_token_ids=None if allowed is None else tuple(allowed),
+        bad_word_ids=_bad_word_ids(tuple(params.bad_words or ()), limits),
+        extra_args=dict(params.extra_args or {}),
+    )
+
+
+def _seed(seed: int | None) -> int:
+    if seed is None or seed == -1:
+        return secrets.randbits(_SEED_BITS)
+    return seed & ((1 << _SEED_BITS) - 1)
+
+
+def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            raise ParameterError(
+                f"{name} names id {token}, outside the vocabulary of {vocab_size} ids"
+            )
+
+
+def _bad_word_ids(words: tuple[str, ...], limits: SamplingLimits) -> tuple[tuple[int, ...], ...]:
+    """Each word as it is spelled at the start of a text or inside a word, and behind a space."""
+    if words and limits.tokenizer is None:
+        raise ParameterError("bad_words need a tokenizer (skip_tokenizer_init is set)")
+    sequences: dict[tuple[int, ...], None] = {}
+    for word in words:
+        for spelling in (word, f" {word.lstrip()}"):
+            assert limits.tokenizer is not None
+            ids = tuple(limits.tokenizer.encode(spelling, add_special_tokens=False))
+            if not ids:
+                raise ParameterError(f"bad word {word!r} has no tokens in this vocabulary")
+            _check_ids(f"bad word {word!r}", ids, limits.vocab_size)
+            sequences[ids] = None
+    return tuple(sequences)

@@ -1,0 +1,120 @@
+"""Chat templates: Jinja source in a sandbox, under the rules that Hugging Face models expect."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from octavo.errors import ConfigError, PromptError
+
+
+def load_chat_template(path_or_text: str | os.PathLike[str]) -> str:
+    """Return a template's source, from a file or as it is given."""
+    text = os.fspath(path_or_text)
+    if any(char in text for char in "{}\n"):
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"chat_template={text!r} is no Jinja source and cannot be read as a file: {error}"
+        ) from error
+
+
+class ChatTemplate:
+    """A compiled template. ``variables`` are what it may name in each rendering: "bos_token" ..."""
+
+    def __init__(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
+        self._variables = dict(variables or {})
+        try:
+            self._template = _environment().from_string(source)
+        except TemplateSyntaxError as error:
+            raise PromptError(
+                f"the chat template is no valid Jinja, line {error.lineno}: {error.message}"
+            ) from error
+
+    def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+        """Run the template; whatever it raises is a PromptError with its message."""
+        try:
+            return self._template.render({**self._variables, **variables, "messages": messages})
+        except TemplateError as error:
+            raise PromptError(f"the chat template refuses the messages: {error}") from error
+        except Exception as error:  # a template computes: any error of Python can come out
+            raise PromptError(
+                f"the chat template fails on these messages: {type(error).__name__}: {error}"
+            ) from error
+
+    @cached_property
+    def takes_text(self) -> bool:
+        """Whether it shows a content that is a string."""
+        return self._shows(lambda text: text)
+
+    @cached_property
+    def takes_parts(self) -> bool:
+        """Whether it shows the text in a content that is a list of typed parts."""
+        return self._shows(lambda text: [{"type": "text", "text": text}])
+
+    def _shows(self, wrap: Any) -> bool:
+        text = secrets.token_hex(8)
+        messages = [{"role": "user", "content": wrap(text)}]
+        try:
+            rendered = self.render(
+                messages, tools=None, documents=None, add_generation_prompt=False
+            )
+        except PromptError:
+            return False
+        # A template that expects a string prints the list itself, as Python or as JSON.
+        return text in rendered and "'type'" not in rendered and '"type"' not in rendered
+
+
+class _GenerationTag(Extension):
+    """``{% generation %}`` marks the assistant's text for training; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012  # as the base class declares it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=lineno)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, LoopControlExtension]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes HTML characters, which a model has never seen in JSON.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

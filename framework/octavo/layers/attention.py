@@ -1,0 +1,60 @@
+"""Attention over the paged cache. Axes: T tokens, H query heads, K key/value heads, D head dim."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from octavo_registry.cache import CacheSpec
+from octavo_registry.model import ModelSpec
+from octavo_registry.step import Step
+
+
+class Attention(nn.Module):
+    """One layer's attention, done by whichever backend its cache group has in a step.
+
+    ``name`` is its key in ``Model.cache_specs`` and ``Step.layers``; the head counts are those of
+    this rank. A ``window`` makes the cache keep that many tokens only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        kv_heads: int,
+        head_dim: int,
+        spec: ModelSpec,
+        scale: float | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        alibi: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.window = window
+        self._scale = head_dim**-0.5 if scale is None else scale
+        self._softcap = softcap
+        self._sinks = sinks
+        self._alibi = alibi
+        dtype = str(spec.dtype).removeprefix("torch.")
+        self.cache_spec = (
+            CacheSpec.full(kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
+            if window is None
+            else CacheSpec.sliding(kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, window=window)
+        )
+
+    def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, step: Step) -> Tensor:
+        """Store the tokens' keys and values, then attend; returns [T, H, D]."""
+        cache = step.layers[self.name]
+        return cache.backend.attend(
+            q_THD,
+            k_TKD,
+            v_TKD,
+            cache.view,
+            step.groups[cache.group],
+            scale=self._scale,
+            window=self.window,
+            softcap=self._softcap,
+            sinks=self._sinks,
+            alibi=self._alibi,
+        )

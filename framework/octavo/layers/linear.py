@@ -1,0 +1,173 @@
+"""Linear layers, fused and cut for tensor parallel, with weights that a quantization may replace.
+
+Axis suffixes: T tokens, I inputs of this rank, O outputs of this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from octavo.layers.loading import Source
+from octavo.layers.sharding import Shard, collectives_of
+from octavo.layers.unquantized import UnquantizedLinear
+from octavo_registry.linear import Axis, QuantizationMethod
+from octavo_registry.model import ModelSpec
+
+
+class Linear(nn.Module):
+    """x @ weight.T + bias on this rank's inputs and outputs.
+
+    ``name`` is the full dotted name, by which adapters and checkpoints address the layer. ``parts``
+    are its outputs in order, by the checkpoint's name of each; a layer that is not fused has one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Shard,
+        parts: Mapping[str, Shard],
+        *,
+        bias: bool,
+        spec: ModelSpec,
+        quantization: QuantizationMethod | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.inputs = inputs
+        self.parts = dict(parts)
+        self.in_features = inputs.size
+        self.out_features = sum(part.size for part in parts.values())
+        self.quantization = quantization or spec.quantization or UnquantizedLinear()
+        self._axes: dict[str, tuple[Axis, ...]] = dict(
+            self.quantization.create(
+                self,
+                name=name,
+                in_features=self.in_features,
+                out_features=self.out_features,
+                dtype=spec.dtype,
+                device=spec.device,
+            )
+        )
+        self.bias: nn.Parameter | None = None
+        if bias:
+            empty_O = torch.empty(self.out_features, dtype=spec.dtype, device=spec.device)
+            self.bias = nn.Parameter(empty_O, requires_grad=False)
+            self._axes["bias"] = ("out",)
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        """This rank's outputs [T, O]."""
+        return self.quantization.apply(self, x_TI, self.bias)
+
+    def sources(self) -> Iterator[Source]:
+        """See ``LoadsWeights``."""
+        for key, axes in self._axes.items():
+            parameter = getattr(self, key)
+            first = 0
+            for checkpoint_name, part in self.parts.items():
+                yield _source(f"{checkpoint_name}.{key}", parameter, axes, self, part, first)
+                first += part.size
+
+
+def _source(
+    name: str,
+    parameter: nn.Parameter,
+    axes: Sequence[Axis],
+    layer: Linear,
+    part: Shard,
+    first: int,
+) -> Source:
+    """Cut one part out of a parameter, its axes scaled where entries are packed or grouped."""
+    shape, cut, target = [], [], parameter.data
+    for dim, (axis, length) in enumerate(zip(axes, parameter.shape, strict=True)):
+        if axis is None:
+            shape.append(length)
+            cut.append(slice(None))
+            continue
+        shard, features = (
+            (part, layer.out_features) if axis == "out" else (layer.inputs, layer.in_features)
+        )
+        start, size = shard.first * length // features, shard.size * length // features
+        shape.append(shard.total * length // features)
+        cut.append(slice(start, start + size))
+        if axis == "out":
+            target = target.narrow(dim, first * length // features, size)
+    return Source(
+        name=name, shape=tuple(shape), part=tuple(cut), target=target, parameter=parameter
+    )
+
+
+class ColumnParallelLinear(Linear):
+    """Each rank computes an equal part of the outputs; several checkpoint linears may be fused.
+
+    ``outputs`` are the full numbers of outputs by the name in the checkpoint, all next to ``name``:
+    ("model.layers.0.mlp.gate_up_proj", {"gate_proj": I, "up_proj": I}).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        in_features: int,
+        outputs: Mapping[str, int],
+        *,
+        bias: bool,
+        spec: ModelSpec,
+    ) -> None:
+        parent = name.rpartition(".")[0]
+        parts = {
+            f"{parent}.{child}": Shard.of_rank(size, spec, f"outputs of {child} in {name}")
+            for child, size in outputs.items()
+        }
+        super().__init__(name, Shard.whole(in_features), parts, bias=bias, spec=spec)
+
+
+class QKVLinear(Linear):
+    """Queries, keys and values of this rank's heads in one product, side by side in this order."""
+
+    def __init__(
+        self,
+        name: str,
+        in_features: int,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        bias: bool,
+        spec: ModelSpec,
+        names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj"),
+    ) -> None:
+        parent = name.rpartition(".")[0]
+        q = Shard.of_rank(heads, spec, f"attention heads of {name}")
+        kv = Shard.of_kv_heads(kv_heads, spec, f"key/value heads of {name}")
+        parts = {
+            f"{parent}.{child}": shard.scaled(head_dim)
+            for child, shard in zip(names, (q, kv, kv), strict=True)
+        }
+        super().__init__(name, Shard.whole(in_features), parts, bias=bias, spec=spec)
+        self.heads = q.size
+        self.kv_heads = kv.size
+        self.head_dim = head_dim
+
+    def split(self, qkv_THD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Views of queries, keys and values in this layer's result, unflattened to heads."""
+        q_THD, k_THD, v_THD = qkv_THD.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        return q_THD, k_THD, v_THD
+
+
+class RowParallelLinear(Linear):
+    """Each rank multiplies its part of the inputs; the sum over ranks is every rank's result."""
+
+    def __init__(
+        self, name: str, in_features: int, out_features: int, *, bias: bool, spec: ModelSpec
+    ) -> None:
+        inputs = Shard.of_rank(in_features, spec, f"inputs of {name}")
+        super().__init__(name, inputs, {name: Shard.whole(out_features)}, bias=bias, spec=spec)
+        self._collectives = collectives_of(spec)
+        self._adds_bias = spec.tp_rank == 0
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        """All outputs [T, O], summed over the ranks."""
+        out_TO = self.quantization.apply(self, x_TI, self.bias if self._adds_bias else None)
+        return out_TO if self._collectives is None else self._collectives.all_reduce(out_TO)

@@ -1,0 +1,85 @@
+"""Streams checkpoint tensors into parameters: shard by shard, one tensor in memory at a time.
+
+Layers say which checkpoint tensors fill them, by the names of Hugging Face checkpoints: a layer's
+own full name, or its siblings' names where it fuses several. So a model's ``load`` is one call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from octavo.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One checkpoint tensor that fills a parameter or a part of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Its shape in the checkpoint."""
+    part: tuple[slice, ...]
+    """What this rank takes of it."""
+    target: Tensor
+    """Where that goes: a view of the parameter."""
+    parameter: nn.Parameter
+
+
+@runtime_checkable
+class LoadsWeights(Protocol):
+    """A layer that knows the checkpoint tensors it is made of."""
+
+    def sources(self) -> Iterator[Source]:
+        """Every checkpoint tensor that this layer needs."""
+        ...
+
+
+def load_weights(
+    model: nn.Module,
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    ignore: Callable[[str], bool] = lambda name: False,
+) -> set[str]:
+    """Fill the model and return the names of the parameters that are complete.
+
+    A parameter made of several tensors is complete when all have come. A tensor that no layer
+    wants, and that ``ignore`` does not let pass, is an error.
+    """
+    wanted: dict[str, list[Source]] = defaultdict(list)
+    missing: Counter[int] = Counter()
+    for module in model.modules():
+        if isinstance(module, LoadsWeights):
+            for source in module.sources():
+                wanted[source.name].append(source)
+                missing[id(source.parameter)] += 1
+    for name, tensor in tensors:
+        sources = wanted.get(name)
+        if sources is None:
+            if ignore(name):
+                continue
+            raise ModelError(
+                f"tensor {name!r} of shape {list(tensor.shape)} fits no layer of "
+                f"{type(model).__name__}; is config.json that of these weights?"
+            )
+        for source in sources:
+            _fill(source, tensor)
+            missing[id(source.parameter)] -= 1
+    return {
+        name
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if missing.get(id(parameter)) == 0
+    }
+
+
+def _fill(source: Source, tensor: Tensor) -> None:
+    if tuple(tensor.shape) != source.shape:
+        raise ModelError(
+            f"tensor {source.name!r}: expected shape {list(source.shape)}, "
+            f"found {list(tensor.shape)}; is config.json that of these weights?"
+        )
+    source.target.data.copy_(tensor[source.part])

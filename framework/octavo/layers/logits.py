@@ -1,0 +1,57 @@
+"""Hidden states to logits. Axis suffixes: R rows, D hidden, V vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from octavo.layers.embedding import VocabParallelEmbedding, VocabRows
+from octavo.layers.loading import Source
+from octavo.layers.sharding import collectives_of
+from octavo.layers.unquantized import UnquantizedLinear
+from octavo_registry.model import ModelSpec
+
+
+class LMHead(nn.Module):
+    """The product with the output embedding, split by vocabulary among tensor parallel ranks.
+
+    A model that ties its embeddings passes ``tied_to``, its input embedding where that lives in
+    this process, and ``checkpoint_name``, under which the weights stand in the checkpoint. The head
+    is never quantized: it must share the embedding's rows.
+    """
+
+    weight: nn.Parameter
+
+    def __init__(
+        self,
+        name: str,
+        vocab_size: int,
+        hidden_size: int,
+        *,
+        spec: ModelSpec,
+        checkpoint_name: str | None = None,
+        tied_to: VocabParallelEmbedding | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.rows = VocabRows(vocab_size, spec)
+        self.quantization = UnquantizedLinear()
+        self.weight = (
+            self.rows.empty_weight(hidden_size, spec) if tied_to is None else tied_to.weight
+        )
+        self._checkpoint_name = checkpoint_name or name
+        self._is_tied = tied_to is not None
+        self._collectives = collectives_of(spec)
+
+    def forward(self, hidden_RD: Tensor) -> Tensor:
+        """Logits [R, V] of the whole vocabulary, on every rank."""
+        logits_RV = self.quantization.apply(self, hidden_RD, None)
+        if self._collectives is None:
+            return logits_RV
+        return self._collectives.all_gather(logits_RV)[:, : self.rows.vocab_size]
+
+    def sources(self) -> Iterator[Source]:
+        """See ``LoadsWeights``; a tied weight is filled by its embedding."""
+        if not self._is_tied:
+            yield self.rows.source(f"{self._checkpoint_name}.weight", self.weight)

@@ -1,0 +1,285 @@
+"""Offline batches: all requests in, wait, all outputs back."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, NoReturn, cast
+
+from octavo.beam_search import BeamSearch, Candidates, num_candidates, run_beam_searches
+from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestFailedError
+from octavo.frontend import start_frontend
+from octavo.inputs import PreparedRequest, Prompt, split_prompts
+from octavo.inputs.messages import Message
+from octavo.interrupts import InterruptsBetweenSteps
+from octavo.outputs import BeamSearchOutput, RequestOutput
+from octavo.params import MAX_LOGPROBS, BeamSearchParams, LoRARequest, SamplingParams
+from octavo.progress import ProgressBar
+from octavo_registry.model import Task
+
+POLL_SECONDS: Final = 1.0
+
+
+class LLM:
+    """A model and its engine, for one thread.
+
+    Options are the fields of ``octavo.config``'s dataclasses by name, and ``plugins`` and
+    ``disable_plugins``. ``engine_process=True`` runs the engine in a process of its own.
+    """
+
+    def __init__(self, model: str, *, engine_process: bool = False, **options: Any) -> None:
+        self._front = start_frontend(
+            {"model": model, **options}, engine_process=engine_process, caller="LLM"
+        )
+        self._request_ids = itertools.count()
+        self._closed = False
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        lora_request: LoRARequest | Sequence[LoRARequest] | None = None,
+        priority: Sequence[int] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Continue each prompt; the outputs are in the prompts' order.
+
+        All prompts are checked before any is queued. A request that fails inside the engine has
+        ``error`` set and the finish reason "error"; the others are not touched.
+        """
+        self._check_open()
+        _refuse_lora(lora_request)
+        split = split_prompts(prompts)
+        priorities = [0] * len(split) if priority is None else list(priority)
+        _check_lengths("priority", len(priorities), len(split))
+        each = zip(split, self._spread(sampling_params, len(split)), priorities, strict=True)
+        return self._run(
+            [self._prepare(prompt, params, priority=number) for prompt, params, number in each],
+            use_tqdm=use_tqdm,
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        lora_request: LoRARequest | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of many.
+
+        ``chat_template`` is Jinja source or the name of one of the model's templates; for a file
+        use ``octavo.inputs.load_chat_template``. ``add_generation_prompt`` None means True, unless
+        the final message is continued.
+        """
+        self._check_open()
+        _refuse_lora(lora_request)
+        chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        texts = [
+            self._front.chat.render(
+                cast("Sequence[Message]", chat),
+                tools=tools,
+                chat_template=chat_template,
+                chat_template_kwargs=chat_template_kwargs,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
+            for chat in chats
+        ]
+        each = zip(texts, self._spread(sampling_params, len(texts)), strict=True)
+        return self._run(
+            [self._prepare(text, params, add_special_tokens=False) for text, params in each],
+            use_tqdm=use_tqdm,
+        )
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        lora_request: LoRARequest | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Find the ``beam_width`` best continuations of each prompt, best first.
+
+        A beam ends at the end of sequence, at ``max_tokens`` or at the model's context length.
+        """
+        self._check_open()
+        _refuse_lora(lora_request)
+        ready, eos = self._front.client.ready, self._front.eos_token_ids
+        heads = [
+            self._prepare(prompt, SamplingParams(max_tokens=1)).request.prompt_token_ids
+            for prompt in split_prompts(prompts)
+        ]
+        count = min(num_candidates(params, len(eos)), MAX_LOGPROBS, ready.vocab_size)
+        one_token = SamplingParams(
+            max_tokens=1, temperature=0.0, logprobs=count, detokenize=False, ignore_eos=True
+        )
+
+        def expand(sequences: list[list[int]]) -> list[Candidates]:
+            requests = [self._prepare(tokens, one_token) for tokens in sequences]
+            return [_candidates(output) for output in self._run(requests, use_tqdm=False)]
+
+        searches = [
+            BeamSearch(
+                params,
+                max_tokens=min(params.max_tokens, ready.max_model_len - len(head)),
+                eos_token_ids=eos,
+            )
+            for head in heads
+        ]
+        run_beam_searches(heads, searches, expand)
+        outputs = [
+            BeamSearchOutput(prompt_token_ids=head, sequences=search.best)
+            for head, search in zip(heads, searches, strict=True)
+        ]
+        if self._front.tokenizer is not None:
+            for beam in itertools.chain.from_iterable(output.sequences for output in outputs):
+                beam.text = self._front.tokenizer.decode(beam.token_ids)
+        return outputs
+
+    def encode(self, *args: object, **kwargs: object) -> NoReturn:
+        """Hidden states of a pooling model."""
+        self._refuse_task("encode", "reward")
+
+    def embed(self, *args: object, **kwargs: object) -> NoReturn:
+        """Embeddings."""
+        self._refuse_task("embed", "embed")
+
+    def classify(self, *args: object, **kwargs: object) -> NoReturn:
+        """Class probabilities."""
+        self._refuse_task("classify", "classify")
+
+    def score(self, *args: object, **kwargs: object) -> NoReturn:
+        """Similarity of pairs."""
+        self._refuse_task("score", "score")
+
+    def get_tokenizer(self) -> Any:
+        """Return the Transformers tokenizer (or what the tokenizer plugin has in its place)."""
+        self._check_open()
+        if self._front.tokenizer is None:
+            raise ConfigError("there is no tokenizer, because skip_tokenizer_init is set")
+        return self._front.tokenizer.hf
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return what ``generate`` uses without parameters: the model's own recommendation."""
+        self._check_open()
+        return self._front.inputs.default_params
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes that no request holds; returns whether all are forgotten."""
+        self._check_open()
+        return bool(self._front.client.call("reset_prefix_cache"))
+
+    def close(self) -> None:
+        """End the engine and free its memory; calling it again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._front.client.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        *,
+        priority: int = 0,
+        add_special_tokens: bool = True,
+    ) -> PreparedRequest:
+        params = replace(params or self._front.inputs.default_params, output_kind="final")
+        return self._front.inputs.process(
+            str(next(self._request_ids)),
+            prompt,
+            params,
+            priority=priority,
+            add_special_tokens=add_special_tokens,
+        )
+
+    def _run(self, requests: list[PreparedRequest], *, use_tqdm: bool) -> list[RequestOutput]:
+        """Queue the requests and step until each has ended; on any exception none is left."""
+        client, outputs = self._front.client, self._front.outputs
+        ended: dict[str, RequestOutput] = {}
+        ids = [entry.request.request_id for entry in requests]
+        with (
+            ProgressBar(len(requests), shown=use_tqdm) as bar,
+            InterruptsBetweenSteps() as interrupts,
+        ):
+            try:
+                now = time.monotonic()
+                for entry in requests:
+                    outputs.add(entry.request, entry.params, entry.prompt, now)
+                client.add([entry.request for entry in requests])
+                while len(ended) < len(requests):
+                    interrupts.check()
+                    step = client.poll(POLL_SECONDS)
+                    if step is None:
+                        continue
+                    processed = outputs.process(step)
+                    if processed.aborts:
+                        client.abort(processed.aborts)
+                    for output in processed.outputs:
+                        ended[output.request_id] = output
+                    bar.advance(num_requests=len(processed.outputs), num_tokens=len(step.tokens))
+            except BaseException:
+                aborts = [s for i in ids for s in outputs.abort(i).aborts]
+                if client.alive and aborts:
+                    client.abort(aborts)
+                raise
+        return [ended[request_id] for request_id in ids]
+
+    def _spread(
+        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> Sequence[SamplingParams | None]:
+        if params is None or isinstance(params, SamplingParams):
+            return [params] * count
+        _check_lengths("sampling_params", len(params), count)
+        return params
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineDeadError("this LLM was closed; make a new one")
+
+    def _refuse_task(self, method: str, task: Task) -> NoReturn:
+        self._check_open()
+        tasks = self._front.folder.capabilities.tasks
+        if task in tasks:
+            raise ConfigError(f"{method}() is not available yet")
+        raise ConfigError(
+            f"{method}() needs a model with the task {task!r}; "
+            f"{self._front.folder.architecture} has: {', '.join(tasks)}"
+        )
+
+
+def _check_lengths(name: str, given: int, needed: int) -> None:
+    if given != needed:
+        raise ParameterError(f"{name} has {given} entries for {needed} prompts; give one for each")
+
+
+def _refuse_lora(lora_request: object) -> None:
+    if lora_request is not None:
+        raise ConfigError(f"lora_request={lora_request!r}: adapters are not available yet")
+
+
+def _candidates(output: RequestOutput) -> Candidates:
+    (completion,) = output.outputs
+    if output.error is not None or not completion.logprobs:
+        raise RequestFailedError(f"a step of the beam search failed: {output.error}")
+    return [(token, entry.logprob) for token, entry in completion.logprobs[0].items()]

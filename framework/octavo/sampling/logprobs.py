@@ -1,0 +1,43 @@
+"""Log probabilities of chosen and likeliest tokens, from the logits as the model gave them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo.sampling.chunks import rows_together
+from octavo.sampling.likeliest import likeliest
+
+
+@dataclass(slots=True)
+class TokenLogprobTensors:
+    """By row: the chosen token first, then the likeliest in order; on the device."""
+
+    token_ids_RK1: Tensor
+    logprobs_RK1: Tensor
+    ranks_R: Tensor
+    """Of the chosen token; 1 plus how many tokens are strictly likelier."""
+
+
+def token_logprobs(logits_RV: Tensor, tokens_R: Tensor, k: int) -> TokenLogprobTensors:
+    """Log-softmax in float32 of the chosen token and the ``k`` likeliest, at most V."""
+    count = min(k, logits_RV.shape[1])
+    num_together = rows_together(logits_RV)
+    parts = [
+        _part_logprobs(logits_GV, tokens_G[:, None].to(torch.int64), count)
+        for logits_GV, tokens_G in zip(
+            torch.split(logits_RV, num_together), torch.split(tokens_R, num_together), strict=True
+        )
+    ]
+    ids, logprobs, ranks = (torch.cat(column) for column in zip(*parts, strict=True))
+    return TokenLogprobTensors(ids, logprobs, ranks)
+
+
+def _part_logprobs(logits_GV: Tensor, chosen_G1: Tensor, count: int) -> tuple[Tensor, ...]:
+    logits_GV = logits_GV.to(torch.float32)
+    ids_GK1 = torch.cat((chosen_G1, likeliest(logits_GV, count)), dim=1)
+    logprobs_GK1 = logits_GV.gather(1, ids_GK1) - logits_GV.logsumexp(dim=1, keepdim=True)
+    ranks_G = (logits_GV > logits_GV.gather(1, chosen_G1)).sum(dim=1) + 1
+    return ids_GK1, logprobs_GK1, ranks_G

@@ -1,0 +1,235 @@
+"""Giving sequences a slot and blocks, and taking them back: admission, forks, preemption, swap."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.cache.pool import BlockPool
+from octavo.cache.prefix import extend_chain, longest_prefix
+from octavo.cache.tables import BlockMoves, BlockTables
+from octavo.config import EngineConfig
+from octavo.engine.messages import TokenSampling
+from octavo.execution.state_layout import StateDiff, StateLayout
+from octavo.sampling.features import RowFeature
+from octavo.scheduling.rows import Rows
+from octavo.scheduling.sequence import Sequence, SwappedBlocks
+
+log = logging.getLogger(__name__)
+
+_ATTACHED = int(RowFeature.BIAS | RowFeature.BAD_WORDS)
+
+
+@dataclass(slots=True)
+class StepDraft:
+    """What the next plan will carry besides its rows."""
+
+    diff: StateDiff
+    moves: BlockMoves = field(default_factory=BlockMoves)
+    attach: list[tuple[int, TokenSampling]] = field(default_factory=list)
+    detach: list[int] = field(default_factory=list)
+    emptied_swap_blocks: list[int] = field(default_factory=list)
+    """Read by this plan; they may be written by the next."""
+
+
+class Placement:
+    """Owns slots, block tables and swap space of one engine."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tables: BlockTables,
+        rows: Rows,
+        state: StateLayout,
+        num_swap_blocks: int,
+    ) -> None:
+        self.tables = tables
+        self.rows = rows
+        self.pool: BlockPool = tables.pool
+        self.num_preemptions = 0
+        self.num_swaps = 0
+        self.num_prefix_hit_tokens = 0
+        self.num_prefix_query_tokens = 0
+        self._state = state
+        self._caching = config.cache.enable_prefix_caching
+        self._swap = config.scheduler.preemption_mode == "swap"
+        self._processors = bool(config.logits_processors)
+        # Chunks under way whose windows are not given back yet, and the one being placed.
+        self._lookahead = config.scheduler.max_num_batched_tokens * (
+            config.scheduler.async_depth + 1
+        )
+        self._free_swap_blocks = list(range(num_swap_blocks - 1, -1, -1))
+        self.draft = StepDraft(StateDiff(state))
+
+    def take_draft(self) -> StepDraft:
+        """Hand the draft to a plan and begin the next one."""
+        draft = self.draft
+        self._free_swap_blocks += draft.emptied_swap_blocks
+        self.draft = StepDraft(StateDiff(self._state))
+        return draft
+
+    def place(self, sequence: Sequence, budget: int) -> int:
+        """Give a waiting sequence a slot and blocks for its first tokens; 0: no room now.
+
+        Returns how many tokens it may compute in this step, at most ``budget``.
+        """
+        if self.rows.num_free == 0:
+            return 0
+        num_tokens = len(sequence.tokens)
+        if self._caching:
+            extend_chain(
+                sequence.digests,
+                sequence.chain_seed,
+                sequence.tokens,
+                self.tables.layout.block_tokens,
+            )
+        if sequence.swapped is not None:
+            start = self._place_swapped(sequence, sequence.swapped)
+        else:
+            start = self._place_forked(sequence)
+            if start < 0:
+                start = self._place_fresh(sequence)
+        if start < 0:
+            return 0
+        slot = sequence.slot
+        count = min(num_tokens - start, budget)
+        self.tables.grow(
+            np.array([slot], np.int32), np.array([start + count], np.int32), self.draft.diff
+        )
+        if self._has_attachment(slot):
+            self.draft.attach.append((slot, sequence.request.sampling))
+        sequence.leader = None
+        return count
+
+    def preempt(self, sequence: Sequence, *, may_swap: bool = True) -> None:
+        """Take slot and blocks; results under way for it are dropped and drawn again later."""
+        slot = sequence.slot
+        swapped = self._swap_out(slot) if self._swap and may_swap else None
+        sequence.swapped = swapped
+        if swapped is None:
+            sequence.prompt_logprobs.clear()
+        self.num_preemptions += 1
+        log.warning(
+            "KV cache is full: request %s preempted (%s); %d preemptions so far",
+            sequence.request.request_id,
+            "swapped to host memory" if swapped else "will be recomputed",
+            self.num_preemptions,
+        )
+        self.vacate(sequence)
+
+    def vacate(self, sequence: Sequence) -> None:
+        """Take a sequence off its slot and give its blocks back."""
+        if self._has_attachment(sequence.slot):
+            self.draft.detach.append(sequence.slot)
+        self.tables.release(sequence.slot)
+        self.rows.leave(sequence)
+
+    def register_blocks(self, sequence: Sequence, num_full: int) -> None:
+        """Make a running sequence's first ``num_full`` blocks findable by what they hold."""
+        slot = sequence.slot
+        layout = self.tables.layout
+        tokens = self.rows.tokens_SL[slot, : num_full * layout.block_tokens]
+        extend_chain(sequence.digests, sequence.chain_seed, tokens, layout.block_tokens)
+        for group in range(len(layout.groups)):
+            first = max(self.rows.num_registered_S[slot], self.tables.first_GS[group, slot])
+            for index in range(first, num_full):
+                block = int(self.tables.tables_GSB[group, slot, index])
+                self.pool.register(block, group, sequence.digests[index])
+        self.rows.num_registered_S[slot] = num_full
+
+    def forget_swapped(self, sequence: Sequence) -> None:
+        """Free the host memory of a sequence that ends while it waits."""
+        if sequence.swapped is not None:
+            for pairs in sequence.swapped.blocks_by_group:
+                self._free_swap_blocks += [swap for _, swap in pairs]
+            sequence.swapped = None
+
+    def _has_attachment(self, slot: int) -> bool:
+        return self._processors or bool(self.rows.features_S[slot] & _ATTACHED)
+
+    def _fits(self, num_blocks: int) -> bool:
+        return num_blocks <= self.pool.num_available
+
+    def _place_fresh(self, sequence: Sequence) -> int:
+        layout = self.tables.layout
+        num_tokens = len(sequence.tokens)
+        usable = self._caching and not sequence.wants_prompt_logprobs
+        # At least one token must be computed, or there would be no logits to draw from.
+        max_blocks = (num_tokens - 1) // layout.block_tokens if usable else 0
+        length, blocks_by_group = longest_prefix(self.pool, layout, sequence.digests, max_blocks)
+        adopted = np.concatenate(blocks_by_group)
+        adopted = adopted[adopted != 0]
+        needed = layout.blocks_for(num_tokens, self._lookahead) - len(adopted)
+        if not self._fits(max(needed, 0) + self.pool.num_unreferenced(adopted)):
+            return -1
+        start = length * layout.block_tokens
+        if usable:
+            self.num_prefix_query_tokens += num_tokens
+            self.num_prefix_hit_tokens += start
+        if not sequence.reported:
+            sequence.num_cached_tokens = min(start, sequence.prompt_len)
+        slot = self.rows.enter(sequence, start, self.draft.diff)
+        self.tables.adopt(slot, blocks_by_group, self.draft.diff)
+        return start
+
+    def _place_forked(self, sequence: Sequence) -> int:
+        """Share the prompt's blocks with the leader; the last prompt token is computed again.
+
+        That token gives this continuation its own first draw from the same logits.
+        """
+        leader = sequence.leader
+        start = sequence.prompt_len - 1
+        rows, tables = self.rows, self.tables
+        if leader is None or leader.slot < 0 or rows.computed_S[leader.slot] <= start:
+            return -1
+        # One block a group: the copy of a partial block, or the first of its own.
+        if not tables.can_fork(leader.slot, start) or not self._fits(len(tables.windows)):
+            return -1
+        sequence.num_cached_tokens = start
+        slot = rows.enter(sequence, start, self.draft.diff)
+        tables.fork(leader.slot, slot, start, self.draft.diff, self.draft.moves)
+        return start
+
+    def _place_swapped(self, sequence: Sequence, swapped: SwappedBlocks) -> int:
+        layout = self.tables.layout
+        saved = sum(len(pairs) for pairs in swapped.blocks_by_group)
+        entries = -(-swapped.num_tokens // layout.block_tokens)
+        more = -(-len(sequence.tokens) // layout.block_tokens) - entries
+        if not self._fits(saved + more * len(layout.groups)):
+            return -1
+        slot = self.rows.enter(sequence, swapped.num_tokens, self.draft.diff)
+        blocks_by_group = []
+        for pairs in swapped.blocks_by_group:
+            blocks = self.pool.allocate(len(pairs))
+            first = pairs[0][0] if pairs else 0
+            blocks_by_group.append(np.concatenate([np.zeros(first, np.int32), blocks]))
+            for (_, swap), block in zip(pairs, blocks.tolist(), strict=True):
+                self.draft.moves.swap_in.append((swap, block))
+                self.draft.emptied_swap_blocks.append(swap)
+        self.tables.start(slot, blocks_by_group, self.draft.diff)
+        sequence.swapped = None
+        return swapped.num_tokens
+
+    def _swap_out(self, slot: int) -> SwappedBlocks | None:
+        """Copy the blocks of confirmed tokens to the host; None when there is no room for them."""
+        num_tokens = int(self.rows.confirmed_S[slot])
+        count = -(-num_tokens // self.tables.layout.block_tokens)
+        held = []
+        for group, blocks in enumerate(self.tables.held(slot)):
+            first = int(self.tables.first_GS[group, slot])
+            held.append([(first + i, int(b)) for i, b in enumerate(blocks) if first + i < count])
+        total = sum(len(entries) for entries in held)
+        if total == 0 or total > len(self._free_swap_blocks):
+            return None
+        blocks_by_group = []
+        for entries in held:
+            pairs = []
+            for index, block in entries:
+                swap = self._free_swap_blocks.pop()
+                self.draft.moves.swap_out.append((block, swap))
+                pairs.append((index, swap))
+            blocks_by_group.append(pairs)
+        self.num_swaps += 1
+        return SwappedBlocks(num_tokens, blocks_by_group)

@@ -1,0 +1,186 @@
+"""What a finished step means: new tokens, ended sequences, full blocks; or who made it raise."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from octavo.engine.messages import (
+    PromptReport,
+    SequenceEnd,
+    SequenceLogprobs,
+    StepOutputs,
+)
+from octavo.scheduling.plan import LogprobArrays, StepResult
+from octavo.scheduling.rows import Ints
+from octavo.scheduling.scheduler import Scheduler, StepRecord
+from octavo.scheduling.sequence import Sequence
+
+log = logging.getLogger(__name__)
+
+
+class StepResults:
+    """Brings results into the scheduler's state and turns them into outputs."""
+
+    def __init__(self, scheduler: Scheduler, *, enable_prefix_caching: bool) -> None:
+        self._scheduler = scheduler
+        self._rows = scheduler.rows
+        self._tables = scheduler.placement.tables
+        self._caching = enable_prefix_caching
+
+    def refused(self) -> list[SequenceEnd]:
+        """Ends of requests that were never queued, once."""
+        ends, self._scheduler.refused = self._scheduler.refused, []
+        return ends
+
+    def apply(self, record: StepRecord, result: StepResult) -> StepOutputs:
+        """Take one step's result; rows whose sequence has left meanwhile are passed over."""
+        rows = self._rows
+        self._scheduler.num_under_way -= 1
+        valid = rows.epoch_S[record.slots] == record.epochs
+        slots = record.slots[valid]
+        rows.confirmed_S[slots] = record.ends[valid]
+        self._take_prompt_logprobs(record, result.prompt_logprobs)
+
+        drawn = np.flatnonzero(rows.epoch_S[record.sample_slots] == record.sample_epochs)
+        drawn_slots = record.sample_slots[drawn]
+        tokens = result.tokens[drawn]
+        lengths = rows.known_S[drawn_slots]
+        rows.tokens_SL[drawn_slots, lengths] = tokens
+        rows.known_S[drawn_slots] = lengths + 1
+
+        outputs = StepOutputs(
+            sequences=rows.sequence_ids_S[drawn_slots].tolist(),
+            tokens=tokens.tolist(),
+            logprobs=self._logprobs(drawn, drawn_slots, result.logprobs),
+            ends=self.refused(),
+            prompts=self._prompt_reports(drawn_slots),
+        )
+        self._complete_blocks(slots)
+        self._finish(drawn_slots, tokens, outputs.ends)
+        self._clear_suspects()
+        return outputs
+
+    def fail(self, record: StepRecord, later: list[StepRecord], error: Exception) -> StepOutputs:
+        """A step raised: its rows run again alone, and one that raises alone has failed.
+
+        Steps launched after it may have built on what it did not write, so all rows under way
+        are computed again.
+        """
+        rows, scheduler = self._rows, self._scheduler
+        scheduler.num_under_way -= 1
+        ends = self.refused()
+        valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
+        blamed = [rows.at(slot) for slot in record.slots[valid].tolist()]
+        log.warning("a step of %d rows raised: %s", len(record.slots), _one_line(error))
+        if len(record.slots) == 1 and blamed:
+            (culprit,) = blamed
+            ends.append(SequenceEnd(culprit.id, "error", error=_one_line(error)))
+            scheduler.end(culprit)
+            blamed = []
+        for sequence, end in zip(blamed, record.ends[valid].tolist(), strict=False):
+            sequence.suspect_until = end
+            scheduler.suspects[sequence.id] = sequence
+            scheduler.requeue(sequence, may_swap=False)
+        for other in later:
+            current = rows.epoch_S[other.slots] == other.epochs
+            for slot in other.slots[current].tolist():
+                scheduler.requeue(rows.at(slot), may_swap=False)
+        return StepOutputs(ends=ends)
+
+    def _clear_suspects(self) -> None:
+        suspects = self._scheduler.suspects
+        for sequence in list(suspects.values()):
+            slot = sequence.slot
+            if slot >= 0 and self._rows.confirmed_S[slot] >= sequence.suspect_until:
+                sequence.suspect_until = 0
+                del suspects[sequence.id]
+
+    def _finish(self, slots: Ints, tokens: Ints, ends: list[SequenceEnd]) -> None:
+        rows = self._rows
+        stopped = (rows.stop_ids_SK[slots] == tokens[:, None]).any(axis=1)
+        at_length = rows.known_S[slots] >= rows.max_len_S[slots]
+        for index in np.flatnonzero(stopped | at_length).tolist():
+            sequence = rows.at(int(slots[index]))
+            token = int(tokens[index])
+            if not stopped[index]:
+                end = SequenceEnd(sequence.id, "length")
+            elif token in sequence.request.sampling.stop_token_ids:
+                end = SequenceEnd(sequence.id, "stop", token)
+            else:
+                end = SequenceEnd(sequence.id, "stop")
+            ends.append(end)
+            self._scheduler.end(sequence)
+
+    def _complete_blocks(self, slots: Ints) -> None:
+        """Register blocks that are now full, and give back those behind a window."""
+        rows, tables = self._rows, self._tables
+        block_tokens = tables.layout.block_tokens
+        full = rows.confirmed_S[slots] >= rows.block_end_S[slots]
+        for slot in slots[full].tolist():
+            sequence = rows.at(slot)
+            confirmed = int(rows.confirmed_S[slot])
+            num_full = confirmed // block_tokens
+            rows.block_end_S[slot] = (num_full + 1) * block_tokens
+            if self._caching:
+                self._scheduler.placement.register_blocks(sequence, num_full)
+            if tables.has_window:
+                tables.drop_unseen(slot, confirmed)
+
+    def _prompt_reports(self, slots: Ints) -> list[PromptReport]:
+        reports = []
+        for slot in slots[~self._rows.reported_S[slots]].tolist():
+            sequence = self._rows.at(slot)
+            self._rows.reported_S[slot] = sequence.reported = True
+            asked = self._rows.prompt_logprobs_S[slot]
+            self._rows.prompt_logprobs_S[slot] = False
+            reports.append(
+                PromptReport(
+                    sequence.id,
+                    sequence.num_cached_tokens,
+                    sequence.prompt_logprobs if asked else None,
+                )
+            )
+        return reports
+
+    def _take_prompt_logprobs(self, record: StepRecord, arrays: LogprobArrays | None) -> None:
+        if arrays is None:
+            return
+        row = 0
+        for sequence, count in record.prompt_spans:
+            wanted = sequence.request.sampling.prompt_logprobs
+            if self._is_current(record, sequence):
+                sequence.prompt_logprobs += [
+                    _row_logprobs(arrays, row + i, wanted) for i in range(count)
+                ]
+            row += count
+
+    def _is_current(self, record: StepRecord, sequence: Sequence) -> bool:
+        match = record.slots == sequence.slot
+        return bool((self._rows.epoch_S[record.slots[match]] == record.epochs[match]).any())
+
+    def _logprobs(
+        self, drawn: np.ndarray, slots: Ints, arrays: LogprobArrays | None
+    ) -> dict[int, SequenceLogprobs]:
+        if arrays is None:
+            return {}
+        rows = self._rows
+        wanted = rows.num_logprobs_S[slots]
+        return {
+            int(rows.sequence_ids_S[slots[i]]): _row_logprobs(arrays, int(drawn[i]), int(wanted[i]))
+            for i in np.flatnonzero(wanted >= 0).tolist()
+        }
+
+
+def _row_logprobs(arrays: LogprobArrays, row: int, wanted: int) -> SequenceLogprobs:
+    return SequenceLogprobs(
+        arrays.token_ids[row, : wanted + 1].tolist(),
+        arrays.logprobs[row, : wanted + 1].tolist(),
+        int(arrays.ranks[row]),
+    )
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    return f"{type(error).__name__}: {text[:500]}"

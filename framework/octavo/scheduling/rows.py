@@ -1,0 +1,126 @@
+"""The host's mirror of the running sequences: one array a field, one entry a slot.
+
+Steady decoding touches only these arrays; per-sequence Python runs when a sequence comes, leaves,
+fills a block or is preempted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.execution.state_layout import STOP_IDS, StateDiff
+from octavo.sampling.features import RowFeature, features_of
+from octavo.scheduling.sequence import Sequence
+
+Ints = NDArray[np.int32]
+
+
+class Rows:
+    """``known`` and ``confirmed`` are what the host has seen; ``planned`` and ``computed`` are
+    ahead of them by the steps under way. ``epoch`` changes when a slot's sequence leaves, so that
+    a late result for it is told apart.
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int) -> None:
+        self.sequences: list[Sequence | None] = [None] * num_slots
+        self.tokens_SL = np.zeros((num_slots, max_model_len), np.int32)
+        self.known_S = np.zeros(num_slots, np.int32)
+        self.planned_S = np.zeros(num_slots, np.int32)
+        self.confirmed_S = np.zeros(num_slots, np.int32)
+        self.computed_S = np.zeros(num_slots, np.int32)
+        self.max_len_S = np.zeros(num_slots, np.int32)
+        self.min_len_S = np.zeros(num_slots, np.int32)
+        self.features_S = np.zeros(num_slots, np.int32)
+        self.num_logprobs_S = np.full(num_slots, -1, np.int32)
+        self.prompt_logprobs_S = np.zeros(num_slots, np.bool_)
+        self.top_k_S = np.zeros(num_slots, np.int32)
+        self.stop_ids_SK = np.full((num_slots, STOP_IDS), -1, np.int32)
+        self.sequence_ids_S = np.zeros(num_slots, np.int64)
+        self.epoch_S = np.zeros(num_slots, np.int64)
+        self.reported_S = np.zeros(num_slots, np.bool_)
+        self.num_registered_S = np.zeros(num_slots, np.int32)
+        self.block_end_S = np.zeros(num_slots, np.int32)
+        """Confirmed tokens at which the row's next block is complete."""
+        self.leads_S = np.zeros(num_slots, np.bool_)
+        """Rows whose first draw lets the other continuations of their request go on."""
+        self.membership = 0
+        """Counts every coming and leaving."""
+        self._free_slots = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        """Slots without a sequence."""
+        return len(self._free_slots)
+
+    def enter(self, sequence: Sequence, computed: int, diff: StateDiff) -> int:
+        """Give a sequence a slot; ``computed`` of its tokens are in the cache already."""
+        slot = self._free_slots.pop()
+        sampling = sequence.request.sampling
+        tokens = sequence.tokens
+        num_tokens = len(tokens)
+        stop_ids = np.full(STOP_IDS, -1, np.int32)
+        ids = (*sampling.stop_token_ids, *sampling.eos_token_ids)
+        stop_ids[: len(ids)] = ids
+        min_len = sequence.prompt_len + sampling.min_tokens
+
+        sequence.slot = slot
+        self.membership += 1
+        self.sequences[slot] = sequence
+        self.sequence_ids_S[slot] = sequence.id
+        self.tokens_SL[slot, :num_tokens] = tokens
+        self.known_S[slot] = self.planned_S[slot] = num_tokens
+        self.confirmed_S[slot] = self.computed_S[slot] = computed
+        self.max_len_S[slot] = sequence.max_len
+        self.min_len_S[slot] = min_len
+        self.features_S[slot] = int(features_of(sampling))
+        self.num_logprobs_S[slot] = sampling.logprobs
+        self.prompt_logprobs_S[slot] = sequence.wants_prompt_logprobs
+        self.top_k_S[slot] = max(sampling.top_k, 0)
+        self.stop_ids_SK[slot] = stop_ids
+        self.leads_S[slot] = bool(sequence.followers)
+        self.reported_S[slot] = sequence.reported
+        self.block_end_S[slot] = 0
+        self.num_registered_S[slot] = 0
+
+        diff.put_scalars(
+            slot,
+            [num_tokens, computed, sequence.prompt_len, min_len, max(sampling.top_k, 0), -1],
+            [
+                sampling.temperature,
+                sampling.top_p,
+                sampling.min_p,
+                sampling.presence_penalty,
+                sampling.frequency_penalty,
+                sampling.repetition_penalty,
+            ],
+        )
+        diff.put_span("stop_ids", slot, 0, stop_ids)
+        diff.put_span("tokens", slot, 0, tokens)
+        seed = np.array([sequence.seed & (2**64 - 1)], np.uint64).view(np.int32)
+        diff.put_span("seed", slot, 0, seed)
+        return slot
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take a sequence off its slot, its known tokens with it."""
+        slot = sequence.slot
+        sequence.tokens = self.tokens_SL[slot, : self.known_S[slot]].copy()
+        sequence.slot = -1
+        self.sequences[slot] = None
+        self.epoch_S[slot] += 1
+        self.membership += 1
+        self._free_slots.append(slot)
+
+    def at(self, slot: int) -> Sequence:
+        """The sequence of an occupied slot."""
+        sequence = self.sequences[slot]
+        if sequence is None:
+            raise IndexError(f"slot {slot} is free")
+        return sequence
+
+    def features_for(self, slots: Ints) -> Ints:
+        """RowFeature bits for the draw to come: the ban of stop ids ends at the least length."""
+        features = self.features_S[slots]
+        past = self.planned_S[slots] >= self.min_len_S[slots]
+        result: Ints = np.where(past, features & ~int(RowFeature.MIN_TOKENS), features)
+        return result

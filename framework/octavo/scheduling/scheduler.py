@@ -1,0 +1,314 @@
+"""Continuous batching: which rows run in the next step, and with how many tokens each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.cache.groups import CacheLayout
+from octavo.cache.pool import BlockPool
+from octavo.cache.prefix import chain_seed
+from octavo.cache.tables import BlockTables
+from octavo.config import EngineConfig
+from octavo.engine.messages import EngineRequest, SequenceEnd
+from octavo.execution.state_layout import StateLayout
+from octavo.scheduling.placement import Placement
+from octavo.scheduling.plan import StepPlan, pack_sections
+from octavo.scheduling.rows import Ints, Rows
+from octavo.scheduling.sequence import Sequence
+from octavo.scheduling.waiting import WaitingQueue
+
+
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """What the host remembers of a step under way, to understand its result."""
+
+    slots: Ints
+    epochs: NDArray[np.int64]
+    ends: Ints
+    """Tokens of each row that are in the cache once the step has run."""
+    sample_slots: Ints
+    sample_epochs: NDArray[np.int64]
+    prompt_spans: list[tuple[Sequence, int]]
+    """Sequences that get prompt logprobs, and how many."""
+
+
+class Scheduler:
+    """Plans steps ahead of their results.
+
+    A row is planned with the token that a step under way will draw for it; the host learns that
+    token later (``StepResults``). Rows that turn out to have ended waste that step's place only.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        layout: CacheLayout,
+        state: StateLayout,
+        *,
+        num_blocks: int,
+        num_swap_blocks: int,
+        model_identity: str,
+    ) -> None:
+        scheduler = config.scheduler
+        self.rows = Rows(state.num_slots, state.max_model_len)
+        max_blocks = state.fields["table0"].width
+        tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
+        self.placement = Placement(config, tables, self.rows, state, num_swap_blocks)
+        self.waiting = WaitingQueue(by_priority=scheduler.scheduling_policy == "priority")
+        self.sequences: dict[int, Sequence] = {}
+        self.refused: list[SequenceEnd] = []
+        """Ends of requests that were never queued; the next step's outputs carry them."""
+        self.suspects: dict[int, Sequence] = {}
+        """By id: sequences of a batch that raised, which run alone until they have passed it."""
+        self.num_under_way = 0
+        self._config = scheduler
+        self._model_identity = model_identity
+        self._num_arrivals = 0
+        self._step_id = 0
+        self._order = np.zeros(0, np.int32)
+        self._order_membership = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence has not ended, or an end has not been told yet."""
+        return bool(self.sequences or self.refused or self.num_under_way)
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request, or note why not."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self.refused += [SequenceEnd(s, "error", error=refusal) for s in request.sequences]
+            return
+        self._num_arrivals += 1
+        seed = chain_seed(self._model_identity, request.adapter, request.cache_salt)
+        family = [
+            Sequence(request, index, self._num_arrivals, seed)
+            for index in range(len(request.sequences))
+        ]
+        leader, *followers = family
+        leader.followers = followers
+        for sequence in family:
+            self.sequences[sequence.id] = sequence
+        for follower in followers:
+            follower.leader = leader
+        self.waiting.push(leader)
+
+    def _refusal(self, request: EngineRequest) -> str | None:
+        limits = self._config
+        if (
+            limits.max_queued_requests is not None
+            and len(self.waiting) >= limits.max_queued_requests
+        ):
+            return f"the queue is full: {len(self.waiting)} requests wait; try again later"
+        if limits.max_queued_tokens is not None:
+            total = self.waiting.num_tokens + len(request.prompt_token_ids)
+            if total > limits.max_queued_tokens:
+                return f"the queue is full: {total} prompt tokens would wait; try again later"
+        if any(sequence in self.sequences for sequence in request.sequences):
+            return f"request {request.request_id}: a sequence id is already in use"
+        return None
+
+    def abort(self, sequence_ids: list[int]) -> None:
+        """End sequences now; unknown ids are ignored."""
+        for sequence_id in sequence_ids:
+            sequence = self.sequences.get(sequence_id)
+            if sequence is not None:
+                self.end(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        """Free all that a sequence holds; its followers, if any, go on by themselves."""
+        del self.sequences[sequence.id]
+        self.suspects.pop(sequence.id, None)
+        if sequence.slot >= 0:
+            self.placement.vacate(sequence)
+        elif sequence.leader is not None and sequence in sequence.leader.followers:
+            sequence.leader.followers.remove(sequence)
+        else:
+            self.placement.forget_swapped(sequence)
+            self.waiting.remove(sequence)
+        self._release_followers(sequence)
+
+    def requeue(self, sequence: Sequence, *, may_swap: bool = True) -> None:
+        """Preempt a running sequence: it waits again at its place in the order."""
+        self.placement.preempt(sequence, may_swap=may_swap)
+        self.waiting.push(sequence)
+
+    def _release_followers(self, leader: Sequence) -> None:
+        for follower in leader.followers:
+            self.waiting.push(follower)
+        leader.followers = []
+
+    def running_order(self) -> Ints:
+        """Occupied slots, first come first."""
+        if self._order_membership != self.rows.membership:
+            occupied = [s for s in self.rows.sequences if s is not None]
+            occupied.sort(key=self.waiting.sort_key)
+            self._order = np.array([s.slot for s in occupied], np.int32)
+            self._order_membership = self.rows.membership
+        return self._order
+
+    def schedule(self) -> tuple[StepPlan, StepRecord] | None:
+        """Plan the next step; None when there is nothing to run now."""
+        budget = self._config.max_num_batched_tokens
+        if self.suspects:
+            slots, counts = self._schedule_suspect(budget)
+        else:
+            slots, counts, preempted = self._schedule_running(budget)
+            if not preempted:
+                slots, counts = self._admit(slots, counts, budget - int(counts.sum()))
+        if len(slots) == 0:
+            return None
+        return self._pack(slots, counts)
+
+    def _schedule_running(self, budget: int) -> tuple[Ints, Ints, bool]:
+        rows = self.rows
+        order = self.running_order()
+        slots = order[rows.planned_S[order] < rows.max_len_S[order]]
+        remaining = rows.planned_S[slots] - rows.computed_S[slots]
+        # Decodes first: a long prompt's chunk takes what is left of the budget.
+        by_kind = np.argsort(remaining > 1, kind="stable")
+        slots, remaining = slots[by_kind], remaining[by_kind]
+        before = np.cumsum(remaining) - remaining
+        counts = np.clip(budget - before, 0, remaining).astype(np.int32)
+        slots, counts = slots[counts > 0], counts[counts > 0]
+        preempted = False
+        while len(slots):
+            ends = rows.computed_S[slots] + counts
+            needed = int(self.placement.tables.num_new_blocks(slots, ends).sum())
+            if needed <= self.placement.pool.num_available:
+                break
+            victim, order = int(order[-1]), order[:-1]
+            self.requeue(rows.at(victim))
+            keep = slots != victim
+            slots, counts = slots[keep], counts[keep]
+            preempted = True
+        if len(slots):
+            ends = rows.computed_S[slots] + counts
+            self.placement.tables.grow(slots, ends, self.placement.draft.diff)
+        return slots, counts, preempted
+
+    def _admit(self, slots: Ints, counts: Ints, budget: int) -> tuple[Ints, Ints]:
+        entered: list[tuple[int, int]] = []
+        while budget > 0:
+            sequence = self.waiting.peek()
+            if sequence is None:
+                break
+            count = self.placement.place(sequence, budget)
+            if count == 0:
+                break
+            self.waiting.remove(sequence)
+            entered.append((sequence.slot, count))
+            budget -= count
+        if not entered:
+            return slots, counts
+        added = np.array(entered, np.int32)
+        return np.concatenate([slots, added[:, 0]]), np.concatenate([counts, added[:, 1]])
+
+    def _schedule_suspect(self, budget: int) -> tuple[Ints, Ints]:
+        """Run one sequence of a batch that raised, alone and with nothing else under way."""
+        none = np.zeros(0, np.int32)
+        if self.num_under_way:
+            return none, none
+        sequence = min(self.suspects.values(), key=self.waiting.sort_key)
+        if sequence.slot < 0:
+            while (count := self.placement.place(sequence, budget)) == 0:
+                others = self.running_order()
+                self.requeue(self.rows.at(int(others[-1])))
+            self.waiting.remove(sequence)
+            slots = np.array([sequence.slot], np.int32)
+        else:
+            slots = np.array([sequence.slot], np.int32)
+            remaining = int(self.rows.planned_S[slots[0]] - self.rows.computed_S[slots[0]])
+            count = min(remaining, budget)
+            ends = self.rows.computed_S[slots] + count
+            needed = int(self.placement.tables.num_new_blocks(slots, ends).sum())
+            while needed > self.placement.pool.num_available:
+                others = self.running_order()
+                others = others[others != slots[0]]
+                self.requeue(self.rows.at(int(others[-1])))
+            self.placement.tables.grow(slots, ends, self.placement.draft.diff)
+        return slots, np.array([count], np.int32)
+
+    def _pack(self, slots: Ints, counts: Ints) -> tuple[StepPlan, StepRecord]:
+        rows = self.rows
+        starts = rows.computed_S[slots]
+        ends = starts + counts
+        draws = ends == rows.planned_S[slots]
+        sample_slots = slots[draws]
+        features = rows.features_for(sample_slots)
+        query_starts = np.zeros(len(slots) + 1, np.int32)
+        np.cumsum(counts, out=query_starts[1:])
+        num_tokens = int(query_starts[-1])
+        token_rows = np.repeat(np.arange(len(slots), dtype=np.int32), counts)
+        token_offsets = np.arange(num_tokens, dtype=np.int32) - query_starts[token_rows]
+        prompt_tokens, prompt_targets, prompt_spans = self._prompt_rows(slots, counts, query_starts)
+        logit_tokens = np.concatenate([query_starts[1:][draws] - 1, prompt_tokens])
+        draft = self.placement.take_draft()
+        buffer, sizes = pack_sections(
+            draft.diff,
+            slots,
+            query_starts,
+            token_rows,
+            token_offsets,
+            sample_slots,
+            logit_tokens,
+            prompt_targets,
+        )
+        self._step_id += 1
+        drawing = len(sample_slots) > 0
+        plan = StepPlan(
+            step_id=self._step_id,
+            buffer=buffer,
+            sizes=sizes,
+            num_tokens=num_tokens,
+            num_rows=len(slots),
+            query_lens=counts,
+            context_lens=ends,
+            features=features,
+            num_logprobs=int(rows.num_logprobs_S[sample_slots].max()) if drawing else -1,
+            num_prompt_logprobs=max(
+                (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
+            ),
+            max_top_k=int(rows.top_k_S[sample_slots].max()) if drawing else 0,
+            max_num_tokens=int(rows.planned_S[sample_slots].max()) if drawing else 0,
+            attach=draft.attach,
+            detach=draft.detach,
+            moves=draft.moves,
+        )
+        record = StepRecord(
+            slots=slots,
+            epochs=rows.epoch_S[slots],
+            ends=ends,
+            sample_slots=sample_slots,
+            sample_epochs=rows.epoch_S[sample_slots],
+            prompt_spans=prompt_spans,
+        )
+        rows.computed_S[slots] = ends
+        rows.planned_S[sample_slots] += 1
+        for slot in sample_slots[rows.leads_S[sample_slots]].tolist():
+            rows.leads_S[slot] = False
+            self._release_followers(rows.at(slot))
+        self.num_under_way += 1
+        return plan, record
+
+    def _prompt_rows(
+        self, slots: Ints, counts: Ints, query_starts: Ints
+    ) -> tuple[Ints, Ints, list[tuple[Sequence, int]]]:
+        tokens: list[Ints] = []
+        targets: list[Ints] = []
+        spans = []
+        for row in np.flatnonzero(self.rows.prompt_logprobs_S[slots]).tolist():
+            slot = int(slots[row])
+            sequence = self.rows.at(slot)
+            start = int(self.rows.computed_S[slot])
+            end = min(start + int(counts[row]), sequence.prompt_len - 1)
+            if end > start:
+                first = query_starts[row]
+                tokens.append(np.arange(first, first + end - start, dtype=np.int32))
+                targets.append(self.rows.tokens_SL[slot, start + 1 : end + 1])
+                spans.append((sequence, end - start))
+        empty = np.zeros(0, np.int32)
+        return np.concatenate([empty, *tokens]), np.concatenate([empty, *targets]), spans

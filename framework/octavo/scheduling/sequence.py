@@ -1,0 +1,79 @@
+"""One continuation of one request, from arrival to end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.engine.messages import EngineRequest, SequenceLogprobs
+
+
+@dataclass(slots=True)
+class SwappedBlocks:
+    """What a sequence preempted by swap left on the host: (table index, swap block) by group."""
+
+    num_tokens: int
+    blocks_by_group: list[list[tuple[int, int]]]
+
+
+class Sequence:
+    """The scheduler's record. While it runs, its tokens and counts are in ``Rows`` at ``slot``."""
+
+    __slots__ = (
+        "arrival",
+        "chain_seed",
+        "digests",
+        "followers",
+        "id",
+        "index",
+        "leader",
+        "num_cached_tokens",
+        "prompt_logprobs",
+        "reported",
+        "request",
+        "slot",
+        "suspect_until",
+        "swapped",
+        "tokens",
+    )
+
+    def __init__(self, request: EngineRequest, index: int, arrival: int, chain_seed: bytes) -> None:
+        self.request = request
+        self.index = index
+        self.id = request.sequences[index]
+        self.arrival = arrival
+        self.chain_seed = chain_seed
+        self.tokens: NDArray[np.int32] = np.array(request.prompt_token_ids, np.int32)
+        self.slot = -1
+        self.digests: list[bytes] = []
+        self.swapped: SwappedBlocks | None = None
+        self.leader: Sequence | None = None
+        self.followers: list[Sequence] = []
+        self.num_cached_tokens = 0
+        self.reported = False
+        self.prompt_logprobs: list[SequenceLogprobs] = []
+        self.suspect_until = 0
+        """Of a suspect: computed tokens at which it has passed the batch that raised."""
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def max_len(self) -> int:
+        """Tokens of prompt and output at which it ends by length."""
+        return self.prompt_len + self.request.sampling.max_tokens
+
+    @property
+    def seed(self) -> int:
+        """Each continuation draws from its own stream."""
+        return self.request.sampling.seed + self.index
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether prompt logprobs are still to be computed and reported."""
+        sampling = self.request.sampling
+        return sampling.prompt_logprobs >= 0 and self.index == 0 and not self.reported

@@ -1,0 +1,89 @@
+"""Runs every check that the kinds of a plugin's registrations call for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+from octavo.errors import UnknownNameError
+from octavo.testing.parsers import check_parser
+from octavo.testing.protocols import PROTOCOLS, check_target
+from octavo.testing.report import Check, Report
+from octavo_registry import LazyRegistry, PluginHost, PluginRecord
+from octavo_registry.naming import near_matches
+
+_IMPORT = """
+import importlib, json, sys
+sys.path[:] = json.loads(sys.argv[2])
+importlib.import_module(sys.argv[1])
+heavy = [name for name in ("torch", "transformers") if name in sys.modules]
+sys.exit(f"importing {sys.argv[1]} imports {', '.join(heavy)}" if heavy else 0)
+"""
+
+
+def run(host: PluginHost, plugin: str) -> Report:
+    """Check one loaded plugin, by its name or its module; a check never raises."""
+    record = _find(host, plugin)
+    checks = [_light_import(record), *_registered(host, record.name)]
+    return Report(plugin=record.name, checks=tuple(checks))
+
+
+def _find(host: PluginHost, plugin: str) -> PluginRecord:
+    for record in host.plugins:
+        if plugin in (record.name, record.module):
+            return record
+    names = [record.name for record in host.plugins]
+    raise UnknownNameError(
+        f"no plugin named {plugin!r} is loaded; {near_matches(plugin, names)}; "
+        f"one that is not installed is loaded with --plugin MODULE"
+    )
+
+
+def _light_import(record: PluginRecord) -> Check:
+    """Importing the plugin's module must load neither torch nor transformers."""
+    name = "the plugin's module imports neither torch nor transformers"
+    if record.module is None:
+        return Check(name=name, passed=True, detail="not claimed: the plugin is an object")
+    command = [sys.executable, "-c", _IMPORT, record.module, json.dumps(sys.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1:]
+    return Check(name=name, passed=done.returncode == 0, detail="".join(last))
+
+
+def _registered(host: PluginHost, plugin: str) -> Iterator[Check]:
+    registrations = host.registrations(plugin)
+    if not registrations:
+        yield Check(name="the plugin registers something", passed=False, detail="nothing found")
+    for attribute, protocol in PROTOCOLS.items():
+        registry: LazyRegistry[object] = getattr(host, attribute)
+        for entry in registry.of_plugin(plugin):
+            title = f"{registry.kind} {entry.name!r}"
+            loaded = check_target(f"{title} keeps its protocol", registry, entry, protocol)
+            yield loaded
+            if loaded.passed and attribute in _FURTHER:
+                yield from _FURTHER[attribute](host, entry.name)
+
+
+def _check_model(host: PluginHost, architecture: str) -> list[Check]:
+    from octavo.testing.model import check_model  # needs torch; other kinds do not
+
+    return check_model(host, architecture)
+
+
+def _check_tool_parser(host: PluginHost, name: str) -> list[Check]:
+    parser = host.tool_parsers.load(name)(None)
+    return check_parser(f"tool parser {name!r}", parser, kind="tool_calls")
+
+
+def _check_reasoning_parser(host: PluginHost, name: str) -> list[Check]:
+    parser = host.reasoning_parsers.load(name)(None)
+    return check_parser(f"reasoning parser {name!r}", parser, kind="reasoning")
+
+
+_FURTHER: dict[str, Callable[[PluginHost, str], list[Check]]] = {
+    "models": _check_model,
+    "tool_parsers": _check_tool_parser,
+    "reasoning_parsers": _check_reasoning_parser,
+}

@@ -1,0 +1,45 @@
+"""What the conformance kit found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One property that was tried."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+    """Why it failed, or what a pass does not claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All checks of one plugin."""
+
+    plugin: str
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed, and there was one at least."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    def as_text(self) -> str:
+        """Render a line for each check and a last line with the verdict."""
+        lines = [
+            f"{'ok  ' if check.passed else 'FAIL'} {check.name}"
+            + (f": {check.detail}" if check.detail else "")
+            for check in self.checks
+        ]
+        failed = sum(not check.passed for check in self.checks)
+        verdict = "passed" if self.passed else "FAILED"
+        lines.append(f"{self.plugin}: {verdict}, {len(self.checks)} checks, {failed} failed")
+        return "\n".join(lines)
+
+    def as_json(self) -> str:
+        """Render for machines: plugin, passed, checks."""
+        return json.dumps({**asdict(self), "passed": self.passed}, indent=2)

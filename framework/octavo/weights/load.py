@@ -1,0 +1,140 @@
+"""Builds a model on its device and fills every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from octavo.config.engine import ModelConfig
+from octavo.config.model_folder import ModelFolder
+from octavo.errors import ModelError, OctavoError, PluginError
+from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+from octavo.weights.dummy import fill_dummy
+from octavo_registry import PluginHost
+from octavo_registry.faults import one_line
+from octavo_registry.linear import QuantizationMethod
+from octavo_registry.model import Model, ModelSpec
+
+MAX_NAMES_SHOWN = 10
+
+
+def load_model(
+    folder: ModelFolder,
+    host: PluginHost,
+    *,
+    config: ModelConfig,
+    device: torch.device,
+    tp_rank: int = 0,
+    tp_size: int = 1,
+    first_layer: int = 0,
+    last_layer: int | None = None,
+) -> Model:
+    """Return the model with all weights loaded and gradients off, ready for ``forward``.
+
+    Files are checked before the model is built, so that a damaged one fails at once.
+    """
+    dummy = config.load_format == "dummy"
+    checkpoint = None if dummy else open_checkpoint(folder.path)
+    spec = ModelSpec(
+        architecture=folder.architecture,
+        config=folder.config,
+        dtype=getattr(torch, folder.dtype),
+        device=device,
+        max_model_len=folder.max_model_len,
+        tp_rank=tp_rank,
+        tp_size=tp_size,
+        first_layer=first_layer,
+        last_layer=last_layer,
+        quantization=_quantization(folder, host),
+    )
+    with torch.no_grad():
+        model = _build(spec, host)
+        if checkpoint is None:
+            fill_dummy(model, config.seed)
+        else:
+            _fill(model, checkpoint, folder)
+        _finish_quantization(model)
+    model.requires_grad_(False).eval()
+    return cast(Model, model)
+
+
+def _quantization(folder: ModelFolder, host: PluginHost) -> QuantizationMethod | None:
+    if folder.quantization is None:
+        return None
+    return host.quantizations.load(folder.quantization)(folder.quantization_config)
+
+
+def _build(spec: ModelSpec, host: PluginHost) -> nn.Module:
+    model_class = host.models.load(spec.architecture)
+    plugin = host.models.info(spec.architecture).plugin
+    # The device context puts a plugin's plain torch layers on the device too.
+    with host.faults.guard(plugin, f"building {spec.architecture}"), spec.device:
+        try:
+            model: object = model_class(spec)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"the weights of {spec.architecture} in {spec.dtype} do not fit on {spec.device}; "
+                "free its memory, use a 16-bit dtype, or spread the model over more devices"
+            ) from error
+    if not isinstance(model, nn.Module) or not isinstance(model, Model):
+        raise PluginError(
+            f"plugin {plugin!r}: {type(model).__name__}, made for {spec.architecture}, must be a "
+            "torch.nn.Module with the methods of octavo_registry.Model"
+        )
+    return model
+
+
+def _fill(model: nn.Module, checkpoint: Checkpoint, folder: ModelFolder) -> None:
+    stream = _Stream(checkpoint)
+    try:
+        loaded = cast(Model, model).load(stream)
+    except Exception as error:
+        ours = isinstance(error, OctavoError)
+        if ours and stream.current is None:
+            raise  # from reading a file, which it names
+        reason = str(error) if ours else one_line(error)
+        raise ModelError(f"{stream.place(reason) or folder.path}: {reason}") from error
+    named = list(model.named_parameters(remove_duplicate=False))
+    filled = {id(parameter) for name, parameter in named if name in loaded}  # either name of tied
+    missing = [name for name, parameter in model.named_parameters() if id(parameter) not in filled]
+    if missing:
+        more = f" and {len(missing) - MAX_NAMES_SHOWN} more" * (len(missing) > MAX_NAMES_SHOWN)
+        raise ModelError(
+            f"{folder.path}: the weights of {folder.architecture} lack {len(missing)} parameters: "
+            f"{', '.join(missing[:MAX_NAMES_SHOWN])}{more}; the download is not complete, or "
+            "config.json belongs to another model"
+        )
+
+
+def _finish_quantization(model: nn.Module) -> None:
+    """Let each layer's method repack what was loaded; layers keep theirs as ``quantization``."""
+    for layer in model.modules():
+        method = getattr(layer, "quantization", None)
+        if isinstance(method, QuantizationMethod):
+            method.finish(layer)
+
+
+class _Stream:
+    """A checkpoint's tensors; remembers the one in hand, so that an error can name its file."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.current: tuple[Path, str, Tensor] | None = None
+        self._checkpoint = checkpoint
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for path, name, tensor in self._checkpoint.tensors():
+            self.current = path, name, tensor
+            yield name, tensor
+            self.current = None
+
+    def place(self, reason: str) -> str:
+        """File of the tensor in hand, and its name where ``reason`` leaves it out."""
+        if self.current is None:
+            return ""
+        path, name, tensor = self.current
+        named = repr(name) in reason
+        return str(path) if named else f"{path}: tensor {name!r} of shape {list(tensor.shape)}"

@@ -1,0 +1,11 @@
+"""What RMS normalisation is; computed in float32 whatever the input."""
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """Return x / rms(x) * weight, in x's dtype; x is rounded to it before the weight is applied."""
+    x32_TD = x_TD.float()
+    inverse_T1 = torch.rsqrt(x32_TD.square().mean(-1, keepdim=True).add_(eps))
+    return (x32_TD * inverse_T1).to(x_TD.dtype).mul_(weight_D)

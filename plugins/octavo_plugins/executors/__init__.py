@@ -1,0 +1,1 @@
+"""Executors: what starts and feeds the workers of an engine."""

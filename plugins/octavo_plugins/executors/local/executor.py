@@ -1,0 +1,156 @@
+"""Steps of one worker in this process.
+
+A CUDA device runs behind the host by itself. On a CPU a thread does, so that the engine plans and
+answers while the model computes: torch releases the interpreter lock in its kernels.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.config import EngineConfig
+from octavo.config.model_folder import ModelFolder
+from octavo.errors import ConfigError, EngineDeadError
+from octavo.execution.runner import Drawn
+from octavo.execution.worker import Worker, choose_device
+from octavo.sampling.logprobs import TokenLogprobTensors
+from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult
+from octavo_registry import PluginHost
+from octavo_registry.executor import ExecutorFacts, PendingStep
+
+
+class LocalExecutor:
+    """One worker; the executor of a single device."""
+
+    def __init__(self, config: EngineConfig, folder: ModelFolder, host: PluginHost) -> None:
+        parallel = config.parallel
+        num_devices = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+        if num_devices != 1:
+            raise ConfigError(
+                f"executor 'local' drives one device, not {num_devices}; set "
+                "tensor_parallel_size and pipeline_parallel_size to 1, or name another executor"
+            )
+        self._config, self._folder, self._host = config, folder, host
+        self._worker: Worker | None = None
+        # The CPU's command queue: one thread, so that steps run in order.
+        self._thread: ThreadPoolExecutor | None = None
+
+    def start(self) -> ExecutorFacts:
+        """Load the model and make the cache."""
+        if choose_device(self._config.model.device).type == "cuda":
+            self._worker = Worker(self._config, self._folder, self._host)
+        else:
+            self._thread = ThreadPoolExecutor(1, "octavo-cpu", self._set_threads)
+            self._worker = self._thread.submit(
+                Worker, self._config, self._folder, self._host
+            ).result()
+        return self._worker.facts
+
+    def submit(self, plan: StepPlan) -> PendingStep:
+        """Launch a step behind those under way."""
+        if self._worker is None:
+            raise EngineDeadError("the executor is closed")
+        if self._thread is not None:
+            return self._thread.submit(_run_on_cpu, self._worker, plan)
+        try:
+            return _CudaStep(self._worker.run(plan), self._worker.device)
+        except Exception as error:
+            return _FailedStep(_judge(error))
+
+    def close(self) -> None:
+        """End the thread and free model and cache."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+            self._thread = None
+        if self._worker is not None:
+            on_cuda = self._worker.device.type == "cuda"
+            self._worker = None
+            if on_cuda:
+                torch.cuda.empty_cache()
+
+    def _set_threads(self) -> None:
+        if self._config.model.num_threads is not None:
+            torch.set_num_threads(self._config.model.num_threads)
+
+
+def _run_on_cpu(worker: Worker, plan: StepPlan) -> StepResult:
+    return _to_host(worker.run(plan))
+
+
+def _to_host(drawn: Drawn) -> StepResult:
+    tokens = drawn.tokens_R
+    return StepResult(
+        tokens=np.zeros(0, np.int32) if tokens is None else tokens.to(torch.int32).numpy(),
+        logprobs=_arrays(drawn.logprobs),
+        prompt_logprobs=_arrays(drawn.prompt_logprobs),
+    )
+
+
+def _arrays(tensors: TokenLogprobTensors | None) -> LogprobArrays | None:
+    if tensors is None:
+        return None
+    return LogprobArrays(
+        token_ids=tensors.token_ids_RK1.to(torch.int32).numpy(),
+        logprobs=tensors.logprobs_RK1.numpy(),
+        ranks=tensors.ranks_R.to(torch.int32).numpy(),
+    )
+
+
+class _CudaStep:
+    """Results on their way to the host; the event says when they have arrived."""
+
+    def __init__(self, drawn: Drawn, device: torch.device) -> None:
+        self._host = Drawn(
+            _copy(drawn.tokens_R), _copy_all(drawn.logprobs), _copy_all(drawn.prompt_logprobs)
+        )
+        self._arrived = torch.cuda.Event()
+        self._arrived.record(torch.cuda.current_stream(device))
+
+    def result(self) -> StepResult:
+        """Wait for the copies."""
+        try:
+            self._arrived.synchronize()
+        except Exception as error:
+            raise _judge(error) from error
+        return _to_host(self._host)
+
+
+@dataclass(slots=True)
+class _FailedStep:
+    """A step that raised while it was launched."""
+
+    error: Exception
+
+    def result(self) -> StepResult:
+        """Raise what it raised, in its turn."""
+        raise self.error
+
+
+def _copy(tensor: Tensor | None) -> Tensor | None:
+    if tensor is None:
+        return None
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return pinned.copy_(tensor, non_blocking=True)
+
+
+def _copy_all(tensors: TokenLogprobTensors | None) -> TokenLogprobTensors | None:
+    if tensors is None:
+        return None
+    pieces = [_copy(t) for t in (tensors.token_ids_RK1, tensors.logprobs_RK1, tensors.ranks_R)]
+    ids, logprobs, ranks = (piece for piece in pieces if piece is not None)
+    return TokenLogprobTensors(token_ids_RK1=ids, logprobs_RK1=logprobs, ranks_R=ranks)
+
+
+def _judge(error: Exception) -> Exception:
+    """A broken CUDA context ends the engine; anything else belongs to the step's requests."""
+    broken = isinstance(error, torch.AcceleratorError) and not isinstance(
+        error, torch.OutOfMemoryError
+    )
+    if broken:
+        return EngineDeadError(f"CUDA failed and cannot go on: {error}")
+    return error

@@ -1,0 +1,48 @@
+"""Executors: they own the workers of one engine, and run planned steps on them in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorFacts:
+    """What the scheduler must know of the workers; equal on all of them."""
+
+    layout: Any
+    """An ``octavo.cache.groups.CacheLayout``."""
+    state: Any
+    """An ``octavo.execution.state_layout.StateLayout``."""
+    num_blocks: int
+    num_swap_blocks: int
+    max_model_len: int
+
+
+class PendingStep(Protocol):
+    """A step that was launched."""
+
+    def result(self) -> Any:
+        """Wait for the step; its ``octavo.scheduling.plan.StepResult``, or raise what it raised."""
+        ...
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Built with (config: EngineConfig, folder: ModelFolder, host: PluginHost), once an engine."""
+
+    def start(self) -> ExecutorFacts:
+        """Load the model and make the cache on every worker; called once."""
+        ...
+
+    def submit(self, plan: Any) -> PendingStep:
+        """Launch a StepPlan behind those under way and return at once.
+
+        Steps run in the order of submission. A step that raises must leave the device fit for the
+        next; an error after which no step can run is an ``EngineDeadError``.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the workers and free their memory; calling twice does nothing."""
+        ...

@@ -1,0 +1,126 @@
+"""Plugin failures: counted by plugin and call, and a pause for plugins that fail by themselves.
+
+A plugin that fails without a request's data at fault is quarantined: its calls are refused for 30
+seconds, then one call is let through; if that succeeds the quarantine is over, else it starts anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from octavo_registry.errors import OctavoError, PluginError
+from octavo_registry.events import PluginFailure
+
+QUARANTINE_SECONDS = 30.0
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception's type and message on a single line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+@dataclass(slots=True)
+class _Quarantine:
+    until: float
+    cause: str
+
+
+class Faults:
+    """One host's failure counters and quarantines; may be used from any thread."""
+
+    def __init__(
+        self,
+        *,
+        announce: Callable[[PluginFailure], None] = lambda failure: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._announce = announce
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._quarantines: dict[str, _Quarantine] = {}
+        self._protected: set[str] = set()
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Failures so far by (plugin, call), for metrics."""
+        with self._lock:
+            return dict(self._counts)
+
+    @property
+    def quarantined(self) -> dict[str, float]:
+        """Seconds until a plugin in quarantine is tried again; 0 means at its next call."""
+        now = self._clock()
+        with self._lock:
+            return {name: max(0.0, q.until - now) for name, q in self._quarantines.items()}
+
+    def protect(self, plugin: str) -> None:
+        """Count this plugin's failures but never quarantine it, as it gives a model in use."""
+        with self._lock:
+            self._protected.add(plugin)
+            self._quarantines.pop(plugin, None)
+
+    @contextmanager
+    def guard(self, plugin: str, call: str, *, request: bool = False) -> Iterator[None]:
+        """Count what the plugin raises within, and raise it as a PluginError that names it.
+
+        With ``request`` the call works on a request's data: a failure never leads to quarantine,
+        and an OctavoError is the plugin's refusal of that data, which is no failure. Without it a
+        plugin in quarantine is refused by a PluginError, and one that raises is quarantined.
+        """
+        on_trial = False if request else self._admit(plugin)
+        try:
+            yield
+        except OctavoError as error:
+            if not request:
+                self._record(plugin, call, error, request=False)
+            raise
+        except Exception as error:
+            self._record(plugin, call, error, request=request)
+            raise PluginError(f"plugin {plugin!r} failed in {call}: {one_line(error)}") from error
+        if on_trial:
+            with self._lock:
+                self._quarantines.pop(plugin, None)
+
+    def _admit(self, plugin: str) -> bool:
+        """Return whether this call is the trial that ends a quarantine; raise if it is refused."""
+        with self._lock:
+            quarantine = self._quarantines.get(plugin)
+            if quarantine is None:
+                return False
+            now = self._clock()
+            if now < quarantine.until:
+                raise PluginQuarantinedError(
+                    f"plugin {plugin!r} is paused for another {quarantine.until - now:.0f} s "
+                    f"since it failed: {quarantine.cause}"
+                )
+            quarantine.until = now + QUARANTINE_SECONDS  # one trial at a time
+            return True
+
+    def _record(self, plugin: str, call: str, error: Exception, *, request: bool) -> None:
+        cause = f"{call}: {one_line(error)}"
+        with self._lock:
+            self._counts[plugin, call] += 1
+            count = self._counts[plugin, call]
+            quarantined = not request and plugin not in self._protected
+            if quarantined:
+                until = self._clock() + QUARANTINE_SECONDS
+                self._quarantines[plugin] = _Quarantine(until, cause)
+        self._announce(
+            PluginFailure(
+                plugin=plugin,
+                call=call,
+                error=one_line(error),
+                count=count,
+                quarantined=quarantined,
+            )
+        )
+
+
+class PluginQuarantinedError(PluginError):
+    """A call refused because its plugin failed a moment ago; the message says how long."""

@@ -1,0 +1,85 @@
+"""Structured output: a backend compiles a constraint into a guide, which masks tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ConstraintKind = Literal["json", "regex", "choice", "grammar", "json_object", "structural_tag"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What the text must match. ``value``: a schema as a dict, a pattern, the choices, ..."""
+
+    kind: ConstraintKind
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuideVocabulary:
+    """The tokens as bytes: ``token_bytes[id]``, None for special tokens, which no guide allows."""
+
+    token_bytes: Sequence[bytes | None]
+    stop_token_ids: tuple[int, ...]
+    """Allowed where the text is complete."""
+    vocab_size: int
+    """Width of the logits; ids at or above ``len(token_bytes)`` are never allowed."""
+
+
+class GuideState(Protocol):
+    """Where one sequence stands in its guide. All methods run on the host, off the device."""
+
+    def allowed(self, token: int) -> bool:
+        """Whether the token may come next."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Advance by a token; False, and no change, when it is not allowed."""
+        ...
+
+    def rollback(self, num_tokens: int) -> None:
+        """Undo the last so many accepted tokens."""
+        ...
+
+    def fork(self) -> GuideState:
+        """Return an independent copy."""
+        ...
+
+    def forced(self) -> list[int]:
+        """Return the tokens that must come next because no others can; mostly empty."""
+        ...
+
+    def fill_bitmask(self, row: NDArray[np.int32]) -> None:
+        """Set bit ``id % 32`` of word ``id // 32`` for each allowed token and clear all others."""
+        ...
+
+    def is_complete(self) -> bool:
+        """Whether the text so far satisfies the constraint."""
+        ...
+
+
+class Guide(Protocol):
+    """A compiled constraint; immutable, shared by all requests that use it."""
+
+    def start(self) -> GuideState:
+        """Return a new state at the beginning."""
+        ...
+
+
+@runtime_checkable
+class GuidedBackend(Protocol):
+    """Compiles constraints. Made once an engine: ``Backend(vocabulary: GuideVocabulary)``."""
+
+    def compile(self, constraint: Constraint) -> Guide:
+        """Return the guide, within the limits on size that the framework checked before.
+
+        Called off the step loop, from several threads. A keyword that the backend cannot enforce
+        must raise an OctavoError that names it; silence would break the promise to the user.
+        """
+        ...

@@ -1,0 +1,5 @@
+"""The hooks: their specifications, and the marker of implementations."""
+
+from octavo_registry.hooks.markers import hookimpl
+
+__all__ = ["hookimpl"]

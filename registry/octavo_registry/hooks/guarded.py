@@ -1,0 +1,60 @@
+"""Implementations as the host calls them: counted, attributed to their plugin, kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from functools import wraps
+from typing import Any
+
+from octavo_registry.errors import OctavoError
+from octavo_registry.faults import Faults
+
+Implementation = Callable[..., Any]
+
+
+def guarded(function: Implementation, plugin: str, hook: str, faults: Faults) -> Implementation:
+    """Guard an implementation of a ``select_*`` hook: its failure is a PluginError."""
+
+    @wraps(function)
+    def call(*args: object) -> object:
+        with faults.guard(plugin, hook):
+            return function(*args)
+
+    return call
+
+
+def isolated(function: Implementation, plugin: str, hook: str, faults: Faults) -> Implementation:
+    """Guard an implementation of an event: its failure is counted and goes no further."""
+
+    @wraps(function)
+    def call(*args: object) -> None:
+        with suppress(OctavoError), faults.guard(plugin, hook):
+            function(*args)
+
+    return call
+
+
+def guarded_wrapper(
+    function: Implementation, plugin: str, hook: str, faults: Faults
+) -> Implementation:
+    """Guard a ``wrapper=True`` generator: if it fails, the call goes on as if it were not there."""
+
+    @wraps(function)
+    def call(*args: object) -> Generator[None, object, object]:
+        steps = function(*args)
+        try:
+            with faults.guard(plugin, hook):
+                next(steps)
+        except OctavoError:
+            return (yield)
+        result = yield
+        with suppress(OctavoError), faults.guard(plugin, hook):
+            try:
+                steps.send(result)
+            except StopIteration as end:
+                return end.value
+            raise RuntimeError("a wrapper must yield exactly once")
+        return result
+
+    return call

@@ -1,0 +1,221 @@
+"""Every hook of the contract.
+
+``register_*`` are called once for each plugin while a process loads its plugins, in order of plugin
+names, and must only add names: nothing heavy is imported, since a target is loaded when it is first
+used. They return nothing and take no wrappers. ``select_*`` answer a question once when an engine
+is loaded: the first answer that is not None wins, later plugins (by name) are asked first, shipped
+defaults are ``trylast``, overrides ``tryfirst``. Events, in the past tense, go to every plugin;
+what one raises is counted against it and hurts no other. No hook is called per step or per token.
+
+An implementation may leave out arguments that it does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from octavo_registry.hooks.markers import hookspec
+
+if TYPE_CHECKING:
+    import torch
+
+    from octavo_registry.adapters import AdapterFormat, AdapterResolver
+    from octavo_registry.attention import AttentionBackend
+    from octavo_registry.cache import CacheSpec
+    from octavo_registry.commands import Command
+    from octavo_registry.events import EnginePlan, PluginFailure, RequestOutcome
+    from octavo_registry.executor import Executor
+    from octavo_registry.guided import GuidedBackend
+    from octavo_registry.lazy import LazyRegistry
+    from octavo_registry.linear import QuantizationMethod
+    from octavo_registry.logits import LogitsProcessor
+    from octavo_registry.modalities import InputRegistry, ModalityDecoder, MultimodalRegistry
+    from octavo_registry.model import Model
+    from octavo_registry.options import OptionRegistry
+    from octavo_registry.routes import RouteGroup
+    from octavo_registry.sources import ModelSource
+    from octavo_registry.speculation import Speculator
+    from octavo_registry.tokenizer import Tokenizer
+    from octavo_registry.tools import ReasoningParser, ToolParser
+
+
+@hookspec(historic=True)
+def register_models(models: LazyRegistry[Model]) -> None:
+    """Add model architectures: ``models.add("ArchForCausalLM", target, capabilities=...)``.
+
+    The name is that of ``architectures`` in config.json. ``capabilities`` is a ModelCapabilities;
+    left out, the model generates text on one device. The target is called ``Model(spec)``, once a
+    worker.
+    """
+
+
+@hookspec(historic=True)
+def register_inputs(inputs: InputRegistry) -> None:
+    """Add input processors by architecture, for prompts with media.
+
+    The target is a function ``(prompt, config) -> MediaPrompt``, called once a request that has
+    media, in the process that takes requests, through ``host.inputs.process_input``.
+    """
+
+
+@hookspec(historic=True)
+def register_multimodal(mm: MultimodalRegistry) -> None:
+    """Add, by architecture, the map from decoded media to the model's tensors.
+
+    The target is a function ``(modality, item, config) -> Mapping[str, Tensor]``, called once an
+    item through ``host.multimodal.map_input``.
+    """
+
+
+@hookspec(historic=True)
+def register_modalities(modalities: LazyRegistry[ModalityDecoder]) -> None:
+    """Add decoders of media bytes, by modality: "image", "video", "audio".
+
+    The target is called without arguments, once a process.
+    """
+
+
+@hookspec(historic=True)
+def register_tool_parsers(parsers: LazyRegistry[ToolParser]) -> None:
+    """Add tool-call parsers; users choose one by name. The target is called ``Parser(tokenizer)``.
+
+    It is made once a process, and gives one stream a message.
+    """
+
+
+@hookspec(historic=True)
+def register_reasoning_parsers(parsers: LazyRegistry[ReasoningParser]) -> None:
+    """Add reasoning parsers; users choose one by name. The target is called ``Parser(tokenizer)``.
+
+    It is made once a process, and gives one stream a message.
+    """
+
+
+@hookspec(historic=True)
+def register_tokenizers(tokenizers: LazyRegistry[Tokenizer]) -> None:
+    """Add tokenizer loaders; the target is called once in each process that handles text."""
+
+
+@hookspec(historic=True)
+def register_logits_processors(processors: LazyRegistry[LogitsProcessor]) -> None:
+    """Add logits processors; an engine runs those that its config names, in that order.
+
+    The target is called ``Processor(vocab_size, device)``, once a worker.
+    """
+
+
+@hookspec(historic=True)
+def register_guided_backends(backends: LazyRegistry[GuidedBackend]) -> None:
+    """Add structured-output backends: ``backends.add(name, target, keywords=("json", ...))``.
+
+    ``keywords`` are the kinds of constraint, and for JSON schema the keywords, that it enforces; a
+    request with another one is refused by name before the backend is loaded. The target is called
+    ``Backend(vocabulary)``, once an engine.
+    """
+
+
+@hookspec(historic=True)
+def register_attention_backends(backends: LazyRegistry[AttentionBackend]) -> None:
+    """Add attention backends. The target is called without arguments, once a worker."""
+
+
+@hookspec(historic=True)
+def register_quantizations(quantizations: LazyRegistry[QuantizationMethod]) -> None:
+    """Add quantizations, by the ``quant_method`` of a checkpoint's ``quantization_config``.
+
+    The target is called ``Method(quantization_config)``, once a model.
+    """
+
+
+@hookspec(historic=True)
+def register_speculators(speculators: LazyRegistry[Speculator]) -> None:
+    """Add speculators. The target is called ``Speculator(spec)``, once a worker."""
+
+
+@hookspec(historic=True)
+def register_executors(executors: LazyRegistry[Executor]) -> None:
+    """Add executors, which start workers and hand them steps. Made once an engine."""
+
+
+@hookspec(historic=True)
+def register_adapters(adapters: LazyRegistry[AdapterFormat | AdapterResolver]) -> None:
+    """Add adapter formats (they have ``read``) and resolvers (they have ``find``).
+
+    The target is called without arguments, once a process, when adapters are first used. All are
+    asked in order of names until one does not answer None.
+    """
+
+
+@hookspec(historic=True)
+def register_sources(sources: LazyRegistry[ModelSource]) -> None:
+    """Add model sources; all are asked for a model's name until one knows it.
+
+    The target is called without arguments, once for each name looked up.
+    """
+
+
+@hookspec(historic=True)
+def register_routes(routes: LazyRegistry[RouteGroup]) -> None:
+    """Add groups of HTTP routes. The target is called ``Group(engine, host)``, once a server."""
+
+
+@hookspec(historic=True)
+def register_commands(commands: LazyRegistry[Command]) -> None:
+    """Add subcommands of ``octavo``: ``commands.add(name, target, help="one line")``.
+
+    The target is called without arguments when its command is the one that was given.
+    """
+
+
+@hookspec(historic=True)
+def register_options(options: OptionRegistry) -> None:
+    """Declare the plugin's options: ``options.add(key, type, default, help)``.
+
+    Users give them as ``--plugin.NAME.KEY VALUE`` or ``plugin_options={NAME: {KEY: value}}``; what
+    gets the host reads them by ``host.option(name, key)``.
+    """
+
+
+@hookspec(firstresult=True)
+def select_attention_backend(spec: CacheSpec, device: torch.device) -> str | None:
+    """Choose a registered attention backend for layers of ``spec``, when the user named none.
+
+    Called by the engine once for each cache group at load. None passes on to the next plugin; if
+    all do, the load fails. A backend that refuses the spec after being chosen is an error as well.
+    """
+
+
+@hookspec(firstresult=True)
+def select_tool_parser(architecture: str, config: Mapping[str, Any]) -> str | None:
+    """Choose a registered tool parser for a model, when the user named none.
+
+    Called once when a chat interface is started. ``config`` is config.json. None passes on; if all
+    do, a request with tools is refused with the names that there are.
+    """
+
+
+@hookspec(firstresult=True)
+def select_chat_template(architecture: str, config: Mapping[str, Any]) -> str | None:
+    """Give a chat template, as Jinja text, for a model that brings none, when the user gave none.
+
+    Called once when a chat interface is started. None passes on; if all do, chat is refused.
+    """
+
+
+@hookspec
+def engine_started(plan: EnginePlan) -> None:
+    """Tell that an engine is ready. Called once an engine, in the process that runs it."""
+
+
+@hookspec
+def request_finished(outcome: RequestOutcome) -> None:
+    """Tell that a request has ended, well or not. Called once a request, in the client's process.
+
+    It runs between outputs, so that an implementation hands slow work to a thread of its own.
+    """
+
+
+@hookspec
+def plugin_failed(failure: PluginFailure) -> None:
+    """Tell that a plugin raised. Called once a failure; one inside this event is not announced."""

@@ -1,0 +1,157 @@
+"""Registries of names whose targets are imported when they are first loaded."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Generic, TypeVar, cast
+
+from octavo_registry.errors import DuplicateNameError, PluginError, UnknownNameError
+from octavo_registry.faults import Faults
+from octavo_registry.naming import near_matches
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
+FRAMEWORK = "octavo"
+"""The origin of entries that no plugin added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One registered name."""
+
+    name: str
+    target: str
+    plugin: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    replace: bool = False
+
+
+class LazyRegistry(Generic[T]):
+    """Names of one kind. A target is called to make a T: a class, or a function that returns one.
+
+    ``metadata`` declares by name what ``add`` accepts beside the target, each with its default.
+    A plugin whose entry of an ``essential`` kind was loaded is never quarantined.
+    """
+
+    def __init__(
+        self, kind: str, *, faults: Faults | None = None, essential: bool = False, **metadata: Any
+    ) -> None:
+        self.kind = kind
+        self.plugin = FRAMEWORK
+        """The plugin that is registering now, the origin of what is added; the host sets it."""
+        self._defaults = metadata
+        self._essential = essential
+        self.faults = faults or Faults()
+        """Where failures of this registry's targets are counted."""
+        self._entries: dict[str, list[Entry]] = {}
+        """By name: at most one entry without ``replace``, then replacing ones; the last counts."""
+        self._loaded: dict[str, Callable[..., T]] = {}
+
+    def add(self, name: str, target: str, *, replace: bool = False, **metadata: Any) -> None:
+        """Register ``target``, "package.module:Attribute", which nothing imports until ``load``.
+
+        A name that is taken by another target is a DuplicateNameError, unless either of the two was
+        added with ``replace``: that one counts, in whichever order plugins are loaded. Of several
+        replacing ones the last counts.
+        """
+        entry = Entry(
+            name=name,
+            target=self._checked_target(name, target),
+            plugin=self.plugin,
+            metadata=self._checked_metadata(name, metadata),
+            replace=replace,
+        )
+        known = self._entries.setdefault(name, [])
+        if any((k.target, k.metadata) == (target, entry.metadata) for k in known):
+            return
+        if known and not replace and not known[0].replace:
+            raise DuplicateNameError(
+                f"{self.kind} {name!r} is {known[0].target!r} of plugin {known[0].plugin!r}, and "
+                f"plugin {self.plugin!r} adds {target!r}; rename it, give replace=True, or "
+                f"disable one of the plugins"
+            )
+        known.insert(len(known) if replace else 0, entry)
+        if len(known) > 1:
+            used, hidden = known[-1], known[-2]
+            log.info(
+                "%s %r: %s of plugin %r replaces %s of plugin %r",
+                *(self.kind, name, used.target, used.plugin, hidden.target, hidden.plugin),
+            )
+
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted(self._entries)
+
+    def info(self, name: str) -> Entry:
+        """Return what is known without importing; UnknownNameError lists near matches."""
+        if name not in self._entries:
+            raise UnknownNameError(
+                f"no {self.kind} named {name!r}; {near_matches(name, self._entries)}"
+            )
+        return self._entries[name][-1]
+
+    def load(self, name: str) -> Callable[..., T]:
+        """Import the name's target, once; a PluginError names plugin and target if that fails."""
+        entry = self.info(name)
+        if entry.target not in self._loaded:
+            if self._essential:
+                self.faults.protect(entry.plugin)
+            module, _, attribute = entry.target.partition(":")
+            call = f"loading {self.kind} {name!r} from {entry.target!r}"
+            with self.faults.guard(entry.plugin, call):
+                loaded = getattr(import_module(module), attribute)
+                if not callable(loaded):
+                    raise TypeError(f"{attribute} is not callable: {type(loaded).__name__}")
+                self._loaded[entry.target] = cast("Callable[..., T]", loaded)
+        return self._loaded[entry.target]
+
+    def of_plugin(self, plugin: str) -> list[Entry]:
+        """Return the entries that a plugin added, sorted by name."""
+        return [e for name in self.names() for e in self._entries[name] if e.plugin == plugin]
+
+    def withdraw(self, plugin: str) -> None:
+        """Take back all that a plugin added; what it replaced is in force again."""
+        for entry in self.of_plugin(plugin):
+            self._entries[entry.name].remove(entry)
+            if not self._entries[entry.name]:
+                del self._entries[entry.name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _checked_target(self, name: str, target: str) -> str:
+        if not isinstance(name, str) or not name:
+            raise PluginError(
+                f"plugin {self.plugin!r} adds a {self.kind} named {name!r}; use a string"
+            )
+        if not isinstance(target, str) or not _TARGET.fullmatch(target):
+            raise PluginError(
+                f"plugin {self.plugin!r} adds {self.kind} {name!r} with target {target!r}; "
+                f"write it as 'package.module:Attribute'"
+            )
+        return target
+
+    def _checked_metadata(self, name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        for key, value in metadata.items():
+            if key not in self._defaults:
+                raise PluginError(
+                    f"plugin {self.plugin!r} adds {self.kind} {name!r} with {key}=; "
+                    f"{near_matches(key, self._defaults)}"
+                )
+            wanted = type(self._defaults[key])
+            if not isinstance(value, wanted):
+                raise PluginError(
+                    f"plugin {self.plugin!r} adds {self.kind} {name!r} with {key}={value!r}, "
+                    f"which must be of type {wanted.__name__}"
+                )
+        return {**self._defaults, **metadata}

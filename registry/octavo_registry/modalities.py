@@ -1,0 +1,103 @@
+"""Media in prompts: decoding bytes, placing placeholder tokens, making a model's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from octavo_registry.errors import OctavoError
+from octavo_registry.lazy import LazyRegistry
+from octavo_registry.model import Modality
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaLimits:
+    """Bounds that a decoder must check from headers, before it allocates."""
+
+    max_pixels: int
+    """Of one image or frame."""
+    max_frames: int
+    max_samples: int
+    """Of one audio item, all channels together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaItem:
+    """One decoded image, video or audio item of a prompt."""
+
+    modality: Modality
+    value: Any
+    """What the modality's decoder gave, or what the user passed to ``LLM``."""
+    content_hash: str
+    """SHA-256 of the encoded bytes or of the value; part of the prefix cache's key."""
+
+
+@runtime_checkable
+class ModalityDecoder(Protocol):
+    """Turns bytes into a decoded item. Made without arguments, once a process."""
+
+    def decode(self, data: bytes, limits: MediaLimits) -> Any:
+        """Return the decoded value; raise an OctavoError for damaged data or a limit exceeded."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placeholder:
+    """A run of prompt tokens that an item's rows replace; it reserves cache like other tokens."""
+
+    item: int
+    """Index into ``MediaPrompt.media``."""
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPrompt:
+    """A tokenized prompt with its media; an input processor adds tokens and placeholders."""
+
+    token_ids: Sequence[int]
+    media: Sequence[MediaItem] = ()
+    placeholders: Sequence[Placeholder] = ()
+
+
+class InputRegistry(LazyRegistry[MediaPrompt]):
+    """Input processors by architecture: functions ``(prompt, config) -> MediaPrompt``."""
+
+    def process_input(
+        self, architecture: str, prompt: MediaPrompt, config: Mapping[str, Any]
+    ) -> MediaPrompt:
+        """Place the placeholder tokens of a prompt's media; one without media stays as it is.
+
+        Called by the framework once a request. ``config`` is the model's config.json.
+        """
+        if not prompt.media:
+            return prompt
+        if architecture not in self:
+            raise OctavoError(
+                f"{architecture} takes no {prompt.media[0].modality}; send text only, or choose a "
+                f"model with that input"
+            )
+        process = self.load(architecture)
+        plugin = self.info(architecture).plugin
+        with self.faults.guard(plugin, f"input processor of {architecture}", request=True):
+            return process(prompt, config)
+
+
+class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
+    """Maps by architecture: functions ``(modality, item, config) -> tensors by name``."""
+
+    def map_input(
+        self, modality: Modality, item: MediaItem, *, architecture: str, config: Mapping[str, Any]
+    ) -> Mapping[str, Tensor]:
+        """Return the tensors that the model's ``encode`` takes for one item.
+
+        Called by the framework once an item, off the step loop, unless the processor cache has it.
+        """
+        to_tensors = self.load(architecture)
+        plugin = self.info(architecture).plugin
+        with self.faults.guard(plugin, f"multimodal map of {architecture}", request=True):
+            return to_tensors(modality, item, config)

@@ -1,0 +1,49 @@
+"""Tokenizers: what the framework needs to turn prompts into ids and ids into text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Text to ids and back. A registered target is called as ``target(folder,
+    trust_remote_code=bool)`` with the folder of the tokenizer's files, once per client.
+
+    ``decode`` depends on its arguments alone, and for ids a and b ``decode(a + b)`` begins with
+    ``decode(a)``, save for an unfinished character at the end of a and for byte-fallback runs.
+    """
+
+    vocab_size: int
+    """One more than the highest id, added tokens included; the model's may be larger."""
+    bos_token_id: int | None
+    eos_token_id: int | None
+    special_ids: frozenset[int]
+    """The ids that ``skip_special_tokens`` leaves out of text."""
+    byte_fallback_ids: frozenset[int]
+    """Ids that each stand for one byte and are decoded by whole runs ("<0xE4>" of sentencepiece);
+    empty for byte-level vocabularies, whose bytes are decoded one by one."""
+    special_tokens: Mapping[str, Any]
+    """What chat templates may name: "bos_token", "eos_token" and the like."""
+    chat_template: str | Mapping[str, str] | None
+    """Jinja source, or several by name ("default", "tool_use")."""
+    hf: Any
+    """The underlying object that ``LLM.get_tokenizer()`` hands out."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of the text; special tokens written in it become their ids."""
+        ...
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str:
+        """Text of the ids, never cleaned up; ids outside the vocabulary give no text."""
+        ...
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
+        """The vocabulary's own spelling of each id; None for an id that it lacks."""
+        ...

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+
+@dataclass(frozen=True)
+class PluginSite:
+    """The only folder in which installed plugins are looked for during a test."""
+
+    root: Path
+
+    def write(self, module: str, source: str = "") -> str:
+        """Make an importable plugin module that nothing declares."""
+        text = f'from octavo_registry import hookimpl\nOCTAVO_API = "1"\n{dedent(source)}'
+        (self.root / f"{module}.py").write_text(text)
+        return module
+
+    def install(
+        self, module: str, source: str = "", *, name: str | None = None, version: str = "1.0"
+    ) -> str:
+        """Make a plugin module and declare it as a distribution's entry point would."""
+        self.write(module, source)
+        self.declare(name or module, module, distribution=f"dist-{module}", version=version)
+        return name or module
+
+    def declare(self, name: str, value: str, *, distribution: str, version: str = "1.0") -> None:
+        info = self.root / f"{distribution.replace('-', '_')}-1.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Name: {distribution}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[octavo]\n{name} = {value}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSite]:
+    root = tmp_path / "site"
+    root.mkdir()
+    others = [path for path in sys.path if "site-packages" not in path]
+    monkeypatch.setattr(sys, "path", [str(root), *others])
+    yield PluginSite(root)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(root)):
+            del sys.modules[name]

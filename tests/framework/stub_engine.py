@@ -1,0 +1,108 @@
+"""An engine without a model, to be run as a process: it counts on from a prompt's last token.
+
+The config's ``model`` says how it loads ("ok", "slow", "config-error", "crash", "exit"); a prompt
+that ends in one of the tokens below makes trouble.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.engine.messages import (
+    EngineReady,
+    EngineRequest,
+    PromptReport,
+    SequenceEnd,
+    StepOutputs,
+)
+from octavo.errors import ConfigError
+from octavo_registry.manifest import Manifest
+
+FAIL_ENGINE = 9001
+FAIL_REQUEST = 9002
+EXIT_PROCESS = 9003
+
+
+class StubCore:
+    def __init__(self, config: EngineConfig, manifest: Manifest) -> None:
+        match config.model.model:
+            case "slow":
+                time.sleep(60)
+            case "config-error":
+                raise ConfigError("block_size=7 is\nwrong")
+            case "crash":
+                raise RuntimeError("no such device")
+            case "exit":
+                sys.stderr.write("the driver is too old\n")
+                sys.stderr.flush()
+                os._exit(7)
+        self.config = config
+        self.closed = 0
+        self.ready = EngineReady(
+            max_model_len=1000,
+            vocab_size=10000,
+            num_blocks=64,
+            block_tokens=16,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=512,
+        )
+        self._live: dict[int, list[int]] = {}
+        """By sequence: the next token, how many are left, the prompt's length; -1 once reported."""
+        self._refused: list[SequenceEnd] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._live or self._refused)
+
+    def add(self, requests: list[EngineRequest]) -> None:
+        for request in requests:
+            last = request.prompt_token_ids[-1]
+            for sequence in request.sequences:
+                if last == FAIL_REQUEST:
+                    self._refused.append(SequenceEnd(sequence, "error", None, "a bad request"))
+                else:
+                    self._live[sequence] = [last, request.sampling.max_tokens, 1]
+
+    def abort(self, sequences: list[int]) -> None:
+        for sequence in sequences:
+            self._live.pop(sequence, None)
+
+    def step(self) -> StepOutputs:
+        time.sleep(0.001)
+        ends, self._refused = self._refused, []
+        prompts = []
+        for sequence, state in self._live.items():
+            if state[0] == FAIL_ENGINE:
+                raise RuntimeError("illegal memory access")
+            if state[0] == EXIT_PROCESS:
+                os._exit(3)
+            state[0] += 1
+            state[1] -= 1
+            if state[2]:
+                prompts.append(PromptReport(sequence, 0))
+                state[2] = 0
+        sequences = list(self._live)
+        tokens = [state[0] for state in self._live.values()]
+        for sequence in sequences:
+            if self._live[sequence][1] == 0:
+                del self._live[sequence]
+                ends.append(SequenceEnd(sequence, "length"))
+        return StepOutputs(sequences=sequences, tokens=tokens, ends=ends, prompts=prompts)
+
+    def call(self, method: str) -> Any:
+        if method == "stats":
+            return {"live": len(self._live), "pid": os.getpid()}
+        raise ConfigError(f"no engine method {method!r}")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+if __name__ == "__main__":
+    from octavo.engine.server import serve
+
+    sys.exit(serve(sys.argv[sys.argv.index("--connect") + 1], StubCore))
