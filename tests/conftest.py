@@ -3,10 +3,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from octavo_registry import discovery
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,13 @@ class PluginSite:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSite]:
     root = tmp_path / "site"
     root.mkdir()
-    others = [path for path in sys.path if "site-packages" not in path]
-    monkeypatch.setattr(sys, "path", [str(root), *others])
+    monkeypatch.syspath_prepend(str(root))
+
+    def entry_points_here(*, group: str) -> list[EntryPoint]:
+        found = [p for d in distributions(path=[str(root)]) for p in d.entry_points]
+        return [point for point in found if point.group == group]
+
+    monkeypatch.setattr(discovery, "entry_points", entry_points_here)
     yield PluginSite(root)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(root)):

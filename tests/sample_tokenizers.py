@@ -42,7 +42,12 @@ def load(kind: str) -> TransformersTokenizer:
     """One instance for all tests of a run; its folder does not outlive the call."""
     with tempfile.TemporaryDirectory() as folder:
         save(kind, Path(folder))
-        return TransformersTokenizer(folder)
+        return open_folder(Path(folder))
+
+
+def open_folder(folder: Path) -> TransformersTokenizer:
+    """Load what ``save`` wrote."""
+    return TransformersTokenizer(folder)
 
 
 def _byte_level() -> Tokenizer:

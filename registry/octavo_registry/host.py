@@ -212,13 +212,11 @@ class PluginHost:
         self._set_registering(name)
         try:
             self._manager.register(implementations, name)
-        except Exception as error:
+        except (OctavoError, pluggy.PluginValidationError) as error:
             self._withdraw(name)
             if isinstance(error, OctavoError):
                 raise
-            raise PluginError(
-                f"plugin {name!r} ({target}) failed while registering: {one_line(error)}"
-            ) from error
+            raise PluginError(f"plugin {name!r} ({target}): {one_line(error)}") from error
         finally:
             self._set_registering(FRAMEWORK)
         self.plugins += (record,)
@@ -253,11 +251,14 @@ class PluginHost:
                     f"{near_matches(hook, callers)}"
                 )
             function = getattr(plugin, attribute)
+            registers = callers[hook].is_historic()
+            if options["hookwrapper"]:
+                raise PluginError(f"plugin {name!r} ({target}): write {attribute} as wrapper=True")
             if options["wrapper"]:
                 function = guarded_wrapper(function, name, hook, self.faults)
-            elif callers[hook].spec.opts["firstresult"]:
-                function = guarded(function, name, hook, self.faults)
-            elif not callers[hook].is_historic():
+            elif registers or callers[hook].spec.opts["firstresult"]:
+                function = guarded(function, name, hook, self.faults, registers=registers)
+            else:
                 function = isolated(function, name, hook, self.faults)
             setattr(found, attribute, hookimpl(**options)(function))
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 API_VERSION = "1.0"
@@ -39,6 +40,8 @@ class Manifest:
         for wanted in self.plugins:
             if wanted.distribution is not None:
                 found.extend(_differences(wanted, here.get(wanted.name)))
+            elif not _is_importable(wanted.module):
+                found.append(f"{wanted.name}: missing here (import path)")
         known = {wanted.name for wanted in self.plugins} | set(self.disabled)
         found.extend(
             f"{record.name}: installed here, not loaded there"
@@ -60,3 +63,10 @@ def _differences(wanted: PluginRecord, here: PluginRecord | None) -> list[str]:
         )
         if there != mine
     ]
+
+
+def _is_importable(module: str | None) -> bool:
+    try:
+        return module is not None and find_spec(module) is not None
+    except ModuleNotFoundError:  # of a parent package
+        return False

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-import sample_tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sample_tokenizers
 from octavo.detokenizing import IncrementalDetokenizer
 from octavo_registry.tokenizer import Tokenizer
 

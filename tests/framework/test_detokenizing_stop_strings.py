@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ def test_any_cut_of_a_text_gives_what_the_definition_says(
 ) -> None:
     stops = StopStrings(strings, include_in_output=include)
     shown, bounds = "", sorted({0, len(text), *(c for c in cuts if c < len(text))})
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         shown += stops.feed(text[start:end])
         if stops.matched is not None:
             break

@@ -75,6 +75,7 @@ def test_a_damaged_config_is_one_line_that_names_it(
         ({"max_position_embeddings": "64"}, "max_position_embeddings='64' must be a positive"),
         ({"max_position_embeddings": -1}, "max_position_embeddings=-1 must be a positive"),
         ({"rope_scaling": 3}, "rope settings 3 are not an object"),
+        ({"rope_parameters": [1]}, r"rope settings \[1\] are not an object"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor='2' must be a positive"),
         ({"eos_token_id": "</s>"}, "must be token ids"),
         ({"dtype": "float64"}, "dtype 'float64' cannot be computed in; pass dtype"),
@@ -119,6 +120,29 @@ def test_overrides_replace_entries_and_reach_into_nested_configs(
     assert folder.config["rope_scaling"] == {"type": "dynamic", "factor": 2.0}
     assert folder.config["brand_new"] == {"a": 1}
     assert (folder.vocab_size, folder.max_model_len) == (7, 64)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rope"),
+    [
+        ({"rope_theta": 9.0}, {"rope_theta": 9.0, "rope_type": "linear", "factor": 4.0}),
+        ({"rope_scaling": None}, {"rope_theta": 5.0}),
+        (
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            {"rope_theta": 5.0, "rope_type": "dynamic", "factor": 2.0},
+        ),
+        ({"rope_parameters": {"rope_theta": 1.0}, "rope_theta": 9.0}, {"rope_theta": 1.0}),
+        ({}, {"rope_theta": 5.0, "rope_type": "linear", "factor": 4.0}),
+    ],
+)
+def test_overrides_by_older_names_are_not_hidden_by_newer_entries(
+    host: PluginHost, tmp_path: Path, overrides: dict[str, Any], rope: dict[str, Any]
+) -> None:
+    options = {"hf_overrides": {**overrides, "torch_dtype": "bfloat16"}}
+    stored = {"rope_theta": 5.0, "rope_type": "linear", "factor": 4.0}
+    folder = open_with(host, tmp_path, options=options, rope_parameters=stored, dtype="float16")
+    assert folder.config["rope_parameters"] == rope
+    assert folder.dtype == "bfloat16"
 
 
 @pytest.mark.parametrize(

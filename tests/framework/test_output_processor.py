@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
-import sample_tokenizers
 
+import sample_tokenizers
 from octavo.detokenizing import OutputProcessor
 from octavo.engine.messages import (
     EngineRequest,
@@ -19,20 +20,20 @@ from octavo.engine.messages import (
 from octavo.errors import ParameterError
 from octavo.outputs import Logprob, RequestOutput
 from octavo.params import SamplingParams
-from octavo_plugins.tokenizers.transformers.tokenizer import TransformersTokenizer
+from octavo_registry.tokenizer import Tokenizer
 
 EOS = 1
 
 
 @pytest.fixture
-def tokenizer() -> TransformersTokenizer:
+def tokenizer() -> Tokenizer:
     return sample_tokenizers.load("byte_level")
 
 
 class Bench:
     """A processor with one request whose sequences are 10, 11, ..., and a clock that ticks."""
 
-    def __init__(self, tokenizer: TransformersTokenizer | None, **params: object) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, **params: object) -> None:
         self.now = 100.0
         self.processor = OutputProcessor(tokenizer, clock=lambda: self.now)
         self.params = SamplingParams(**params)  # type: ignore[arg-type]
@@ -72,7 +73,7 @@ def ended(reason: str, stop_token_id: int | None = None, sequence: int = 10) -> 
 
 
 def test_cumulative_outputs_hold_all_text_and_tokens_so_far(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     ids = tokenizer.encode("the lazy dog")
     outputs = Bench(tokenizer).run(ids, **ended("length"))
@@ -86,14 +87,14 @@ def test_cumulative_outputs_hold_all_text_and_tokens_so_far(
     assert (outputs[-1].prompt, outputs[-1].prompt_token_ids) == ("prompt", [5, 6])
 
 
-def test_deltas_put_together_are_the_whole(tokenizer: TransformersTokenizer) -> None:
+def test_deltas_put_together_are_the_whole(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("the lazy 😀 dog")
     outputs = [o.outputs[0] for o in Bench(tokenizer, output_kind="delta").run(ids)]
     assert "".join(o.text for o in outputs) == "the lazy 😀 dog"
-    assert sum((o.token_ids for o in outputs), []) == ids
+    assert [token for o in outputs for token in o.token_ids] == ids
 
 
-def test_a_final_request_is_delivered_once_at_its_end(tokenizer: TransformersTokenizer) -> None:
+def test_a_final_request_is_delivered_once_at_its_end(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, output_kind="final")
     (output,) = bench.run([*tokenizer.encode("the lazy dog"), EOS], **ended("stop"))
     assert output.outputs[0].text == "the lazy dog"
@@ -103,7 +104,7 @@ def test_a_final_request_is_delivered_once_at_its_end(tokenizer: TransformersTok
 
 @pytest.mark.parametrize("kind", ["cumulative", "delta", "final"])
 def test_a_stop_string_ends_the_text_and_the_engine_is_told(
-    tokenizer: TransformersTokenizer, kind: str
+    tokenizer: Tokenizer, kind: str
 ) -> None:
     ids = tokenizer.encode("the quick brown fox jumps over the dog")
     bench = Bench(tokenizer, stop=["own fo", "dog"], output_kind=kind)
@@ -120,7 +121,7 @@ def test_a_stop_string_ends_the_text_and_the_engine_is_told(
 
 
 def test_a_stop_string_completed_by_the_engines_last_token_needs_no_abort(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     bench = Bench(tokenizer, stop="dog", output_kind="final")
     (output,) = bench.run(tokenizer.encode("the lazy dog"), **ended("length"))
@@ -129,7 +130,7 @@ def test_a_stop_string_completed_by_the_engines_last_token_needs_no_abort(
 
 
 def test_the_engines_end_wins_over_a_stop_string_that_is_not_complete(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     bench = Bench(tokenizer, stop="dogs", output_kind="final")
     (output,) = bench.run(tokenizer.encode("the lazy dog"), **ended("length"))
@@ -138,14 +139,14 @@ def test_the_engines_end_wins_over_a_stop_string_that_is_not_complete(
     assert completion.stop_reason is None
 
 
-def test_tokens_after_the_end_are_dropped(tokenizer: TransformersTokenizer) -> None:
+def test_tokens_after_the_end_are_dropped(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, stop="x")
     bench.run(tokenizer.encode("x"))
     assert bench.step((10, 7), **ended("length")) == []
 
 
 def test_stop_strings_do_not_count_among_the_first_min_tokens(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     ids = tokenizer.encode("dog") + tokenizer.encode(" the dog and")
     bench = Bench(tokenizer, stop="dog", min_tokens=len(tokenizer.encode("dog")))
@@ -157,7 +158,7 @@ def test_stop_strings_do_not_count_among_the_first_min_tokens(
     [(False, True, "dog"), (False, False, "dog"), (True, True, "dog"), (True, False, "dog</s>")],
 )
 def test_the_end_token_is_among_the_tokens_and_in_the_text_only_on_request(
-    tokenizer: TransformersTokenizer, include: bool, skip_special: bool, text: str
+    tokenizer: Tokenizer, include: bool, skip_special: bool, text: str
 ) -> None:
     ids = [*tokenizer.encode("dog"), EOS]
     bench = Bench(tokenizer, include_stop_str_in_output=include, skip_special_tokens=skip_special)
@@ -166,7 +167,7 @@ def test_the_end_token_is_among_the_tokens_and_in_the_text_only_on_request(
     assert (completion.finish_reason, completion.stop_reason) == ("stop", None)
 
 
-def test_a_stop_token_is_named_as_the_reason(tokenizer: TransformersTokenizer) -> None:
+def test_a_stop_token_is_named_as_the_reason(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("the dog")
     completion = Bench(tokenizer).run(ids, **ended("stop", ids[-1]))[-1].outputs[0]
     assert completion.text == tokenizer.decode(ids[:-1])
@@ -174,7 +175,7 @@ def test_a_stop_token_is_named_as_the_reason(tokenizer: TransformersTokenizer) -
 
 
 def test_several_continuations_come_in_one_output_by_index(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     bench = Bench(tokenizer, n=3, output_kind="final")
     a, b, c = (tokenizer.encode(char)[0] for char in "abc")
@@ -186,7 +187,7 @@ def test_several_continuations_come_in_one_output_by_index(
 
 
 def test_deltas_of_several_continuations_name_only_those_with_news(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     bench = Bench(tokenizer, n=2, output_kind="delta")
     a, b = (tokenizer.encode(char)[0] for char in "ab")
@@ -197,7 +198,7 @@ def test_deltas_of_several_continuations_name_only_those_with_news(
     assert (first.finished, second.finished) == (False, True)
 
 
-def test_logprobs_carry_rank_and_text_and_are_summed(tokenizer: TransformersTokenizer) -> None:
+def test_logprobs_carry_rank_and_text_and_are_summed(tokenizer: Tokenizer) -> None:
     fox, dog = (tokenizer.encode(word)[0] for word in (" fox", " dog"))
     bench = Bench(tokenizer, logprobs=2, output_kind="delta")
     entry = SequenceLogprobs([fox, dog, fox], [-0.5, -0.25, -0.5], 2)
@@ -211,7 +212,7 @@ def test_logprobs_carry_rank_and_text_and_are_summed(tokenizer: TransformersToke
 
 
 def test_logprobs_end_with_the_token_that_completed_a_stop_string(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     ids = tokenizer.encode("ab")
     assert len(ids) == 2
@@ -233,7 +234,7 @@ def test_a_sentencepiece_token_keeps_its_space_in_logprobs() -> None:
 
 
 def test_the_prompt_report_gives_prompt_logprobs_and_metrics(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     bench = Bench(tokenizer, prompt_logprobs=0, output_kind="final")
     bench.step(preempted=[10])
@@ -250,7 +251,7 @@ def test_the_prompt_report_gives_prompt_logprobs_and_metrics(
 
 
 def test_an_abort_gives_the_text_so_far_and_the_sequences_still_running(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     bench = Bench(tokenizer, n=2, output_kind="final")
     bench.step((10, tokenizer.encode("a")[0]), (11, 8), **ended("length", sequence=11))
@@ -263,7 +264,7 @@ def test_an_abort_gives_the_text_so_far_and_the_sequences_still_running(
 
 
 def test_a_failed_engine_ends_every_request_with_its_message(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     bench = Bench(tokenizer)
     (output,) = bench.processor.fail_all("the engine has died").outputs
@@ -271,29 +272,65 @@ def test_a_failed_engine_ends_every_request_with_its_message(
     assert bench.processor.num_unfinished_requests == 0
 
 
-def test_one_sequences_error_reaches_its_request(tokenizer: TransformersTokenizer) -> None:
+def test_one_sequences_error_reaches_its_request(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     (output,) = bench.step(ends=[SequenceEnd(10, "error", None, "out of memory")])
     assert (output.error, output.outputs[0].finish_reason) == ("out of memory", "error")
 
 
-@pytest.mark.parametrize("detokenize", [False, True])
-def test_without_detokenizing_text_stays_empty(
-    tokenizer: TransformersTokenizer, detokenize: bool
+def test_a_tokenizer_that_fails_on_a_request_fails_that_request_alone(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    processor = OutputProcessor(BrokenOn(7))
+    for name, sequences in (("bad", (1, 2)), ("good", (3,))):
+        request = EngineRequest(
+            request_id=name,
+            sequences=sequences,
+            prompt_token_ids=[5],
+            sampling=TokenSampling(seed=0, max_tokens=9),
+        )
+        processor.add(request, SamplingParams(n=len(sequences)), None, 0.0)
+    step = processor.process(StepOutputs(sequences=[1, 2, 3], tokens=[7, 8, 9]))
+    bad, good = step.outputs
+    assert bad.finished
+    assert "cannot decode the output: RuntimeError: no such token" in (bad.error or "")
+    assert [o.finish_reason for o in bad.outputs] == ["error", "error"]
+    assert step.aborts == [1, 2]
+    assert (good.error, good.finished, good.outputs[0].token_ids) == (None, False, [9])
+    assert "cannot be decoded" in caplog.text
+
+
+class BrokenOn:
+    """A tokenizer that raises for one id."""
+
+    def __init__(self, token: int) -> None:
+        self._inner = sample_tokenizers.load("byte_level")
+        self._token = token
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def decode(self, ids: list[int], *flags: bool, **options: bool) -> str:
+        if self._token in ids:
+            raise RuntimeError("no such token")
+        return self._inner.decode(ids, *flags, **options)
+
+
+@pytest.mark.parametrize("detokenize", [False, True])
+def test_without_detokenizing_text_stays_empty(tokenizer: Tokenizer, detokenize: bool) -> None:
     bench = Bench(None if detokenize else tokenizer, detokenize=detokenize, logprobs=0)
     (output,) = bench.step((10, 9), logprobs={10: SequenceLogprobs([9], [-1.0], 1)})
     assert (output.outputs[0].text, output.outputs[0].token_ids) == ("", [9])
 
 
-def test_a_request_id_in_use_is_refused(tokenizer: TransformersTokenizer) -> None:
+def test_a_request_id_in_use_is_refused(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     with pytest.raises(ParameterError, match="request_id='r' is in use"):
         bench.processor.add(bench.request, bench.params, None, 0.0)
 
 
 def test_a_step_of_256_final_requests_takes_far_less_than_a_millisecond(
-    tokenizer: TransformersTokenizer,
+    tokenizer: Tokenizer,
 ) -> None:
     processor = OutputProcessor(tokenizer)
     params = SamplingParams(temperature=0, output_kind="final")

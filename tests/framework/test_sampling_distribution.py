@@ -13,7 +13,8 @@ from scipy.stats import chisquare
 from octavo.engine.messages import TokenSampling
 from sampling_reference import Bench, Row, distribution
 
-NUM_DRAWS = 20_000
+NUM_ROWS, NUM_STEPS = 200, 100
+NUM_DRAWS = NUM_ROWS * NUM_STEPS
 VOCAB = 40
 LOGITS = np.random.default_rng(5).normal(0.0, 2.0, VOCAB).astype(np.float32)
 
@@ -47,16 +48,28 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_row(seed: int = 0, **given: Any) -> Row:
-    sampling = TokenSampling(seed=seed, max_tokens=10, **given)
-    return Row(sampling, prompt=(1, 2, 3, 2), output=(5, 6, 5, 7, 5))
+def make_row(**given: Any) -> Row:
+    sampling = TokenSampling(seed=0, max_tokens=10, **given)
+    return Row(sampling, prompt=(9, 4, 30, 4), output=(13, 5, 13, 4, 13))
+
+
+def draw_tokens(row: Row, vary: str) -> NDArray[np.int64]:
+    """NUM_DRAWS tokens of neighbouring seeds or of consecutive positions."""
+    bench = Bench([row] * NUM_ROWS, VOCAB)
+    tokens = []
+    for first in range(0, NUM_DRAWS, NUM_ROWS):
+        numbers = torch.arange(first, first + NUM_ROWS, dtype=torch.int32)
+        if vary == "seed":
+            bench.state.seed_S2[:, 0] = numbers
+        else:
+            bench.state.num_tokens_S[:] = numbers + 1
+        tokens.append(bench.sample(torch.tensor(LOGITS).repeat(NUM_ROWS, 1)).tokens_R.numpy())
+    return np.concatenate(tokens)
 
 
 def count_draws(**given: Any) -> NDArray[np.int64]:
-    """How often each token comes, over many neighbouring seeds."""
-    bench = Bench([make_row(seed, **given) for seed in range(NUM_DRAWS)], VOCAB)
-    tokens = bench.sample(torch.tensor(LOGITS).repeat(NUM_DRAWS, 1)).tokens_R
-    counts: NDArray[np.int64] = np.bincount(tokens.numpy(), minlength=VOCAB)
+    """How often each token comes."""
+    counts: NDArray[np.int64] = np.bincount(draw_tokens(make_row(**given), "seed"), minlength=VOCAB)
     return counts
 
 
@@ -97,17 +110,13 @@ def test_the_check_rejects_a_distribution_slightly_off(
 
 
 def test_positions_of_one_seed_follow_the_distribution_too() -> None:
-    bench = Bench([make_row(7) for _ in range(NUM_DRAWS)], VOCAB)
-    bench.state.num_tokens_S.copy_(torch.arange(1, NUM_DRAWS + 1))
-    tokens = bench.sample(torch.tensor(LOGITS).repeat(NUM_DRAWS, 1)).tokens_R
-    counts = np.bincount(tokens.numpy(), minlength=VOCAB)
+    counts = np.bincount(draw_tokens(make_row(), "position"), minlength=VOCAB)
     assert fit(counts, distribution(LOGITS, make_row())) > 1e-3
 
 
-def test_consecutive_draws_of_one_seed_are_independent() -> None:
-    bench = Bench([make_row(11) for _ in range(NUM_DRAWS)], VOCAB)
-    bench.state.num_tokens_S.copy_(torch.arange(1, NUM_DRAWS + 1))
-    tokens = bench.sample(torch.tensor(LOGITS).repeat(NUM_DRAWS, 1)).tokens_R.numpy()
+@pytest.mark.parametrize("vary", ["seed", "position"])
+def test_neighbouring_draws_are_independent(vary: str) -> None:
+    tokens = draw_tokens(make_row(), vary)
     probs = distribution(LOGITS, make_row())
     pairs = np.bincount(tokens[:-1] * VOCAB + tokens[1:], minlength=VOCAB**2)
     assert fit(pairs, np.outer(probs, probs).flatten()) > 1e-3

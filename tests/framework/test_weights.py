@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,3 +135,11 @@ def test_a_name_no_source_knows_lists_all_asked_in_order(host: PluginHost) -> No
 def test_without_sources_the_error_says_so() -> None:
     with pytest.raises(ModelError, match="sources asked: none"):
         find_model(PluginHost(), "known")
+
+
+def test_finding_and_checking_a_model_loads_no_torch() -> None:
+    code = (
+        "import sys, octavo.config, octavo.weights, octavo_plugins.sources.local.source; "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -30,7 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in args:
             raise
         known = isinstance(error, OctavoError)
-        message = " ".join(str(error).split()) if known else f"{one_line(error)}; add --debug"
+        message = (
+            " ".join(str(error).split())
+            if known
+            else f"{one_line(error)}; add --debug for the traceback"
+        )
         sys.stderr.write(f"octavo: error: {message}\n")
         return 2 if isinstance(error, USER_ERRORS) else 1
 

@@ -31,21 +31,22 @@ def resolve_max_model_len(
     ``text`` is the config of the language model.
     """
     limit = _own_limit(path, text)
+    chosen = None if requested == "auto" else requested
     if limit is None:
-        if isinstance(requested, int):
-            return requested
+        if chosen is not None:
+            return chosen
         raise ModelError(
             f"{path / 'config.json'} gives no context length (looked for {', '.join(LENGTH_KEYS)});"
             " pass max_model_len"
         )
-    if not isinstance(requested, int):
+    if chosen is None:
         return limit
-    if requested > limit:
+    if chosen > limit:
         raise ConfigError(
-            f"max_model_len={requested} is above the {limit} tokens that {path / 'config.json'} "
+            f"max_model_len={chosen} is above the {limit} tokens that {path / 'config.json'} "
             "allows; lower it, or raise max_position_embeddings or rope_scaling by hf_overrides"
         )
-    return requested
+    return chosen
 
 
 def _own_limit(path: Path, text: Mapping[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from octavo.config.context_length import resolve_max_model_len
 from octavo.config.engine import DTYPES, ModelConfig
+from octavo.config.overrides import apply_overrides
 from octavo.errors import ConfigError, ModelError
 from octavo.weights.header import read_header
 from octavo.weights.sources import find_model
@@ -47,7 +48,7 @@ class ModelFolder:
 def open_model(config: ModelConfig, host: PluginHost) -> ModelFolder:
     """Find the model and resolve its options; what cannot work is refused here, by name."""
     path = find_model(host, config.model, config.revision)
-    settings = _apply_overrides(_read_json(path / "config.json"), config.hf_overrides)
+    settings = apply_overrides(_read_json(path / "config.json"), config.hf_overrides)
     # Language models inside others (vision and the like) have their settings in text_config.
     text = {**settings, **_object(path, "text_config", settings.get("text_config"))}
     architecture = _find_architecture(path, settings, host)
@@ -93,20 +94,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} is no JSON object but {type(value).__name__}")
     return value
-
-
-def _apply_overrides(settings: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace entries; those of a nested config (``text_config``) one by one.
-
-    Other objects, such as ``rope_scaling``, are replaced whole: their keys belong together.
-    """
-    result = dict(settings)
-    for key, value in overrides.items():
-        old = settings.get(key)
-        if key.endswith("_config") and isinstance(old, dict) and isinstance(value, dict):
-            value = _apply_overrides(old, value)
-        result[key] = value
-    return result
 
 
 def _find_architecture(path: Path, settings: Mapping[str, Any], host: PluginHost) -> str:

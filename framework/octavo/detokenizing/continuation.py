@@ -5,14 +5,14 @@ from __future__ import annotations
 from octavo.detokenizing.incremental import IncrementalDetokenizer
 from octavo.detokenizing.logprobs import LogprobDecoder
 from octavo.detokenizing.stop_strings import StopStrings
-from octavo.engine.messages import EngineRequest, SequenceLogprobs
+from octavo.engine.messages import EngineRequest, SequenceEnd, SequenceLogprobs
 from octavo.outputs import CompletionOutput, FinishReason, TokenLogprobs
 from octavo.params import SamplingParams
 from octavo_registry.tokenizer import Tokenizer
 
 
 class Continuation:
-    """Tokens are appended from outside; ``read`` turns those not yet read into text."""
+    """Tokens and logprobs are appended from outside; ``read`` makes text of those not yet read."""
 
     def __init__(
         self,
@@ -20,6 +20,7 @@ class Continuation:
         request: EngineRequest,
         params: SamplingParams,
         tokenizer: Tokenizer | None,
+        logprob_decoder: LogprobDecoder,
     ) -> None:
         self.index = index
         self.sequence_id = request.sequences[index]
@@ -30,20 +31,16 @@ class Continuation:
         self.raw_logprobs: list[SequenceLogprobs] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
+        self._prompt_ids = request.prompt_token_ids
+        self._params = params
+        self._tokenizer = tokenizer if params.detokenize else None
         self._detokenizer: IncrementalDetokenizer | None = None
-        if tokenizer is not None and params.detokenize:
-            self._detokenizer = IncrementalDetokenizer(
-                tokenizer,
-                prompt_ids=request.prompt_token_ids,
-                skip_special_tokens=params.skip_special_tokens,
-                spaces_between_special_tokens=params.spaces_between_special_tokens,
-            )
         self._stops = StopStrings(
             params.stop_strings, include_in_output=params.include_stop_str_in_output
         )
-        self._min_tokens = params.min_tokens
         self._num_read = 0
         self._text = ""
+        self._logprob_decoder = logprob_decoder
         self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
         self._num_delivered_tokens = 0
@@ -57,47 +54,24 @@ class Continuation:
             return not self._delivered_end
         return len(self.token_ids) > self._num_delivered_tokens
 
-    def read(self, num_tokens: int) -> None:
-        """Bring the text up to so many tokens; a stop string in it ends the continuation.
+    def read(self) -> None:
+        """Bring the text up to the last token; a stop string in it ends the continuation."""
+        self._read_text(len(self.token_ids))
+        self._read_logprobs()
 
-        Tokens behind the one that completed the stop string are dropped.
-        """
-        if self._detokenizer is None:
-            return
-        if not self._stops.strings:
-            self._text += self._detokenizer.push(self.token_ids[self._num_read : num_tokens])
-            self._num_read = num_tokens
-        while self._num_read < num_tokens and self.finish_reason is None:
-            piece = self._detokenizer.push([self.token_ids[self._num_read]])
-            self._num_read += 1
-            self._take_text(piece)
-
-    def finish(
-        self, reason: FinishReason, stop_reason: int | None = None, *, num_text_tokens: int
-    ) -> None:
-        """End it; text that was held back comes out, and may itself complete a stop string."""
-        self.read(num_text_tokens)
+    def finish(self, end: SequenceEnd) -> None:
+        """End it as the engine says, unless text that is still to be read holds a stop string."""
+        stop_token = end.reason == "stop" and not self._params.include_stop_str_in_output
+        self._read_text(len(self.token_ids) - stop_token)
         if self._detokenizer is not None and self.finish_reason is None:
-            self._take_text(self._detokenizer.finish())
+            self._take(self._detokenizer.finish())
         if self.finish_reason is None:
             self._text += self._stops.finish()
-            self.finish_reason, self.stop_reason = reason, stop_reason
+            self.finish_reason, self.stop_reason = end.reason, end.stop_token_id
+        self._read_logprobs()
 
-    def _take_text(self, piece: str) -> None:
-        if self._num_read <= self._min_tokens:  # as for stop tokens, none counts this early
-            self._text += piece
-            return
-        self._text += self._stops.feed(piece)
-        if self._stops.matched is not None:
-            self.finish_reason, self.stop_reason = "stop", self._stops.matched
-            del self.token_ids[self._num_read :]
-
-    def output(self, decoder: LogprobDecoder, *, delta: bool) -> CompletionOutput:
-        """All so far, or with ``delta`` what is new since the last call."""
-        if self._logprobs is not None:
-            for raw in self.raw_logprobs[len(self._logprobs) : len(self.token_ids)]:
-                self._cumulative_logprob += raw.logprobs[0]
-                self._logprobs.append(decoder.decode(raw))
+    def output(self, *, delta: bool) -> CompletionOutput:
+        """All that was read, or with ``delta`` what is new since the last call."""
         first_token = self._num_delivered_tokens if delta else 0
         first_char = self._num_delivered_chars if delta else 0
         self._num_delivered_tokens = len(self.token_ids)
@@ -112,3 +86,36 @@ class Continuation:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
+
+    def _read_text(self, num_tokens: int) -> None:
+        if self._tokenizer is None:
+            return
+        if self._detokenizer is None:
+            self._detokenizer = IncrementalDetokenizer(
+                self._tokenizer,
+                prompt_ids=self._prompt_ids,
+                skip_special_tokens=self._params.skip_special_tokens,
+                spaces_between_special_tokens=self._params.spaces_between_special_tokens,
+            )
+        if not self._stops.strings:
+            self._text += self._detokenizer.push(self.token_ids[self._num_read : num_tokens])
+            self._num_read = num_tokens
+        while self._num_read < num_tokens and self.finish_reason is None:
+            piece = self._detokenizer.push([self.token_ids[self._num_read]])
+            self._num_read += 1
+            self._take(piece)
+
+    def _take(self, piece: str) -> None:
+        if self._num_read <= self._params.min_tokens:  # as for stop tokens, none counts this early
+            self._text += piece
+            return
+        self._text += self._stops.feed(piece)
+        if self._stops.matched is not None:
+            self.finish_reason, self.stop_reason = "stop", self._stops.matched
+            del self.token_ids[self._num_read :]
+
+    def _read_logprobs(self) -> None:
+        if self._logprobs is not None:
+            for raw in self.raw_logprobs[len(self._logprobs) : len(self.token_ids)]:
+                self._cumulative_logprob += raw.logprobs[0]
+                self._logprobs.append(self._logprob_decoder.decode(raw))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from octavo.detokenizing.continuation import Continuation
 from octavo.detokenizing.logprobs import LogprobDecoder
-from octavo.engine.messages import EngineRequest, SequenceEnd, StepOutputs
+from octavo.engine.messages import EngineRequest, SequenceEnd, SequenceLogprobs, StepOutputs
 from octavo.errors import ParameterError
 from octavo.outputs import RequestMetrics, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
+from octavo_registry.faults import one_line
 from octavo_registry.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class _LiveRequest:
     prompt: str | None
     metrics: RequestMetrics
     continuations: list[Continuation]
+    raw_prompt_logprobs: list[SequenceLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
 
@@ -72,7 +77,7 @@ class OutputProcessor:
         if request.request_id in self._requests:
             raise ParameterError(f"request_id={request.request_id!r} is in use; choose another")
         continuations = [
-            Continuation(index, request, params, self._tokenizer)
+            Continuation(index, request, params, self._tokenizer, self._logprob_decoder)
             for index in range(len(request.sequences))
         ]
         self._requests[request.request_id] = _LiveRequest(
@@ -82,55 +87,65 @@ class OutputProcessor:
 
     def process(self, outputs: StepOutputs) -> ProcessedStep:
         """Take one step of the engine."""
-        now = self._clock()
-        aborts: list[int] = []
-        due: dict[str, _LiveRequest] = {}
         ends = {end.sequence: end for end in outputs.ends}
+        due: dict[str, _LiveRequest] = {}
+        step = ProcessedStep()
+        now = self._clock()
         self._take_reports(outputs, now)
         for continuation in self._take_tokens(outputs):
             request = self._requests[continuation.request_id]
             if request.params.output_kind != "final":
                 due[continuation.request_id] = request
-            if continuation.sequence_id in ends:
-                continue  # its last token may not be part of the text
-            continuation.read(len(continuation.token_ids))
-            if continuation.finish_reason is not None:
-                aborts.append(continuation.sequence_id)
-                self._close(continuation, due)
+            if continuation.sequence_id not in ends:
+                self._advance(request, continuation, None)
+                if continuation.finish_reason is not None:
+                    self._close(request, ends, due, step.aborts)
         for end in outputs.ends:
             ended = self._continuations.get(end.sequence)
             if ended is not None:
-                self._take_end(ended, end)
-                self._close(ended, due)
-        return ProcessedStep(self._deliver(due.values(), now), aborts)
+                request = self._requests[ended.request_id]
+                request.error = end.error or request.error
+                self._advance(request, ended, end)
+                self._close(request, ends, due, step.aborts)
+        step.outputs = self._deliver(due.values(), now)
+        return step
 
     def abort(self, request_id: str) -> ProcessedStep:
         """End a request; the last output holds what came so far. Nothing for an unknown one."""
         request = self._requests.get(request_id)
-        return self._end_early([] if request is None else [request], "abort")
+        return self._end_early([] if request is None else [request], "abort", None)
 
     def fail_all(self, message: str) -> ProcessedStep:
         """End every request with an error, as when the engine has died."""
-        requests = list(self._requests.values())
+        return self._end_early(list(self._requests.values()), "error", message)
+
+    def _end_early(
+        self, requests: list[_LiveRequest], reason: Literal["abort", "error"], error: str | None
+    ) -> ProcessedStep:
+        due: dict[str, _LiveRequest] = {}
+        step = ProcessedStep()
         for request in requests:
-            request.error = message
-        return self._end_early(requests, "error")
+            request.error = error
+            for continuation in request.continuations:
+                if continuation.finish_reason is None:
+                    end = SequenceEnd(continuation.sequence_id, reason)
+                    self._advance(request, continuation, end)
+            self._close(request, (), due, step.aborts)
+        step.outputs = self._deliver(due.values(), self._clock())
+        return step
 
     def _take_reports(self, outputs: StepOutputs, now: float) -> None:
-        for report in outputs.prompts:
-            continuation = self._continuations.get(report.sequence)
-            if continuation is None:
-                continue
-            request = self._requests[continuation.request_id]
-            request.metrics.first_token_seconds = now  # it comes with the first token
-            request.metrics.num_cached_tokens = report.num_cached_tokens
-            if report.logprobs is not None:
-                decoded = [self._logprob_decoder.decode(entry) for entry in report.logprobs]
-                request.prompt_logprobs = [None, *decoded]
         for sequence_id in outputs.preempted:
             continuation = self._continuations.get(sequence_id)
             if continuation is not None:
                 self._requests[continuation.request_id].metrics.num_preemptions += 1
+        for report in outputs.prompts:
+            continuation = self._continuations.get(report.sequence)
+            if continuation is not None:
+                request = self._requests[continuation.request_id]
+                request.metrics.first_token_seconds = now  # it comes with the first token
+                request.metrics.num_cached_tokens = report.num_cached_tokens
+                request.raw_prompt_logprobs = report.logprobs
 
     def _take_tokens(self, outputs: StepOutputs) -> Iterable[Continuation]:
         """Store the tokens; return those continuations that each step is looked at for."""
@@ -147,34 +162,41 @@ class OutputProcessor:
                 continuation.raw_logprobs.append(logprobs)
         return watched.values()
 
-    def _take_end(self, continuation: Continuation, end: SequenceEnd) -> None:
-        request = self._requests[continuation.request_id]
-        num_text_tokens = len(continuation.token_ids)
-        if end.reason == "stop" and not request.params.include_stop_str_in_output:
-            num_text_tokens -= 1  # the stop token
-        continuation.finish(end.reason, end.stop_token_id, num_text_tokens=num_text_tokens)
-        if end.error is not None:
-            request.error = end.error
+    def _advance(
+        self, request: _LiveRequest, continuation: Continuation, end: SequenceEnd | None
+    ) -> None:
+        try:
+            if request.raw_prompt_logprobs is not None:
+                decoded = map(self._logprob_decoder.decode, request.raw_prompt_logprobs)
+                request.prompt_logprobs = [None, *decoded]
+                request.raw_prompt_logprobs = None
+            if end is None:
+                continuation.read()
+            else:
+                continuation.finish(end)
+        except Exception as error:  # the tokenizer is a plugin: it may fail this request only
+            log.exception("request %s: its tokens cannot be decoded", request.request.request_id)
+            request.error = f"the tokenizer cannot decode the output: {one_line(error)}"
+            for each in request.continuations:
+                each.finish_reason = each.finish_reason or "error"
 
-    def _close(self, continuation: Continuation, due: dict[str, _LiveRequest]) -> None:
-        del self._continuations[continuation.sequence_id]
-        request = self._requests[continuation.request_id]
+    def _close(
+        self,
+        request: _LiveRequest,
+        ended_by_engine: Container[int],
+        due: dict[str, _LiveRequest],
+        aborts: list[int],
+    ) -> None:
+        """Forget what has ended of a request, and what the engine runs on of it goes to aborts."""
+        for continuation in request.continuations:
+            sequence_id = continuation.sequence_id
+            if continuation.finish_reason is None or sequence_id not in self._continuations:
+                continue
+            del self._continuations[sequence_id]
+            if sequence_id not in ended_by_engine:
+                aborts.append(sequence_id)
         if request.finished:
-            due[continuation.request_id] = self._requests.pop(continuation.request_id)
-
-    def _end_early(
-        self, requests: list[_LiveRequest], reason: Literal["abort", "error"]
-    ) -> ProcessedStep:
-        now = self._clock()
-        aborts: list[int] = []
-        due: dict[str, _LiveRequest] = {}
-        for request in requests:
-            for continuation in request.continuations:
-                if continuation.finish_reason is None:
-                    continuation.finish(reason, num_text_tokens=len(continuation.token_ids))
-                    aborts.append(continuation.sequence_id)
-                    self._close(continuation, due)
-        return ProcessedStep(self._deliver(due.values(), now), aborts)
+            due[request.request.request_id] = self._requests.pop(request.request.request_id)
 
     def _deliver(self, requests: Iterable[_LiveRequest], now: float) -> list[RequestOutput]:
         outputs = []
@@ -188,7 +210,7 @@ class OutputProcessor:
                     prompt=request.prompt,
                     prompt_token_ids=request.request.prompt_token_ids,
                     outputs=[
-                        continuation.output(self._logprob_decoder, delta=delta)
+                        continuation.output(delta=delta)
                         for continuation in request.continuations
                         if continuation.has_news or not delta
                     ],

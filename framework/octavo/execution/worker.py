@@ -14,9 +14,8 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError
 from octavo.execution.cache_memory import CacheMemory
-from octavo.execution.runner import Drawn, ModelRunner
+from octavo.execution.runner import ModelRunner
 from octavo.execution.state_layout import StateLayout
-from octavo.scheduling.plan import StepPlan
 from octavo.weights.load import load_model
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend
@@ -44,7 +43,7 @@ def choose_device(name: str) -> torch.device:
 
 
 class Worker:
-    """Loads at construction, on the calling thread; ``run`` then takes plans in order."""
+    """Loads at construction, on the calling thread; its ``runner`` then takes plans in order."""
 
     def __init__(self, config: EngineConfig, folder: ModelFolder, host: PluginHost) -> None:
         start = time.monotonic()
@@ -112,10 +111,6 @@ class Worker:
             size.num_blocks * layout.page_bytes / GIB,
             len(layout.groups),
         )
-
-    def run(self, plan: StepPlan) -> Drawn:
-        """Launch one step."""
-        return self.runner.run(plan)
 
 
 def _with_cache_dtype(spec: CacheSpec, dtype: str) -> CacheSpec:

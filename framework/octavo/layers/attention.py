@@ -58,3 +58,9 @@ class Attention(nn.Module):
             sinks=self._sinks,
             alibi=self._alibi,
         )
+
+
+def cache_specs(model: nn.Module) -> dict[str, CacheSpec]:
+    """What ``Model.cache_specs`` returns: the cache of each attention layer in the model."""
+    layers = (module for module in model.modules() if isinstance(module, Attention))
+    return {layer.name: layer.cache_spec for layer in layers}

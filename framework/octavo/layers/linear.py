@@ -152,8 +152,8 @@ class QKVLinear(Linear):
 
     def split(self, qkv_THD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Views of queries, keys and values in this layer's result, unflattened to heads."""
-        q_THD, k_THD, v_THD = qkv_THD.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        return q_THD, k_THD, v_THD
+        first_key, first_value = self.heads, self.heads + self.kv_heads
+        return qkv_THD[:, :first_key], qkv_THD[:, first_key:first_value], qkv_THD[:, first_value:]
 
 
 class RowParallelLinear(Linear):

@@ -44,4 +44,5 @@ class GatedMLP(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """The layer's result [T, D], without the residual."""
-        return self.down_proj(self._activate(self.gate_up_proj(x_TD)))  # type: ignore[no-any-return]
+        out_TD: Tensor = self.down_proj(self._activate(self.gate_up_proj(x_TD)))
+        return out_TD

@@ -96,7 +96,7 @@ def _number(settings: Mapping[str, Any], name: str, default: float | None = None
 
 
 def _llama3(frequencies_F: Tensor, settings: Mapping[str, Any]) -> Tensor:
-    """Slow turns (over the trained length) by 1 / factor, fast ones as they are, blended between."""
+    """Slow turns by 1 / factor, fast ones unchanged, counted over the trained length."""
     trained = _number(settings, "original_max_position_embeddings")
     low, high = _number(settings, "low_freq_factor"), _number(settings, "high_freq_factor")
     turns_F = trained * frequencies_F / (2 * math.pi)

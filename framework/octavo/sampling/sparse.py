@@ -20,7 +20,9 @@ from octavo.sampling.uploads import upload
 class SparseParameters:
     """One table a kind, one row a slot, neutral where a slot has none; made at its first use.
 
-    ``vocab_size`` is that of the logits, and every id that comes in lies below it.
+    A table has room for the most that a request may bring, about 80 KiB a slot in all; what is
+    read of its width is the most that any request has brought so far. Ids that come in are below
+    ``vocab_size``, the width of the logits.
     """
 
     def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
@@ -29,9 +31,12 @@ class SparseParameters:
         self._device = device
         self._bias: tuple[Tensor, Tensor] | None = None
         """Ids and amounts [S, N], padded with amounts of 0."""
+        self._num_biases = 0
         self._allowed_SW: Tensor | None = None
         self._bad_words_SNL: Tensor | None = None
         """Words end in the last column and are padded with -1 before."""
+        self._num_bad_words = 0
+        self._bad_word_len = 1
 
     def attach(self, slot: int, sampling: TokenSampling) -> None:
         """Write a slot's rows, which are neutral before; steps launched earlier don't see it."""
@@ -58,7 +63,8 @@ class SparseParameters:
             mask_tokens(scores_RV, rows_G, self._allowed_SW[slots_G])
         if self._bias is not None:
             ids_SN, amounts_SN = self._bias
-            add_to_tokens(scores_RV, rows_G, ids_SN[slots_G], amounts_SN[slots_G])
+            ids_GN = ids_SN[slots_G, : self._num_biases]
+            add_to_tokens(scores_RV, rows_G, ids_GN, amounts_SN[slots_G, : self._num_biases])
 
     def ban_bad_words(
         self, scores_RV: Tensor, rows_G: Tensor, slots_G: Tensor, state: SamplingState
@@ -66,7 +72,7 @@ class SparseParameters:
         """Ban each word's last token where the sequence, prompt included, ends in the others."""
         if self._bad_words_SNL is None:
             return
-        words_GNL = self._bad_words_SNL[slots_G]
+        words_GNL = self._bad_words_SNL[slots_G, : self._num_bad_words, -self._bad_word_len :]
         heads_GNL, lasts_GN = words_GNL[:, :, :-1], words_GNL[:, :, -1]
         num_tokens_G1 = state.num_tokens_S[slots_G, None]
         back_L = torch.arange(-heads_GNL.shape[2], 0, device=self._device)
@@ -83,6 +89,7 @@ class SparseParameters:
             ids_SN = self._table(0, torch.int64, MAX_LOGIT_BIAS)
             self._bias = ids_SN, self._table(0.0, torch.float32, MAX_LOGIT_BIAS)
         ids_SN, amounts_SN = self._bias
+        self._num_biases = max(self._num_biases, len(bias))
         ids_N = np.fromiter(bias.keys(), np.int64, len(bias))
         amounts_N = np.fromiter(bias.values(), np.float32, len(bias))
         ids_SN[slot, : len(bias)] = upload(ids_N, self._device)
@@ -102,6 +109,8 @@ class SparseParameters:
             self._bad_words_SNL = self._table(
                 -1, torch.int32, MAX_BAD_WORD_FORMS, MAX_BAD_WORD_TOKENS
             )
+        self._num_bad_words = max(self._num_bad_words, len(words))
+        self._bad_word_len = max(self._bad_word_len, *map(len, words))
         rows_NL: NDArray[np.int32] = np.full((len(words), MAX_BAD_WORD_TOKENS), -1, np.int32)
         for row_L, word in zip(rows_NL, words, strict=True):
             row_L[MAX_BAD_WORD_TOKENS - len(word) :] = word

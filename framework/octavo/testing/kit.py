@@ -12,6 +12,7 @@ from octavo.testing.parsers import check_parser
 from octavo.testing.protocols import PROTOCOLS, check_target
 from octavo.testing.report import Check, Report
 from octavo_registry import LazyRegistry, PluginHost, PluginRecord
+from octavo_registry.faults import one_line
 from octavo_registry.naming import near_matches
 
 _IMPORT = """
@@ -63,7 +64,16 @@ def _registered(host: PluginHost, plugin: str) -> Iterator[Check]:
             loaded = check_target(f"{title} keeps its protocol", registry, entry, protocol)
             yield loaded
             if loaded.passed and attribute in _FURTHER:
-                yield from _FURTHER[attribute](host, entry.name)
+                yield from _further(title, _FURTHER[attribute], host, entry.name)
+
+
+def _further(
+    title: str, check: Callable[[PluginHost, str], list[Check]], host: PluginHost, name: str
+) -> list[Check]:
+    try:
+        return check(host, name)
+    except Exception as error:
+        return [Check(name=f"{title} can be checked", passed=False, detail=one_line(error))]
 
 
 def _check_model(host: PluginHost, architecture: str) -> list[Check]:

@@ -77,7 +77,7 @@ def _misses(target: type[Any], protocol: type[Any]) -> list[str]:
         if mine is None:
             found.append(f"{target.__name__}.{name} is missing")
         elif inspect.isfunction(mine) and not _accepts(mine, method):
-            wanted = f"{name}{inspect.signature(method)}"
+            wanted = f"{name}{inspect.signature(method)}".replace("'", "")  # string annotations
             found.append(f"{target.__name__}.{name} cannot be called as {wanted}")
     return found
 

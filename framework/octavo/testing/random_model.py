@@ -25,6 +25,8 @@ from octavo.testing.tiny_tokenizer import (
     make_tiny_tokenizer,
 )
 
+Weights = Iterator[tuple[str, Tensor]]
+
 NUM_SHARDS = 3
 
 # Measured with transformers over ten prompts of several seeds, tied and untied, 2 to 6 layers: 48
@@ -99,14 +101,14 @@ def make_random_model(
     return folder
 
 
-def _random_tensors(config: Mapping[str, Any], seed: int) -> Iterator[tuple[str, Tensor]]:
+def _random_tensors(config: Mapping[str, Any], seed: int) -> Weights:
     """Weights by their Hugging Face names, under which greedy decoding is sharp and varied."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int, std: float) -> Tensor:
         return torch.randn(*shape, generator=generator) * std
 
-    def linear(name: str, inputs: int, outputs: int, gain: float, *, bias: bool) -> Iterator[Any]:
+    def linear(name: str, inputs: int, outputs: int, gain: float, *, bias: bool) -> Weights:
         yield f"{name}.weight", normal(outputs, inputs, std=gain / math.sqrt(inputs))
         if bias:
             yield f"{name}.bias", normal(outputs, std=0.1)
@@ -139,9 +141,11 @@ def _random_tensors(config: Mapping[str, Any], seed: int) -> Iterator[tuple[str,
 def _write_weights(folder: Path, tensors: dict[str, Tensor], num_shards: int) -> None:
     """One file, or shards dealt in turn with their index."""
     metadata = {"format": "pt"}
+    single = folder / "model.safetensors"
     if num_shards == 1:
-        save_file(tensors, folder / "model.safetensors", metadata=metadata)
+        save_file(tensors, single, metadata=metadata)
         return
+    single.unlink(missing_ok=True)  # of an earlier call; it would go before the index
     weight_map: dict[str, str] = {}
     for shard in range(num_shards):
         file_name = f"model-{shard + 1:05}-of-{num_shards:05}.safetensors"

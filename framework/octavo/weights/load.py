@@ -52,7 +52,7 @@ def load_model(
         quantization=_quantization(folder, host),
     )
     with torch.no_grad():
-        model = _build(spec, host)
+        model = _build(spec, folder, host)
         if checkpoint is None:
             fill_dummy(model, config.seed)
         else:
@@ -68,11 +68,12 @@ def _quantization(folder: ModelFolder, host: PluginHost) -> QuantizationMethod |
     return host.quantizations.load(folder.quantization)(folder.quantization_config)
 
 
-def _build(spec: ModelSpec, host: PluginHost) -> nn.Module:
+def _build(spec: ModelSpec, folder: ModelFolder, host: PluginHost) -> nn.Module:
     model_class = host.models.load(spec.architecture)
     plugin = host.models.info(spec.architecture).plugin
+    call = f"building {spec.architecture} from {folder.path / 'config.json'}"
     # The device context puts a plugin's plain torch layers on the device too.
-    with host.faults.guard(plugin, f"building {spec.architecture}"), spec.device:
+    with host.faults.guard(plugin, call), spec.device:
         try:
             model: object = model_class(spec)
         except torch.OutOfMemoryError as error:

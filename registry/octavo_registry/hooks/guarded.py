@@ -13,12 +13,17 @@ from octavo_registry.faults import Faults
 Implementation = Callable[..., Any]
 
 
-def guarded(function: Implementation, plugin: str, hook: str, faults: Faults) -> Implementation:
-    """Guard an implementation of a ``select_*`` hook: its failure is a PluginError."""
+def guarded(
+    function: Implementation, plugin: str, hook: str, faults: Faults, *, registers: bool
+) -> Implementation:
+    """Guard a ``register_*`` or ``select_*`` implementation: its failure is a PluginError.
+
+    A plugin that fails to register is not loaded, so that there is nothing to quarantine.
+    """
 
     @wraps(function)
     def call(*args: object) -> object:
-        with faults.guard(plugin, hook):
+        with faults.guard(plugin, hook, request=registers):
             return function(*args)
 
     return call

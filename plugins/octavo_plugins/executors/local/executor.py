@@ -16,7 +16,7 @@ from torch import Tensor
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError, EngineDeadError
-from octavo.execution.runner import Drawn
+from octavo.execution.runner import Drawn, ModelRunner
 from octavo.execution.worker import Worker, choose_device
 from octavo.sampling.logprobs import TokenLogprobTensors
 from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult
@@ -56,9 +56,9 @@ class LocalExecutor:
         if self._worker is None:
             raise EngineDeadError("the executor is closed")
         if self._thread is not None:
-            return self._thread.submit(_run_on_cpu, self._worker, plan)
+            return self._thread.submit(_run_on_cpu, self._worker.runner, plan)
         try:
-            return _CudaStep(self._worker.run(plan), self._worker.device)
+            return _CudaStep(self._worker.runner.run(plan), self._worker.device)
         except Exception as error:
             return _FailedStep(_judge(error))
 
@@ -78,8 +78,8 @@ class LocalExecutor:
             torch.set_num_threads(self._config.model.num_threads)
 
 
-def _run_on_cpu(worker: Worker, plan: StepPlan) -> StepResult:
-    return _to_host(worker.run(plan))
+def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult:
+    return _to_host(runner.run(plan))
 
 
 def _to_host(drawn: Drawn) -> StepResult:

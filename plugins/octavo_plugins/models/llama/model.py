@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from octavo.errors import ModelError
-from octavo.layers.attention import Attention
+from octavo.layers.attention import Attention, cache_specs
 from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.linear import QKVLinear, RowParallelLinear
 from octavo.layers.loading import load_weights
@@ -46,23 +46,28 @@ class Llama(nn.Module):
             )
 
     def cache_specs(self) -> dict[str, CacheSpec]:
-        """See ``octavo_registry.Model``, as for all methods here."""
-        attentions = [layer.self_attn.attention for layer in self.model.layers.values()]
-        return {attention.name: attention.cache_spec for attention in attentions}
+        """Full attention, or a sliding window, for each layer."""
+        return cache_specs(self)
 
-    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:  # noqa: D102
-        return self.model.embed_tokens(tokens_T)
+    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
+        """The input embedding; only on the first stage."""
+        x_TD: Tensor = self.model.embed_tokens(tokens_T)
+        return x_TD
 
-    def forward(self, x_TD: Tensor, step: Step) -> Tensor:  # noqa: D102
+    def forward(self, x_TD: Tensor, step: Step) -> Tensor:
+        """This stage's layers; the last one also normalises."""
         cos_TF, sin_TF = self.model.rotary(step.positions_AT[0])
         for layer in self.model.layers.values():
             x_TD = layer(x_TD, cos_TF, sin_TF, step)
         return self.model.norm(x_TD) if self.stage.is_last else x_TD
 
-    def logits(self, hidden_RD: Tensor) -> Tensor:  # noqa: D102
-        return self.lm_head(hidden_RD)
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        """The output embedding; only on the last stage."""
+        logits_RV: Tensor = self.lm_head(hidden_RD)
+        return logits_RV
 
-    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:  # noqa: D102
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Fill this stage's parameters from a Hugging Face checkpoint."""
         return load_weights(self, tensors, ignore=self._is_not_needed)
 
     def _is_not_needed(self, name: str) -> bool:
@@ -110,9 +115,10 @@ class DecoderLayer(nn.Module):
         )
 
     def forward(self, x_TD: Tensor, cos_TF: Tensor, sin_TF: Tensor, step: Step) -> Tensor:
-        """The residual stream after this layer; may be written in place."""
+        """The residual stream after this layer, a new tensor."""
         x_TD = self.self_attn(self.input_layernorm(x_TD), cos_TF, sin_TF, step).add_(x_TD)
-        return self.mlp(self.post_attention_layernorm(x_TD)).add_(x_TD)
+        out_TD: Tensor = self.mlp(self.post_attention_layernorm(x_TD)).add_(x_TD)
+        return out_TD
 
 
 class SelfAttention(nn.Module):
@@ -148,12 +154,13 @@ class SelfAttention(nn.Module):
         qkv_THD = self.qkv_proj(x_TD).unflatten(-1, (-1, self.head_dim))
         q_THD, k_TKD, v_TKD = self.qkv_proj.split(qkv_THD)
         rotary_(qkv_THD[:, : -self.qkv_proj.kv_heads], cos_TF, sin_TF)  # queries and keys at once
-        return self.o_proj(self.attention(q_THD, k_TKD, v_TKD, step).flatten(1))
+        out_TD: Tensor = self.o_proj(self.attention(q_THD, k_TKD, v_TKD, step).flatten(1))
+        return out_TD
 
 
 def head_dim_of(config: Mapping[str, Any]) -> int:
     """Given, or an equal part of the hidden size."""
-    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
 def window_of(config: Mapping[str, Any], index: int) -> int | None:

@@ -1,0 +1,45 @@
+# `make demo` and `make test` need nothing but Python 3.11 to 3.13; they make .venv themselves.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-fast lint types bench clean
+
+demo: $(VENV)/installed
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -q
+
+test-fast: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -q -m "not slow"
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-dev
+	$(BIN)/mypy
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.cpu_generate
+	$(BIN)/python -m benchmarks.host_work
+	$(BIN)/python -m benchmarks.imports
+
+# torch goes first and by itself, and only where it is missing: a machine's own build is kept.
+$(VENV)/torch:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q $(TORCH)
+	touch $@
+
+$(VENV)/installed: $(VENV)/torch pyproject.toml
+	$(BIN)/pip install -q -e .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/pip install -q -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV)

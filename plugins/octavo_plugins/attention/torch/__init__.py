@@ -1,0 +1,18 @@
+"""Attention in plain torch: any device, the definition of correct, and the CPU's default."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo_registry import LazyRegistry, hookimpl
+
+if TYPE_CHECKING:
+    from octavo_registry import AttentionBackend
+
+OCTAVO_API = "1"
+
+
+@hookimpl
+def register_attention_backends(backends: LazyRegistry[AttentionBackend]) -> None:
+    """Add "torch"."""
+    backends.add("torch", "octavo_plugins.attention.torch.backend:TorchAttention")

@@ -1,0 +1,85 @@
+"""The ``torch`` attention backend.
+
+Axis suffixes: T tokens of a step, H query heads, K key/value heads, D head dim.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo_plugins.attention.torch.pages import Pages, slot_bytes_of
+from octavo_plugins.attention.torch.plan import StepPlan
+from octavo_plugins.attention.torch.ragged import hush_sparse_warning
+from octavo_plugins.attention.torch.scoring import Scoring
+from octavo_registry.cache import CacheSpec
+from octavo_registry.errors import PluginError
+from octavo_registry.step import AttentionStep
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+class TorchAttention:
+    """Keys and values by token: [blocks, block_tokens, 2, kv_heads, head_dim], one run a block.
+
+    So consecutive blocks are one array of slots, which is read where it lies.
+    """
+
+    def __init__(self) -> None:
+        hush_sparse_warning()
+
+    def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
+        """See ``AttentionBackend``, as for all methods here."""
+        if spec.kind not in ("full", "window", "cross"):
+            return f"kind={spec.kind!r} is not known; known: full, window, cross"
+        if spec.dtype not in DTYPES:
+            return f"dtype={spec.dtype!r} is not known; known: {', '.join(DTYPES)}"
+        if spec.key_dim != spec.value_dim:
+            return f"key_dim={spec.key_dim} and value_dim={spec.value_dim} must be equal"
+        return None
+
+    def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
+        """Keys and values of a block's tokens, and nothing else."""
+        return slot_bytes_of(spec) * block_tokens
+
+    def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
+        """The pages as slots."""
+        return Pages.of(pages, spec)
+
+    def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
+        """Wait with all but the host's arithmetic until the first layer tells its head count."""
+        return StepPlan(step)
+
+    def attend(
+        self,
+        q_THD: Tensor,
+        k_TKD: Tensor | None,
+        v_TKD: Tensor | None,
+        view: Pages,
+        step: AttentionStep,
+        *,
+        scale: float,
+        causal: bool = True,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        alibi: Tensor | None = None,
+    ) -> Tensor:
+        """Softmax in float32; each query sees its row's cached positions up to its own."""
+        if window is not None and not causal:
+            raise PluginError(f"attention backend 'torch': window={window} needs causal=True")
+        scoring = Scoring(
+            scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, alibi=alibi
+        )
+        plan: StepPlan = step.plan
+        if k_TKD is not None and v_TKD is not None:
+            kv_T2KD = torch.stack((k_TKD, v_TKD), dim=1).to(view.slots_P2KD.dtype)
+            view.slots_P2KD.index_copy_(0, plan.slots(view), kv_T2KD)
+        batches = plan.batches(q_THD, view, scoring)
+        if len(batches) == 1:  # then its tokens are the step's, in order
+            return batches[0].attend(q_THD, view, scoring)
+        out_THD = q_THD.new_empty(q_THD.shape)
+        for batch in batches:
+            batch_q_THD = q_THD.index_select(0, batch.tokens_T)
+            out_THD.index_copy_(0, batch.tokens_T, batch.attend(batch_q_THD, view, scoring))
+        return out_THD

@@ -1,0 +1,172 @@
+"""Attention of pieces padded to one rectangle: prefill anywhere, and decode but for the CPU's.
+
+Axis suffixes: T tokens of the batch, N pieces, Q queries of a piece, C cached positions of a piece,
+H query heads, K key/value heads, G query heads per key/value head, D head dim.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo_plugins.attention.torch.pages import Pages, slots_at
+from octavo_plugins.attention.torch.pieces import Pieces
+from octavo_plugins.attention.torch.scoring import Scoring
+from octavo_registry.step import AttentionStep
+
+MAX_KEPT_CELLS = 1 << 20
+"""Masks of up to so many cells are kept for all layers; larger ones are made again by each."""
+
+
+class PaddedBatch:
+    """Pieces of similar length as [N, Q] queries over [N, C] positions.
+
+    Only live positions are read: padding repeats a live one and is masked. ``from_start`` says that
+    every piece is a whole row from position 0 on, so that the mask is plain causality.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        step: AttentionStep,
+        *,
+        block_stride: int,
+        causal: bool,
+        window: int | None,
+        from_start: bool,
+    ) -> None:
+        device = step.slots_T.device
+        self._num_queries = int(pieces.sizes_N.max())
+        self._num_keys = int(pieces.key_lens_N.max())
+        self._from_start = from_start
+        self._causal, self._window = causal, window
+        self._place_queries(pieces, device)
+        rows_N, behinds_N, sizes_N = (
+            torch.from_numpy(array).to(device)
+            for array in (pieces.rows_N, pieces.behinds_N, pieces.sizes_N)
+        )
+        contexts_N = step.context_lens_R.index_select(0, rows_N).long()
+        firsts_N1 = (contexts_N - behinds_N).unsqueeze(1)
+        ends_N1 = firsts_N1 + sizes_N.unsqueeze(1) if causal else contexts_N.unsqueeze(1)
+        begins_N1 = torch.zeros_like(ends_N1) if window is None else firsts_N1 - window + 1
+        begins_N1 = begins_N1.clamp_(min=0)
+        query_index_Q = torch.arange(self._num_queries, device=device)
+        self._queries_NQ = firsts_N1 + torch.minimum(query_index_Q, sizes_N.unsqueeze(1) - 1)
+        self._keys_NC = begins_N1 + torch.arange(self._num_keys, device=device)
+        self._ends_N1 = ends_N1
+        table_NB = step.block_table_RB.index_select(0, rows_N)
+        live_NC = torch.minimum(self._keys_NC, ends_N1 - 1)
+        slots_NC = slots_at(table_NB, live_NC, step.block_tokens, block_stride)
+        self._slots: Tensor | slice = slots_NC.flatten()
+        if device.type == "cpu":
+            self._look_for_run(slots_NC)
+        self._needs_mask = not (
+            from_start
+            or (device.type == "cpu" and self._num_queries == 1 and np.ptp(pieces.key_lens_N) == 0)
+        )
+        self._mask_NQC: Tensor | None = None
+
+    def _place_queries(self, pieces: Pieces, device: torch.device) -> None:
+        """Make the indices between the step's tokens, this batch's tokens and the rectangle."""
+        num_queries, sizes_N = self._num_queries, pieces.sizes_N
+        query_index_Q = np.arange(num_queries)
+        live_NQ = query_index_Q < sizes_N[:, None]
+        tokens_T = (pieces.tokens_N[:, None] + query_index_Q)[live_NQ]
+        self.tokens_T = torch.from_numpy(tokens_T).to(device)
+        """Which of the step's tokens these are, in this batch's order."""
+        self._padded_from: Tensor | None = None
+        if not live_NQ.all():
+            firsts_N = np.cumsum(sizes_N) - sizes_N
+            clamped_NQ = np.minimum(query_index_Q, sizes_N[:, None] - 1)
+            self._padded_from = torch.from_numpy((firsts_N[:, None] + clamped_NQ).ravel()).to(
+                device
+            )
+            self._live_in_padded = torch.from_numpy(np.flatnonzero(live_NQ)).to(device)
+
+    def _look_for_run(self, slots_NC: Tensor) -> None:
+        """Read one row's consecutive blocks where they lie."""
+        first, last = int(slots_NC[0, 0]), int(slots_NC[0, -1])
+        is_run = len(slots_NC) == 1 and bool((slots_NC[0].diff() == 1).all())
+        if is_run:
+            self._slots = slice(first, last + 1)
+
+    def attend(self, q_THD: Tensor, pages: Pages, scoring: Scoring) -> Tensor:
+        """The result [T, H, D] for this batch's queries."""
+        num_queries, num_keys = self._num_queries, self._num_keys
+        heads, head_dim = q_THD.shape[1:]
+        if self._padded_from is not None:
+            q_THD = q_THD.index_select(0, self._padded_from)
+        q_NQHD = q_THD.reshape(-1, num_queries, heads, head_dim)
+        slots_P2KD = pages.slots_P2KD
+        kv = (
+            slots_P2KD[self._slots]
+            if isinstance(self._slots, slice)
+            else slots_P2KD.index_select(0, self._slots)
+        )
+        kv_NC2KD = kv.to(q_THD.dtype).unflatten(0, (-1, num_keys))
+        k_NKCD, v_NKCD = kv_NC2KD.permute(2, 0, 3, 1, 4).unbind(0)
+        if scoring.is_plain:
+            out_NQHD = self._attend_fused(q_NQHD, k_NKCD, v_NKCD, scoring.scale)
+        else:
+            out_NQHD = self._attend_plainly(q_NQHD, k_NKCD, v_NKCD, scoring)
+        out_THD = out_NQHD.reshape(-1, heads, head_dim)
+        if self._padded_from is not None:
+            out_THD = out_THD.index_select(0, self._live_in_padded)
+        return out_THD
+
+    def _attend_fused(self, q_NQHD: Tensor, k_NKCD: Tensor, v_NKCD: Tensor, scale: float) -> Tensor:
+        kv_heads = k_NKCD.shape[1]
+        mask = self._mask(q_NQHD.dtype) if self._needs_mask else None
+        if self._num_queries == 1:  # a key/value head's query heads are as good as its queries
+            q_NKGD = q_NQHD.squeeze(1).unflatten(1, (kv_heads, -1))
+            out_NKGD = F.scaled_dot_product_attention(
+                q_NKGD, k_NKCD, v_NKCD, attn_mask=mask, scale=scale
+            )
+            return out_NKGD.flatten(1, 2).unsqueeze(1)
+        out_NHQD = F.scaled_dot_product_attention(
+            q_NQHD.transpose(1, 2),
+            k_NKCD,
+            v_NKCD,
+            attn_mask=mask,
+            is_causal=self._from_start,
+            scale=scale,
+            enable_gqa=kv_heads != q_NQHD.shape[2],
+        )
+        return out_NHQD.transpose(1, 2)
+
+    def _attend_plainly(
+        self, q_NQHD: Tensor, k_NKCD: Tensor, v_NKCD: Tensor, scoring: Scoring
+    ) -> Tensor:
+        """Every step of the definition by itself, in float32."""
+        kv_heads = k_NKCD.shape[1]
+        q_NKGQD = q_NQHD.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).float()
+        scores_NKGQC = torch.matmul(q_NKGQD * scoring.scale, k_NKCD.unsqueeze(2).mT.float())
+        scores_NHQC = scoring.capped(scores_NKGQC).flatten(1, 2)
+        if scoring.alibi is not None:
+            distances_NQC = self._keys_NC.unsqueeze(1) - self._queries_NQ.unsqueeze(2)
+            scores_NHQC += scoring.alibi.view(-1, 1, 1) * distances_NQC.unsqueeze(1)
+        scores_NHQC += self._mask(torch.float32)
+        if scoring.sinks is not None:
+            sinks_NHQ1 = scoring.sinks.float().view(-1, 1, 1).expand(*scores_NHQC.shape[:3], 1)
+            scores_NHQC = torch.cat((scores_NHQC, sinks_NHQ1), dim=-1)
+        weights_NHQC = scores_NHQC.softmax(-1)[..., : self._num_keys]
+        weights_NKGQC = weights_NHQC.unflatten(1, (kv_heads, -1))
+        out_NKGQD = torch.matmul(weights_NKGQC, v_NKCD.unsqueeze(2).float())
+        return out_NKGQD.permute(0, 3, 1, 2, 4).flatten(2, 3).to(q_NQHD.dtype)
+
+    def _mask(self, dtype: torch.dtype) -> Tensor:
+        """0 where a query sees a position, else -inf; [N, 1, Q, C]."""
+        if self._mask_NQC is not None and self._mask_NQC.dtype == dtype:
+            return self._mask_NQC
+        last_NQ = self._queries_NQ if self._causal else self._ends_N1 - 1
+        keys_N1C = self._keys_NC.unsqueeze(1)
+        hidden_NQC = keys_N1C > last_NQ.unsqueeze(2)
+        if self._window is not None:
+            hidden_NQC |= keys_N1C <= (self._queries_NQ - self._window).unsqueeze(2)
+        mask_NQC = torch.zeros(hidden_NQC.shape, dtype=dtype, device=hidden_NQC.device)
+        mask_N1QC = mask_NQC.masked_fill_(hidden_NQC, -torch.inf).unsqueeze(1)
+        if mask_N1QC.numel() <= MAX_KEPT_CELLS:
+            self._mask_NQC = mask_N1QC
+        return mask_N1QC

@@ -1,0 +1,189 @@
+"""What goes into a chat template: forms of content, checks, where the template comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sample_tokenizers
+from octavo.errors import ConfigError, PromptError
+from octavo.inputs import ChatRenderer, ChatTemplate, load_chat_template
+from octavo_registry.model import ModelCapabilities
+
+PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+PARTS = (
+    "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }};{% endif %}{% endfor %}{% endfor %}"
+)
+EITHER = (
+    "{% macro show(content) %}{% if content is string %}{{ content }}{% else %}"
+    "{% for part in content %}{{ part.text }};{% endfor %}{% endif %}{% endmacro %}"
+    "{% for m in messages %}[{{ m.role }}]{{ show(m.content) }}{% endfor %}"
+)
+TEXT_CHAT = [{"role": "user", "content": "a"}]
+PARTS_CHAT = [
+    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+]
+
+
+def render(template: str | None, messages: Any, **options: Any) -> str:
+    return ChatRenderer(None, chat_template=template).render(messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "parts"),
+    [
+        (PLAIN, "[user]a", "[user]a\nb"),
+        (PARTS, "[user]a;", "[user]a;b;"),
+        (EITHER, "[user]a", "[user]a;b;"),
+        (PLAIN.replace("m.content", "m.content | trim"), "[user]a", "[user]a\nb"),
+        (PLAIN.replace("m.content", "m.content + '!'"), "[user]a!", "[user]a\nb!"),
+    ],
+)
+def test_content_takes_the_form_that_the_template_expects(
+    template: str, text: str, parts: str
+) -> None:
+    assert render(template, TEXT_CHAT) == text
+    assert render(template, PARTS_CHAT) == parts
+
+
+def test_a_refusal_is_text() -> None:
+    chat = [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]
+    assert render(PLAIN, chat) == "[assistant]no"
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "at least one message"),
+        ("hello", "messages must be a list"),
+        ([TEXT_CHAT], r"messages\[0\] must be a dict, not list"),
+        ([{"content": "a"}], r"messages\[0\].role=None"),
+        ([*TEXT_CHAT, {"role": 3, "content": "a"}], r"messages\[1\].role=3"),
+        ([{"role": "user"}], r"messages\[0\].content is missing"),
+        ([{"role": "user", "content": 3}], r"messages\[0\].content must be text .* not int"),
+        ([{"role": "user", "content": ["a"]}], r"content\[0\] must be a dict with a 'type'"),
+        ([{"role": "user", "content": [{"type": "text"}]}], r"content\[0\].text=None"),
+        ([{"role": "user", "content": [{"type": "txt"}]}], r"content\[0\].type='txt' is not known"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            r"messages\[0\].content\[0\]: this model takes no image input, only: text",
+        ),
+        ([{"role": "user", "content": "a", "x": object()}], r"messages\[0\] must be made of JSON"),
+        ([{"role": "assistant", "tool_calls": {"a": 1}}], r"tool_calls must be a list, not dict"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {}}]}],
+            r"messages\[0\].tool_calls\[0\] must be a dict with a 'function' that has a 'name'",
+        ),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"function": {"name": "f", "arguments": "{"}}],
+                }
+            ],
+            r"tool_calls\[0\].function.arguments is no valid JSON",
+        ),
+    ],
+)
+def test_a_malformed_message_is_named_by_index_and_key(messages: Any, message: str) -> None:
+    with pytest.raises(PromptError, match=message):
+        render(PLAIN, messages)
+
+
+def test_media_is_refused_even_by_a_model_with_the_modality_until_something_places_it() -> None:
+    renderer = ChatRenderer(
+        None, chat_template=PARTS, capabilities=ModelCapabilities(modalities=("image",))
+    )
+    chat = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    with pytest.raises(PromptError, match="no input processor places image_url"):
+        renderer.render(chat)
+
+
+def test_arguments_given_as_a_json_string_are_what_they_stand_for() -> None:
+    template = "{{ messages[0].tool_calls[0].function.arguments.city }}"
+    calls = [{"function": {"name": "f", "arguments": '{"city": "Bern"}'}}]
+    assert render(template, [{"role": "assistant", "tool_calls": calls}]) == "Bern"
+    assert calls[0]["function"]["arguments"] == '{"city": "Bern"}'  # the caller's stay as they were
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tools": "f"}, "tools must be a list of dicts, not str"),
+        ({"tools": [len]}, r"tools\[0\] must be a dict, not builtin_function_or_method"),
+        ({"documents": [1]}, r"documents\[0\] must be a dict, not int"),
+        ({"chat_template_kwargs": {"messages": []}}, "may not set 'messages'"),
+        ({"chat_template_kwargs": {"x": object()}}, "chat_template_kwargs must be made of JSON"),
+        (
+            {"add_generation_prompt": True, "continue_final_message": True},
+            "add_generation_prompt and continue_final_message exclude each other",
+        ),
+        ({"chat_template": "{% if %}"}, "no valid Jinja, line 1"),
+        ({"chat_template": "{{ 1 + 'a' }}"}, "fails on these messages: TypeError"),
+        ({"chat_template": "{{ nothing.at_all }}"}, "refuses the messages: 'nothing' is undefined"),
+        ({"chat_template": "{{ raise_exception('only two!') }}"}, "refuses .*: only two!"),
+        ({"chat_template": "{{ ''.__class__.__mro__ }}"}, "refuses .*: access to attribute"),
+        ({"chat_template": "{{ messages.append(1) }}"}, "refuses .*: .*append.* is unsafe"),
+        (
+            {"chat_template": "fixed{{ 1 }}", "continue_final_message": True},
+            "does not show the final message's text",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PromptError, match=message):
+        render(PLAIN, TEXT_CHAT, **options)
+
+
+def test_only_a_message_with_text_can_be_continued() -> None:
+    chat = [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]
+    with pytest.raises(PromptError, match="no text to continue"):
+        render(PLAIN, chat, continue_final_message=True)
+
+
+def test_the_generation_prompt_is_the_default_unless_a_message_is_continued() -> None:
+    template = PLAIN + "{% if add_generation_prompt %}>{% endif %}"
+    assert render(template, TEXT_CHAT) == "[user]a>"
+    assert render(template, TEXT_CHAT, continue_final_message=True) == "[user]a"
+
+
+def test_a_template_comes_from_a_file_or_is_the_text_itself(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text(PLAIN, encoding="utf-8")
+    assert load_chat_template(file) == load_chat_template(str(file)) == PLAIN
+    assert load_chat_template(PLAIN) == PLAIN
+    with pytest.raises(ConfigError, match="cannot be read as a file"):
+        load_chat_template(str(tmp_path / "absent.jinja"))
+
+
+def test_a_request_cannot_make_the_renderer_read_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("secret")
+    assert render(PLAIN, TEXT_CHAT, chat_template=str(file)) == str(file)
+
+
+def test_without_any_template_the_error_says_how_to_give_one() -> None:
+    with pytest.raises(PromptError, match="no default chat template; give chat_template="):
+        render(None, TEXT_CHAT)
+
+
+def test_of_named_templates_the_fitting_one_is_used(tmp_path: Path) -> None:
+    named = {"default": "plain{{ bos_token }}", "tool_use": "tools{{ eos_token }}"}
+    sample_tokenizers.save("byte_level", tmp_path, chat_template=named)
+    renderer = ChatRenderer(sample_tokenizers.open_folder(tmp_path))
+    assert renderer.render(TEXT_CHAT) == "plain<s>"
+    assert renderer.render(TEXT_CHAT, tools=[{"name": "f"}]) == "tools</s>"
+    assert renderer.render(TEXT_CHAT, chat_template="tool_use") == "tools</s>"
+
+
+def test_the_tokenizers_own_template_is_found(tmp_path: Path) -> None:
+    sample_tokenizers.save("byte_level", tmp_path, chat_template=PLAIN)
+    assert ChatRenderer(sample_tokenizers.open_folder(tmp_path)).render(TEXT_CHAT) == "[user]a"
+
+
+def test_variables_set_in_a_generation_block_stay_in_it() -> None:
+    source = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
+    assert ChatTemplate(source).render(TEXT_CHAT) == "21"

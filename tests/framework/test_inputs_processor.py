@@ -1,0 +1,221 @@
+"""Prompts and parameters are checked on the host and put into ids."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import sample_tokenizers
+from octavo.errors import OctavoError, ParameterError, PromptError, UnsupportedConstraint
+from octavo.inputs import InputProcessor, split_prompts
+from octavo.params import GuidedParams, SamplingParams
+from octavo_registry.model import ModelCapabilities
+from octavo_registry.tokenizer import Tokenizer
+
+CONTEXT = 64
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return sample_tokenizers.load("byte_level")
+
+
+@pytest.fixture
+def processor(tokenizer: Tokenizer) -> InputProcessor:
+    return InputProcessor(
+        tokenizer, max_model_len=CONTEXT, vocab_size=tokenizer.vocab_size, eos_token_ids=(1,)
+    )
+
+
+def test_all_forms_of_a_prompt_give_the_same_ids(
+    processor: InputProcessor, tokenizer: Tokenizer
+) -> None:
+    ids = tokenizer.encode("the lazy dog")
+    forms: list[Any] = [
+        "the lazy dog",
+        {"prompt": "the lazy dog"},
+        {"prompt_token_ids": ids},
+        {"prompt_token_ids": tuple(ids), "prompt": "shown"},
+        ids,
+        {"prompt": "the lazy dog", "multi_modal_data": None},
+    ]
+    prepared = [processor.process(str(i), form) for i, form in enumerate(forms)]
+    assert all(p.request.prompt_token_ids == ids for p in prepared)
+    texts = ["the lazy dog", "the lazy dog", None, "shown", None, "the lazy dog"]
+    assert [p.prompt for p in prepared] == texts
+
+
+def test_one_prompt_or_many_become_a_list() -> None:
+    assert split_prompts("a") == ["a"]
+    assert split_prompts({"prompt": "a"}) == [{"prompt": "a"}]
+    assert split_prompts([1, 2]) == [[1, 2]]
+    assert split_prompts([[1, 2], "a"]) == [[1, 2], "a"]
+    assert split_prompts([]) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "the prompt is empty"),
+        ([], "the prompt is empty"),
+        ("half \ud83d pair", "character 5 is half of a surrogate pair"),
+        (3.5, "must be text, token ids or a dict, not float"),
+        ({"promt": "a"}, r"no key 'promt'; known: prompt, prompt_token_ids"),
+        ({"multi_modal_data": {}}, "needs 'prompt' .* or 'prompt_token_ids'"),
+        ({"prompt": 1}, "prompt must be text, not int"),
+        ({"prompt_token_ids": "abc"}, "prompt_token_ids must be a list, not str"),
+        ([5, -1], "token 1 is -1, outside the vocabulary"),
+        ([5, 10**9], "token 1 is 1000000000, outside the vocabulary"),
+        ([5, True], "token 1 is True of type bool"),
+        ([5, "a"], "token 1 is 'a' of type str"),
+        ([5, 2.0], "token 1 is 2.0 of type float"),
+        ([5] * CONTEXT, "has 64 tokens, and the context of 64 .* truncate_prompt_tokens=63"),
+        ({"prompt": "a", "multi_modal_data": {"image": 1}}, "takes no image input, only: text"),
+        ({"prompt": "a", "cache_salt": "ä"}, "cache_salt='ä' must have at most 128"),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_is_refused(
+    processor: InputProcessor, prompt: Any, message: str
+) -> None:
+    with pytest.raises((PromptError, ParameterError), match=message):
+        processor.process("r", prompt)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stop_token_ids": [10**6]}, "stop_token_ids names id 1000000"),
+        ({"allowed_token_ids": [10**6]}, "allowed_token_ids names id 1000000"),
+        ({"logit_bias": {10**6: 1.0}}, "logit_bias names id 1000000"),
+        ({"min_tokens": 64, "max_tokens": None}, "min_tokens=64 do not fit: 2 prompt tokens"),
+        ({"guided": GuidedParams(regex="a+")}, "regex cannot be enforced: no guided backend"),
+    ],
+)
+def test_parameters_that_this_model_cannot_honour_are_refused(
+    processor: InputProcessor, params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ParameterError, UnsupportedConstraint), match=message):
+        processor.process("r", [5, 6], SamplingParams(**params))
+
+
+def test_more_logprobs_than_the_vocabulary_holds_are_refused() -> None:
+    processor = InputProcessor(None, max_model_len=8, vocab_size=10)
+    for name in ("logprobs", "prompt_logprobs"):
+        with pytest.raises(ParameterError, match=f"{name}=11 is above the vocabulary of 10"):
+            processor.process("r", [5], SamplingParams(**{name: 11}))
+
+
+def test_max_tokens_are_what_the_context_leaves_at_most(processor: InputProcessor) -> None:
+    def resolved(max_tokens: int | None) -> int:
+        params = SamplingParams(max_tokens=max_tokens)
+        return processor.process("r", [5] * 60, params).request.sampling.max_tokens
+
+    assert (resolved(None), resolved(3), resolved(1000)) == (4, 3, 4)
+
+
+def test_truncation_keeps_the_last_tokens(processor: InputProcessor) -> None:
+    ids = list(range(3, 103))
+    prepared = processor.process("r", ids, SamplingParams(truncate_prompt_tokens=10))
+    assert prepared.request.prompt_token_ids == ids[-10:]
+
+
+def test_a_bad_word_is_banned_as_it_is_spelled_with_and_without_a_space(
+    processor: InputProcessor, tokenizer: Tokenizer
+) -> None:
+    prepared = processor.process("r", [5], SamplingParams(bad_words=["dog", " fox"]))
+    banned = prepared.request.sampling.bad_word_ids
+    assert [tokenizer.decode(ids) for ids in banned] == ["dog", " dog", " fox"]
+
+
+def test_end_of_sequence_ids_are_left_out_on_request(processor: InputProcessor) -> None:
+    def eos(**params: Any) -> tuple[int, ...]:
+        return processor.process("r", [5], SamplingParams(**params)).request.sampling.eos_token_ids
+
+    assert (eos(), eos(ignore_eos=True)) == ((1,), ())
+
+
+def test_an_end_of_sequence_id_outside_the_vocabulary_is_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        processor = InputProcessor(None, max_model_len=8, vocab_size=10, eos_token_ids=(2, 99))
+    assert "outside the vocabulary of 10" in caplog.text
+    assert processor.process("r", [5]).request.sampling.eos_token_ids == (2,)
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -5, 0, 2**63 - 1])
+def test_a_seed_is_kept_within_what_sequences_can_add_to(
+    processor: InputProcessor, seed: int
+) -> None:
+    def resolved(value: int | None) -> int:
+        return processor.process("r", [5], SamplingParams(seed=value)).request.sampling.seed
+
+    assert resolved(seed) == resolved(seed)
+    assert 0 <= resolved(seed) < 2**62
+
+
+def test_without_a_seed_each_request_draws_its_own(processor: InputProcessor) -> None:
+    seeds = {
+        processor.process("r", [5], SamplingParams(seed=seed)).request.sampling.seed
+        for seed in (None, None, -1, -1)
+    }
+    assert len(seeds) == 4
+
+
+def test_sequence_ids_never_repeat(processor: InputProcessor) -> None:
+    first = processor.process("a", [5], SamplingParams(n=3)).request.sequences
+    second = processor.process("b", [5], SamplingParams(n=2)).request.sequences
+    assert len({*first, *second}) == 5
+
+
+def test_salt_priority_and_adapter_reach_the_engine(processor: InputProcessor) -> None:
+    request = processor.process("r", [5], priority=-3, cache_salt="a_B-9", adapter="abc").request
+    assert (request.priority, request.cache_salt, request.adapter) == (-3, "a_B-9", "abc")
+    from_prompt = processor.process("r", {"prompt": "a", "cache_salt": "s"}).request
+    assert from_prompt.cache_salt == "s"
+    for bad in ({"cache_salt": "x" * 129}, {"cache_salt": "a\n"}, {"priority": 2**40}):
+        with pytest.raises(ParameterError):
+            processor.process("r", [5], **bad)  # type: ignore[arg-type]
+
+
+def test_the_models_defaults_hold_when_no_parameters_are_given() -> None:
+    defaults = SamplingParams(temperature=0.25, max_tokens=2)
+    processor = InputProcessor(None, max_model_len=8, vocab_size=10, default_params=defaults)
+    prepared = processor.process("r", [5])
+    assert prepared.params is defaults
+    assert (prepared.request.sampling.temperature, prepared.request.sampling.max_tokens) == (
+        0.25,
+        2,
+    )
+
+
+def test_without_a_tokenizer_only_ids_and_what_needs_no_text_work() -> None:
+    processor = InputProcessor(None, max_model_len=8, vocab_size=10)
+    assert processor.process("r", [5]).request.prompt_token_ids == [5]
+    with pytest.raises(PromptError, match="skip_tokenizer_init"):
+        processor.process("r", "text")
+    for params in (SamplingParams(stop="x"), SamplingParams(bad_words=["x"])):
+        with pytest.raises(ParameterError, match="tokenizer"):
+            processor.process("r", [5], params)
+
+
+def test_media_for_a_model_that_takes_it_is_refused_until_a_processor_places_it(
+    tokenizer: Tokenizer,
+) -> None:
+    processor = InputProcessor(
+        tokenizer,
+        max_model_len=8,
+        vocab_size=tokenizer.vocab_size,
+        capabilities=ModelCapabilities(modalities=("image",)),
+    )
+    with pytest.raises(OctavoError, match="no input processor places image"):
+        processor.process("r", {"prompt": "a", "multi_modal_data": {"image": object()}})
+
+
+def test_the_tokenizers_special_tokens_are_added_only_on_request() -> None:
+    tokenizer = sample_tokenizers.load("byte_level")
+    processor = InputProcessor(tokenizer, max_model_len=CONTEXT, vocab_size=tokenizer.vocab_size)
+    plain = processor.process("r", "<s>a", add_special_tokens=False).request.prompt_token_ids
+    assert plain[0] == tokenizer.bos_token_id

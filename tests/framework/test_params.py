@@ -1,0 +1,82 @@
+"""SamplingParams are checked when they are made."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from octavo.errors import ParameterError
+from octavo.params import GuidedParams, SamplingParams
+
+
+def test_an_unknown_name_is_a_type_error_with_near_matches() -> None:
+    with pytest.raises(TypeError, match=r"no field 'temprature'; close: \['temperature'\]"):
+        SamplingParams(temprature=1.0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": math.nan},
+        {"temperature": -0.1},
+        {"temperature": True},
+        {"temperature": "1"},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_k": -2},
+        {"top_k": 1.0},
+        {"min_p": 2},
+        {"n": 0},
+        {"n": 129},
+        {"seed": 2**63},
+        {"max_tokens": 0},
+        {"min_tokens": 17},
+        {"logprobs": 129},
+        {"presence_penalty": math.inf},
+        {"repetition_penalty": 0},
+        {"stop": ""},
+        {"stop": [""]},
+        {"stop": 5},
+        {"stop": ["x"] * 17},
+        {"stop": "x", "detokenize": False},
+        {"stop_token_ids": 5},
+        {"stop_token_ids": [-1]},
+        {"bad_words": "word"},
+        {"bad_words": [""]},
+        {"logit_bias": {"a": 1.0}},
+        {"logit_bias": {1: 101}},
+        {"allowed_token_ids": []},
+        {"ignore_eos": 1},
+        {"output_kind": "all"},
+        {"guided": {"regex": "a"}},
+        {"truncate_prompt_tokens": 0},
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_name(values: dict[str, Any]) -> None:
+    (name, *_) = values
+    with pytest.raises(ParameterError, match=name.replace("_", "[ _]")):
+        SamplingParams(**values)
+
+
+def test_none_stands_for_no_stops_as_in_vllm() -> None:
+    params = SamplingParams(stop=None, stop_token_ids=None, bad_words=None)
+    assert params.stop_strings == ()
+
+
+def test_copies_and_replacements_are_checked_and_equal() -> None:
+    params = SamplingParams(temperature=0.5, stop=["a"])
+    assert copy.deepcopy(params) == params
+    assert dataclasses.replace(params, n=2).n == 2
+    with pytest.raises(ParameterError):
+        dataclasses.replace(params, n=0)
+
+
+def test_guided_params_take_exactly_one_constraint() -> None:
+    assert GuidedParams(regex="a").constraint == "regex"
+    for given in ({}, {"regex": "a", "choice": ("b",)}):
+        with pytest.raises(ParameterError, match="exactly one"):
+            GuidedParams(**given)
