@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -20,8 +19,8 @@ from octavo_registry.errors import (
 from octavo_registry.events import PluginFailure
 from octavo_registry.faults import Faults, one_line
 from octavo_registry.hooks import specs
-from octavo_registry.hooks.guarded import guarded, guarded_wrapper, isolated
-from octavo_registry.hooks.markers import PROJECT, hookimpl
+from octavo_registry.hooks.implementations import hook_callers, implementations
+from octavo_registry.hooks.markers import PROJECT
 from octavo_registry.lazy import FRAMEWORK, LazyRegistry
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import InputRegistry, ModalityDecoder, MultimodalRegistry
@@ -99,7 +98,7 @@ class PluginHost:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(specs)
         self.hook = self._manager.hook
-        for name, caller in self._callers().items():
+        for name, caller in hook_callers(self._manager).items():
             if caller.is_historic():
                 (argument,) = caller.spec.argnames
                 registry = getattr(self, name.removeprefix("register_"))
@@ -208,10 +207,10 @@ class PluginHost:
         if any(name == other.name for other in self.plugins):
             raise PluginError(f"two plugins are named {name!r}; rename {target}")
         self._check_api(plugin, name, target)
-        implementations = self._implementations(plugin, name, target)
+        found = implementations(plugin, name, target, self._manager, self.faults)
         self._set_registering(name)
         try:
-            self._manager.register(implementations, name)
+            self._manager.register(found, name)
         except (OctavoError, pluggy.PluginValidationError) as error:
             self._withdraw(name)
             if isinstance(error, OctavoError):
@@ -229,42 +228,6 @@ class PluginHost:
                 f"plugin {name!r} ({target}) declares OCTAVO_API = {declared!r}, but this Octavo "
                 f"has plugin API {API_VERSION}: it needs OCTAVO_API = {major!r}"
             )
-
-    def _implementations(self, plugin: object, name: str, target: str) -> ModuleType:
-        """Return the plugin's hook implementations, guarded, in a namespace for pluggy."""
-        callers = self._callers()
-        found = ModuleType(name)
-        for attribute in dir(plugin):
-            options = self._manager.parse_hookimpl_opts(plugin, attribute)
-            if options is None:
-                if attribute in callers:
-                    raise PluginError(
-                        f"plugin {name!r} ({target}): {attribute} lacks the @hookimpl decorator"
-                    )
-                continue
-            hook = options["specname"] or attribute
-            if hook not in callers:
-                if options["optionalhook"]:
-                    continue
-                raise PluginError(
-                    f"plugin {name!r} ({target}): there is no hook {hook!r}; "
-                    f"{near_matches(hook, callers)}"
-                )
-            function = getattr(plugin, attribute)
-            registers = callers[hook].is_historic()
-            if options["hookwrapper"]:
-                raise PluginError(f"plugin {name!r} ({target}): write {attribute} as wrapper=True")
-            if options["wrapper"]:
-                function = guarded_wrapper(function, name, hook, self.faults)
-            elif registers or callers[hook].spec.opts["firstresult"]:
-                function = guarded(function, name, hook, self.faults, registers=registers)
-            else:
-                function = isolated(function, name, hook, self.faults)
-            setattr(found, attribute, hookimpl(**options)(function))
-        return found
-
-    def _callers(self) -> dict[str, Any]:
-        return {name: caller for name, caller in vars(self.hook).items() if name[0] != "_"}
 
     def _registries(self) -> list[LazyRegistry[Any]]:
         return [value for value in vars(self).values() if isinstance(value, LazyRegistry)]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -142,3 +144,14 @@ def test_plugin_list_shows_origin_and_registrations(site, capsys) -> None:
         }
     ]
     assert "loose" in sys.modules
+
+
+def test_a_reader_that_ends_early_causes_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import sys; from octavo.cli import main; sys.exit(main(['--help']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")

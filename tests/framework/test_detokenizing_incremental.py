@@ -97,10 +97,37 @@ def test_text_goes_on_from_the_prompt_with_its_space() -> None:
 def test_a_character_begun_by_the_prompt_is_shown_whole(kind: str) -> None:
     tokenizer = sample_tokenizers.load(kind)
     ids = tokenizer.encode("fox \U0001f9ff end")
-    pieces = [tokenizer.decode(ids[:end]) for end in range(len(ids))]
-    cut = next(end for end, piece in enumerate(pieces) if piece.endswith("\ufffd"))
-    text = "".join(stream(tokenizer, ids[cut:], prompt_ids=ids[:cut]))
-    assert text == "\U0001f9ff end"
+    begun = [tokenizer.decode(ids[:end]) for end in range(len(ids))]
+    cuts = [end for end, text in enumerate(begun) if text.endswith("\ufffd")]
+    assert len(cuts) >= 2
+    for cut in cuts:
+        pieces = stream(tokenizer, ids[cut:], prompt_ids=ids[:cut])
+        assert "".join(pieces) == "\U0001f9ff end"
+
+
+class Words:
+    """Drops the first space of what it decodes; ids 0 and 3 give no text, and 3 is special."""
+
+    vocab_size = 4
+    special_ids = frozenset([3])
+    byte_fallback_ids: frozenset[int] = frozenset()
+    longest_decoded = 0
+
+    def decode(self, ids: list[int], *flags: bool) -> str:
+        self.longest_decoded = max(self.longest_decoded, len(ids))
+        return "".join(["", " a", " b", ""][i] for i in ids).removeprefix(" ")
+
+
+@pytest.mark.parametrize("silent", [0, 3, 9])
+def test_a_space_survives_many_tokens_without_text(silent: int) -> None:
+    assert "".join(stream(Words(), [1] + [silent] * 40 + [2])) == "a b"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("silent", [3, 9])
+def test_skipped_and_unknown_ids_do_not_make_the_window_longer(silent: int) -> None:
+    tokenizer = Words()
+    stream(tokenizer, [silent] * 100 + [1] + [silent] * 100)  # type: ignore[arg-type]
+    assert tokenizer.longest_decoded == 1
 
 
 def test_a_long_run_of_replacement_characters_costs_no_more_per_token() -> None:

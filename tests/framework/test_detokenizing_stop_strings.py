@@ -22,24 +22,28 @@ def reference(text: str, strings: list[str], include: bool) -> tuple[str, str | 
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    text=st.text("aab\n", max_size=40),
-    strings=st.lists(st.text("ab\n", min_size=1, max_size=5), min_size=1, max_size=4),
-    cuts=st.lists(st.integers(0, 40), max_size=12),
-    include=st.booleans(),
-)
-def test_any_cut_of_a_text_gives_what_the_definition_says(
-    text: str, strings: list[str], cuts: list[int], include: bool
-) -> None:
-    stops = StopStrings(strings, include_in_output=include)
-    shown, bounds = "", sorted({0, len(text), *(c for c in cuts if c < len(text))})
-    for start, end in pairwise(bounds):
+@given(data=st.data())
+def test_any_cut_of_a_text_gives_what_the_definition_says(data: st.DataObject) -> None:
+    strings = data.draw(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=4))
+    # Text made of beginnings of stop strings: those come close to matching again and again.
+    beginnings = sorted({s[:end] for s in strings for end in range(1, len(s))} | {"a", "c"})
+    text = "".join(data.draw(st.lists(st.sampled_from(beginnings), max_size=12)))
+    cuts = data.draw(st.sets(st.integers(0, len(text))))
+    stops = StopStrings(strings, include_in_output=(include := data.draw(st.booleans())))
+    shown = ""
+    for start, end in pairwise(sorted({0, len(text), *cuts})):
         shown += stops.feed(text[start:end])
         if stops.matched is not None:
             break
     else:
         shown += stops.finish()
     assert (shown, stops.matched) == reference(text, strings, include)
+
+
+def test_a_match_that_begins_within_a_failed_one_is_found() -> None:
+    stops = StopStrings(["aab"])
+    assert stops.feed("aaab") == "a"
+    assert stops.matched == "aab"
 
 
 def test_only_text_that_could_begin_a_stop_string_is_held_back() -> None:

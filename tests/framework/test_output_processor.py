@@ -145,12 +145,18 @@ def test_tokens_after_the_end_are_dropped(tokenizer: Tokenizer) -> None:
     assert bench.step((10, 7), **ended("length")) == []
 
 
-def test_stop_strings_do_not_count_among_the_first_min_tokens(
+def test_stop_strings_do_not_count_among_the_first_min_tokens(tokenizer: Tokenizer) -> None:
+    (x,) = tokenizer.encode("x")
+    completion = Bench(tokenizer, stop="x", min_tokens=2).run([x, x, x, x])[-1].outputs[0]
+    assert (completion.text, completion.token_ids) == ("xx", [x, x, x])
+
+
+def test_of_several_tokens_in_one_step_those_behind_the_stop_string_are_dropped(
     tokenizer: Tokenizer,
 ) -> None:
-    ids = tokenizer.encode("dog") + tokenizer.encode(" the dog and")
-    bench = Bench(tokenizer, stop="dog", min_tokens=len(tokenizer.encode("dog")))
-    assert bench.run(ids)[-1].outputs[0].text == "dog the "
+    (a,), (x,) = tokenizer.encode("a"), tokenizer.encode("x")
+    (output,) = Bench(tokenizer, stop="x").step((10, a), (10, x), (10, a))
+    assert (output.outputs[0].text, output.outputs[0].token_ids) == ("a", [a, x])
 
 
 @pytest.mark.parametrize(

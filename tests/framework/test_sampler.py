@@ -144,6 +144,17 @@ def test_top_p_keeps_all_that_tie_with_the_last_one() -> None:
     assert set(tokens.tolist()) == {10, *range(20, 29)}
 
 
+def test_top_p_finds_the_last_token_whatever_the_bits_of_its_score() -> None:
+    for last in (1.0, 1.0 + 3 * 2.0**-23, 1.0 + 2.0**-13, 1.0 + 1023 * 2.0**-23):
+        rows = [Row(params(seed=seed, temperature=1.0, top_p=0.8)) for seed in range(100)]
+        logits = torch.full((100, VOCAB), -30.0)
+        logits[:, 3] = 0.0
+        logits[:, 4] = -last  # 0.71 before it, 0.97 with it
+        logits[:, 5] = -3.0
+        tokens = Bench(rows, VOCAB).sample(logits).tokens_R
+        assert set(tokens.tolist()) == {3, 4}
+
+
 def test_a_very_small_top_p_leaves_the_likeliest_token() -> None:
     rows = [Row(params(seed=seed, temperature=2.0, top_p=1e-6)) for seed in range(50)]
     logits = normal_logits(50, 6)
@@ -241,7 +252,7 @@ def test_log_probabilities_are_of_the_raw_logits(dtype: torch.dtype) -> None:
 def test_equal_logits_are_reported_by_rising_id() -> None:
     logits = torch.zeros(1, VOCAB, dtype=torch.bfloat16)
     logits[0, [40, 30]] = 1.0
-    logits[0, 20] = -0.0
+    logits[0, 0] = -0.0
     result = token_logprobs(logits, torch.tensor([30]), 5)
     assert result.token_ids_RK1.tolist() == [[30, 30, 40, 0, 1, 2]]
     assert result.ranks_R.tolist() == [1]

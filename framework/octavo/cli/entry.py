@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -21,10 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without ``--debug`` no traceback is shown."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(args)
+        code = _run(args)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has ended, as in `octavo ... | head`
+    except BrokenPipeError:
+        # The reader has ended, as in `octavo ... | head`; at exit Python flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if "--debug" in args:
@@ -53,7 +58,7 @@ def _run(args: list[str]) -> int:
         return 0
     name, *rest = args
     if name.startswith("-"):
-        known = (*common._option_string_actions, "--help")
+        known = (*common.option_names(), "--help")
         raise ConfigError(f"octavo takes no option {name!r}; {near_matches(name, known)}")
     command = host.commands.load(name)()
     parser = Parser(prog=f"octavo {name}", description=host.commands.info(name).metadata["help"])

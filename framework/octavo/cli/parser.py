@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             what = "option" if name.startswith("-") else "argument"
-            known = self._option_names() if what == "option" else []
+            known = self.option_names() if what == "option" else []
             hint = f"; {near_matches(name, known)}" if known else ""
             raise ConfigError(f"{self.prog} takes no {what} {name!r}{hint}")
         return parsed
@@ -34,19 +34,20 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing usage and exiting."""
         raise ConfigError(f"{self.prog}: {message}; see {self.prog} --help")
 
+    def option_names(self) -> list[str]:
+        """Return all option strings, those of subcommands included."""
+        names = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    names.extend(parser.option_names())
+        return names
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             what = action.metavar or action.dest
             raise ConfigError(f"{self.prog} has no {what} {value!r}; {near_matches(value, known)}")
-
-    def _option_names(self) -> list[str]:
-        names = list(self._option_string_actions)
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for parser in action.choices.values():
-                    names.extend(parser._option_names())
-        return names
 
 
 def add_common_options(parser: Parser, declared: Iterable[Option] = ()) -> None:

@@ -93,6 +93,8 @@ class OutputProcessor:
         now = self._clock()
         self._take_reports(outputs, now)
         for continuation in self._take_tokens(outputs):
+            if continuation.sequence_id not in self._continuations:
+                continue  # the failure of another of its request, in this step, ended it too
             request = self._requests[continuation.request_id]
             if request.params.output_kind != "final":
                 due[continuation.request_id] = request

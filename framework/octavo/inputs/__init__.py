@@ -1,7 +1,7 @@
 """Prompts and messages to engine requests: forms, limits, chat templates."""
 
 from octavo.inputs.chat import ChatRenderer
-from octavo.inputs.defaults import default_sampling_params, eos_token_ids
+from octavo.inputs.defaults import default_sampling_params
 from octavo.inputs.processor import InputProcessor, PreparedRequest
 from octavo.inputs.prompt import Prompt, split_prompts
 from octavo.inputs.template import ChatTemplate, load_chat_template
@@ -13,7 +13,6 @@ __all__ = [
     "PreparedRequest",
     "Prompt",
     "default_sampling_params",
-    "eos_token_ids",
     "load_chat_template",
     "split_prompts",
 ]

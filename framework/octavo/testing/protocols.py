@@ -63,8 +63,8 @@ def check_target(
         return Check(name=title, passed=True, detail="not claimed: only that the function loads")
     if not isinstance(target, type):
         return Check(name=title, passed=True, detail="not claimed: made by a function, not a class")
-    misses = [_misses(target, protocol) for protocol in protocols]
-    return Check(name=title, passed=not all(misses), detail="; ".join(min(misses, key=len)))
+    misses: list[str] = min((_misses(target, each) for each in protocols), key=len)
+    return Check(name=title, passed=not misses, detail="; ".join(misses))
 
 
 def _misses(target: type[Any], protocol: type[Any]) -> list[str]:

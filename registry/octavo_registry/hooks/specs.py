@@ -182,7 +182,7 @@ def select_attention_backend(spec: CacheSpec, device: torch.device) -> str | Non
     """Choose a registered attention backend for layers of ``spec``, when the user named none.
 
     Called by the engine once for each cache group at load. None passes on to the next plugin; if
-    all do, the load fails. A backend that refuses the spec after being chosen is an error as well.
+    all do, the engine takes its default. A backend that then refuses the spec is an error.
     """
 
 

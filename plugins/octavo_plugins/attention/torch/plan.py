@@ -51,7 +51,6 @@ class StepPlan:
         contexts = step.context_lens_R.numpy() if self._is_cpu else step.bounds.context_lens_R
         self._context_lens_R = contexts[: len(self._query_lens_R)].astype(np.int64)
         self._batches: dict[tuple[object, ...], list[Batch]] = {}
-        self._slots_T = step.slots_T
 
     def batches(self, q_THD: Tensor, pages: Pages, scoring: Scoring) -> list[Batch]:
         """The batches of a layer; together they have each token of the step once."""
