@@ -12,6 +12,18 @@ import pytest
 from octavo_registry import discovery
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked ``gpu`` run where there is one."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
 @dataclass(frozen=True)
 class PluginSite:
     """The only folder in which installed plugins are looked for during a test."""

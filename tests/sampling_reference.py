@@ -56,9 +56,17 @@ class Bench:
         num_logprobs: int = -1,
         mask: TokenMask | None = None,
     ) -> Sampled:
+        return self.sampler.sample(logits_RV, self.batch(slots, num_logprobs, mask))
+
+    def batch(
+        self,
+        slots: Sequence[int] | None = None,
+        num_logprobs: int = -1,
+        mask: TokenMask | None = None,
+    ) -> SampleBatch:
         slots = range(len(self.rows)) if slots is None else slots
         rows = [self.rows[slot] for slot in slots]
-        batch = SampleBatch(
+        return SampleBatch(
             slots_R=torch.tensor(list(slots), dtype=torch.int32, device=self.device),
             features_R=np.array([features_of(row.sampling) for row in rows], np.int32),
             num_logprobs=num_logprobs,
@@ -66,7 +74,6 @@ class Bench:
             max_num_tokens=max((len(row.tokens) for row in rows), default=1),
             mask=mask,
         )
-        return self.sampler.sample(logits_RV, batch)
 
 
 def make_state(rows: Sequence[Row], device: str = "cpu") -> SamplingState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -105,12 +105,3 @@ class HasWorkspace(Protocol):
     def workspace_bytes(self, num_tokens: int) -> int:
         """Peak bytes that one forward over that many tokens allocates besides weights and cache."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """One registered architecture."""
-
-    architecture: str
-    target: str
-    capabilities: ModelCapabilities = field(default_factory=ModelCapabilities)

@@ -157,9 +157,9 @@ def test_beam_search_finds_what_transformers_finds(llm: LLM, folder: Path, width
 
 
 def test_beams_end_at_the_context_length(folder: Path) -> None:
-    with LLM(str(folder), max_model_len=16, **SMALL) as llm:
+    with LLM(str(folder), max_model_len=32, **SMALL) as llm:
         (output,) = llm.beam_search(
-            [[5] * 12], BeamSearchParams(beam_width=2, max_tokens=50, ignore_eos=True)
+            [[5] * 28], BeamSearchParams(beam_width=2, max_tokens=50, ignore_eos=True)
         )
         assert {len(beam.token_ids) for beam in output.sequences} == {4}
         assert {beam.finish_reason for beam in output.sequences} == {"length"}

@@ -256,6 +256,17 @@ def test_the_prompt_report_gives_prompt_logprobs_and_metrics(
     assert metrics.num_preemptions == 2
 
 
+def test_the_report_of_the_first_continuation_speaks_for_the_request(
+    tokenizer: Tokenizer,
+) -> None:
+    bench = Bench(tokenizer, n=2, prompt_logprobs=0)
+    logprobs = [SequenceLogprobs([6], [-0.5], 3)]
+    bench.step((10, 7), prompts=[PromptReport(10, 0, logprobs)])
+    (output,) = bench.step((10, 7), (11, 7), prompts=[PromptReport(11, 2)])
+    assert len(output.prompt_logprobs or []) == 2
+    assert (output.metrics.first_token_seconds, output.metrics.num_cached_tokens) == (101.0, 0)
+
+
 def test_an_abort_gives_the_text_so_far_and_the_sequences_still_running(
     tokenizer: Tokenizer,
 ) -> None:

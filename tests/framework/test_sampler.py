@@ -291,11 +291,10 @@ def test_cuda_draws_the_same_tokens_and_never_waits_for_the_device() -> None:
     logits = normal_logits(200, 13)
     expected = Bench(rows, VOCAB).sample(logits.clone(), num_logprobs=3)
     bench = Bench(rows, VOCAB, device="cuda")
-    on_device = logits.cuda()
-    slots = list(range(200))
+    on_device, batch = logits.cuda(), bench.batch(num_logprobs=3)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        sampled = bench.sample(on_device, slots, num_logprobs=3)
+        sampled = bench.sampler.sample(on_device, batch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(sampled.tokens_R.cpu(), expected.tokens_R)

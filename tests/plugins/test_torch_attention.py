@@ -60,7 +60,9 @@ def naive(
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         if alibi is not None:
-            scores = scores + alibi[head] * (torch.arange(first, last + 1) - position)
+            scores = scores + alibi[head] * (
+                torch.arange(first, last + 1, device=alibi.device) - position
+            )
         if sinks is not None:
             scores = torch.cat((scores, sinks[head : head + 1].double()))
         out.append(scores.softmax(0)[: len(values)] @ values)
@@ -79,9 +81,11 @@ class History:
         dtype: torch.dtype = torch.float32,
         cache_dtype: str | None = None,
         window: int | None = None,
+        device: str = "cpu",
         **builder: Any,
     ) -> None:
         torch.manual_seed(0)
+        self.device = device
         self.heads, self.kv_heads, self.head_dim, self.dtype = heads, kv_heads, head_dim, dtype
         spec = CacheSpec(
             kind="full" if window is None else "window",
@@ -93,19 +97,19 @@ class History:
         )
         self.backend = TorchAttention()
         assert isinstance(self.backend, AttentionBackend)
-        self.builder = StepBuilder({"layer": spec}, self.backend, **builder)
+        self.builder = StepBuilder({"layer": spec}, self.backend, device=device, **builder)
         self.keywords: dict[str, Any] = {"scale": 0.7}
         self.kv: list[list[Tensor]] = []
 
     def use(self, *, sinks: bool = False, alibi: bool = False, **keywords: Any) -> None:
         if sinks:
-            keywords["sinks"] = torch.randn(self.heads)
+            keywords["sinks"] = torch.randn(self.heads, device=self.device)
         if alibi:
-            keywords["alibi"] = torch.rand(self.heads)
+            keywords["alibi"] = torch.rand(self.heads, device=self.device)
         self.keywords.update(keywords)
 
     def random(self, num_tokens: int, heads: int) -> Tensor:
-        return torch.randn(num_tokens, heads, self.head_dim).to(self.dtype)
+        return torch.randn(num_tokens, heads, self.head_dim).to(self.device, self.dtype)
 
     def run(self, rows: list[tuple[int, int]], **step: Any) -> tuple[Tensor, Tensor]:
         """The backend's result of a step, and naive's."""
@@ -131,6 +135,20 @@ class History:
         return found, torch.stack(expected)
 
 
+def run_all_kinds(history: History, **step: Any) -> None:
+    """Prefill and decode, alone, in batches and mixed."""
+    for rows in (
+        [(0, 1)],
+        [(1, 13), (0, 1), (2, 6), (3, 30)],
+        [(0, 1), (1, 1), (2, 1), (3, 1)],
+        [(3, 9), (1, 1), (4, 5), (2, 3), (0, 1)],
+        [(3, 7)],
+        [(3, 1)],
+        [(3, 2), (4, 1)],
+    ):
+        assert_equal(history.run(rows, **step))
+
+
 def assert_equal(pair: tuple[Tensor, Tensor], tolerance: float = 2e-5) -> None:
     found, expected = pair
     torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=tolerance)
@@ -144,13 +162,26 @@ def test_random_ragged_batches_equal_one_query_at_a_time(
 ) -> None:
     history = History(*shape, window=keywords.get("window"), shuffled=shuffled)
     history.use(**keywords)
-    assert_equal(history.run([(0, 1)]))
-    assert_equal(history.run([(1, 13), (0, 1), (2, 6), (3, 30)]))
-    assert_equal(history.run([(0, 1), (1, 1), (2, 1), (3, 1)]))
-    assert_equal(history.run([(3, 9), (1, 1), (4, 5), (2, 3), (0, 1)]))
-    assert_equal(history.run([(3, 7)]))
-    assert_equal(history.run([(3, 1)]))
-    assert_equal(history.run([(3, 2), (4, 1)]))
+    run_all_kinds(history)
+
+
+@pytest.mark.parametrize("keywords", KEYWORDS.values(), ids=KEYWORDS)
+def test_upper_bounds_suffice_where_the_host_must_not_read_the_device(
+    keywords: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo_plugins.attention.torch.plan.can_read", lambda device: False)
+    history = History(4, 2, window=keywords.get("window"))
+    history.use(**keywords)
+    run_all_kinds(history, late_tokens=3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("keywords", KEYWORDS.values(), ids=KEYWORDS)
+def test_a_gpu_gives_the_same(keywords: dict[str, Any]) -> None:
+    history = History(4, 2, window=keywords.get("window"), device="cuda")
+    history.use(**keywords)
+    run_all_kinds(history, late_tokens=3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

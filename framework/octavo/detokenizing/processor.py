@@ -143,9 +143,12 @@ class OutputProcessor:
                 self._requests[continuation.request_id].metrics.num_preemptions += 1
         for report in outputs.prompts:
             continuation = self._continuations.get(report.sequence)
-            if continuation is not None:
-                request = self._requests[continuation.request_id]
-                request.metrics.first_token_seconds = now  # it comes with the first token
+            if continuation is None:
+                continue
+            request = self._requests[continuation.request_id]
+            # It comes with the first token. Of later continuations it tells what the first filled.
+            if request.metrics.first_token_seconds is None:
+                request.metrics.first_token_seconds = now
                 request.metrics.num_cached_tokens = report.num_cached_tokens
                 request.raw_prompt_logprobs = report.logprobs
 

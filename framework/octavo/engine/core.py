@@ -10,13 +10,15 @@ import logging
 from collections import deque
 from typing import Any
 
+import msgspec
+
 from octavo.config import EngineConfig
 from octavo.config.model_folder import open_model
 from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler, StepRecord
-from octavo_registry import PluginHost
+from octavo_registry import EnginePlan, PluginHost
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,15 @@ class EngineCore:
             max_num_seqs=config.scheduler.max_num_seqs,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         )
-        host.notify("engine_started", plan=self.ready)
+        host.notify(
+            "engine_started",
+            plan=EnginePlan(
+                model=config.model.model,
+                architecture=folder.architecture,
+                dtype=folder.dtype,
+                **msgspec.structs.asdict(self.ready),
+            ),
+        )
 
     @property
     def has_work(self) -> bool:

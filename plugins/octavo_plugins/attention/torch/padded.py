@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_plugins.attention.torch.pages import Pages, slots_at
+from octavo_plugins.attention.torch.pages import Pages, slots_at, to_device
 from octavo_plugins.attention.torch.pieces import Pieces
 from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.step import AttentionStep
@@ -24,7 +24,8 @@ class PaddedBatch:
     """Pieces of similar length as [N, Q] queries over [N, C] positions.
 
     Only live positions are read: padding repeats a live one and is masked. ``from_start`` says that
-    every piece is a whole row from position 0 on, so that the mask is plain causality.
+    every piece is a whole row from position 0 on, so that the mask is plain causality. ``is_exact``
+    says that key lengths are no upper bounds and that tensors may be read.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class PaddedBatch:
         causal: bool,
         window: int | None,
         from_start: bool,
+        is_exact: bool,
     ) -> None:
         device = step.slots_T.device
         self._num_queries = int(pieces.sizes_N.max())
@@ -44,8 +46,7 @@ class PaddedBatch:
         self._causal, self._window = causal, window
         self._place_queries(pieces, device)
         rows_N, behinds_N, sizes_N = (
-            torch.from_numpy(array).to(device)
-            for array in (pieces.rows_N, pieces.behinds_N, pieces.sizes_N)
+            to_device(array, device) for array in (pieces.rows_N, pieces.behinds_N, pieces.sizes_N)
         )
         contexts_N = step.context_lens_R.index_select(0, rows_N).long()
         firsts_N1 = (contexts_N - behinds_N).unsqueeze(1)
@@ -60,12 +61,10 @@ class PaddedBatch:
         live_NC = torch.minimum(self._keys_NC, ends_N1 - 1)
         slots_NC = slots_at(table_NB, live_NC, step.block_tokens, block_stride)
         self._slots: Tensor | slice = slots_NC.flatten()
-        if device.type == "cpu":
-            self._look_for_run(slots_NC)
-        self._needs_mask = not (
-            from_start
-            or (device.type == "cpu" and self._num_queries == 1 and np.ptp(pieces.key_lens_N) == 0)
-        )
+        if is_exact and _is_run(slots_NC):
+            self._slots = slice(int(slots_NC[0, 0]), int(slots_NC[0, -1]) + 1)
+        is_full = is_exact and self._num_queries == 1 and np.ptp(pieces.key_lens_N) == 0
+        self._needs_mask = not (from_start or is_full)
         self._mask_NQC: Tensor | None = None
 
     def _place_queries(self, pieces: Pieces, device: torch.device) -> None:
@@ -74,7 +73,7 @@ class PaddedBatch:
         query_index_Q = np.arange(num_queries)
         live_NQ = query_index_Q < sizes_N[:, None]
         tokens_T = (pieces.tokens_N[:, None] + query_index_Q)[live_NQ]
-        self.tokens_T = torch.from_numpy(tokens_T).to(device)
+        self.tokens_T = to_device(tokens_T, device)
         """Which of the step's tokens these are, in this batch's order."""
         self._padded_from: Tensor | None = None
         if not live_NQ.all():
@@ -83,14 +82,7 @@ class PaddedBatch:
             self._padded_from = torch.from_numpy((firsts_N[:, None] + clamped_NQ).ravel()).to(
                 device
             )
-            self._live_in_padded = torch.from_numpy(np.flatnonzero(live_NQ)).to(device)
-
-    def _look_for_run(self, slots_NC: Tensor) -> None:
-        """Read one row's consecutive blocks where they lie."""
-        first, last = int(slots_NC[0, 0]), int(slots_NC[0, -1])
-        is_run = len(slots_NC) == 1 and bool((slots_NC[0].diff() == 1).all())
-        if is_run:
-            self._slots = slice(first, last + 1)
+            self._live_in_padded = to_device(np.flatnonzero(live_NQ), device)
 
     def attend(self, q_THD: Tensor, pages: Pages, scoring: Scoring) -> Tensor:
         """The result [T, H, D] for this batch's queries."""
@@ -170,3 +162,8 @@ class PaddedBatch:
         if mask_N1QC.numel() <= MAX_KEPT_CELLS:
             self._mask_NQC = mask_N1QC
         return mask_N1QC
+
+
+def _is_run(slots_NC: Tensor) -> bool:
+    """Whether this is one row whose blocks are consecutive: it can be read where it lies."""
+    return len(slots_NC) == 1 and bool((slots_NC[0].diff() == 1).all())

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo_registry.cache import CacheSpec
@@ -45,6 +47,12 @@ def slot_bytes_of(spec: CacheSpec) -> int:
     """Bytes of one token's key and value."""
     dtype: torch.dtype = getattr(torch, spec.dtype)
     return 2 * spec.kv_heads * spec.key_dim * dtype.itemsize
+
+
+def to_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
+    """The array on the device, without waiting for what the device is doing."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def slots_at(table_NB: Tensor, positions_NC: Tensor, block_tokens: int, stride: int) -> Tensor:

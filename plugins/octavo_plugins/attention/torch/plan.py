@@ -24,6 +24,11 @@ MAX_CELLS = 1 << 21
 """Bounds the scratch of a batch: one mask or score per cell (and head)."""
 
 
+def can_read(device: torch.device) -> bool:
+    """Whether the host may read tensors; elsewhere it would wait for all work under way."""
+    return device.type == "cpu"
+
+
 class Batch(Protocol):
     """Tokens that one call computes."""
 
@@ -45,17 +50,16 @@ class StepPlan:
 
     def __init__(self, step: AttentionStep) -> None:
         self._step = step
-        self._is_cpu = step.slots_T.device.type == "cpu"
+        self._is_exact = can_read(step.slots_T.device)
         self._query_lens_R = step.bounds.query_lens_R.astype(np.int64)
-        # On other devices reading the exact lengths would wait for all work under way.
-        contexts = step.context_lens_R.numpy() if self._is_cpu else step.bounds.context_lens_R
+        contexts = step.context_lens_R.numpy() if self._is_exact else step.bounds.context_lens_R
         self._context_lens_R = contexts[: len(self._query_lens_R)].astype(np.int64)
         self._batches: dict[tuple[object, ...], list[Batch]] = {}
 
     def batches(self, q_THD: Tensor, pages: Pages, scoring: Scoring) -> list[Batch]:
         """The batches of a layer; together they have each token of the step once."""
         heads, cache_dtype = q_THD.shape[1], pages.slots_P2KD.dtype
-        is_ragged = self._is_cpu and q_THD.dtype == cache_dtype == torch.float32
+        is_ragged = self._is_exact and q_THD.dtype == cache_dtype == torch.float32
         key = (heads, is_ragged, scoring.causal, scoring.window, scoring.is_plain)
         if key not in self._batches:
             self._batches[key] = list(self._make(pages, heads, is_ragged, scoring))
@@ -119,4 +123,5 @@ class StepPlan:
                 causal=scoring.causal,
                 window=scoring.window,
                 from_start=max_size is None,
+                is_exact=self._is_exact,
             )

@@ -7,6 +7,6 @@ OCTAVO_API = "1"
 
 
 @hookimpl
-def register_executors(executors: LazyRegistry[type[Executor]]) -> None:
+def register_executors(executors: LazyRegistry[Executor]) -> None:
     """Add ``local``."""
     executors.add("local", "octavo_plugins.executors.local.executor:LocalExecutor")
