@@ -102,6 +102,25 @@ def test_prompt_logprobs_are_the_same_on_both_devices(folder, prompts):
     torch.testing.assert_close(torch.tensor(values[0]), torch.tensor(values[1]), atol=1e-4, rtol=0)
 
 
+def test_the_host_never_waits_for_the_device_but_for_results(folder, prompts):
+    """Any implicit synchronisation raises; waiting for a finished step's event does not."""
+    mixed = [
+        GREEDY,
+        SamplingParams(max_tokens=48, seed=1, ignore_eos=True),
+        SamplingParams(max_tokens=48, seed=2, top_p=0.8, ignore_eos=True, logprobs=2),
+        SamplingParams(max_tokens=48, seed=3, top_k=5, min_p=0.05, frequency_penalty=0.3),
+    ]
+    params = [mixed[i % 4] for i in range(len(prompts))]
+    with LLM(str(folder), dtype="float32", device="cuda") as llm:
+        llm.generate(prompts, params, use_tqdm=False)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert [output.error for output in outputs] == [None] * len(prompts)
+
+
 def test_the_peak_stays_below_the_pool_and_workspace_formula(folder, prompts):
     torch.cuda.empty_cache()
     base = torch.cuda.memory_allocated()

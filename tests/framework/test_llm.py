@@ -20,7 +20,12 @@ from octavo.testing.random_model import make_random_model
 
 TEXTS = ["The capital of France", "A book begins", "She said", "def count(words):"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-SMALL: dict[str, Any] = {"num_blocks": 256, "max_num_seqs": 16, "max_num_batched_tokens": 64}
+SMALL: dict[str, Any] = {
+    "num_blocks": 256,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 64,
+    "num_threads": 1,
+}
 
 
 @pytest.fixture(scope="module")

@@ -191,6 +191,15 @@ def test_stop_ids_are_banned_until_the_least_length() -> None:
         assert Bench([row], VOCAB).sample(logits.clone()).tokens_R.item() == token
 
 
+def test_penalties_ignore_what_lies_past_a_sequence_in_its_slot() -> None:
+    short = Row(params(repetition_penalty=2.0, presence_penalty=1.0), (1,), (2,))
+    bench = Bench([short, Row(params(), (1,) * 9)], VOCAB)
+    bench.state.tokens_SL[0, 2:] = 7  # of the sequence that had the slot before
+    logits = torch.zeros(2, VOCAB)
+    logits[:, [7, 8]] = torch.tensor([1.0, 0.9])
+    assert bench.sample(logits).tokens_R.tolist() == [7, 7]
+
+
 @pytest.mark.parametrize(
     ("word", "prompt", "output", "banned"),
     [
@@ -202,6 +211,7 @@ def test_stop_ids_are_banned_until_the_least_length() -> None:
         ((1, 2, 3, 7), (9, 2), (2, 3), False),
         ((1, 2, 3, 7), (2,), (3,), False),
         ((7, 8), (7,), (7,), False),
+        ((2, 2, 7), (2,), (), False),
     ],
 )
 def test_a_bad_word_is_banned_where_its_last_token_would_complete_it(
@@ -214,7 +224,9 @@ def test_a_bad_word_is_banned_where_its_last_token_would_complete_it(
 
 
 def test_a_slot_forgets_bias_allowed_tokens_and_bad_words_when_detached() -> None:
-    first = params(logit_bias={5: 50.0, 6: 60.0}, allowed_token_ids=(5, 6), bad_word_ids=((6,),))
+    first = params(
+        logit_bias={5: 50.0, 6: 60.0}, allowed_token_ids=(5, 6), bad_word_ids=((6,), (8,))
+    )
     second = params(logit_bias={8: 1.0}, bad_word_ids=((9,),))
     bench = Bench([Row(first)], VOCAB)
     assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 5

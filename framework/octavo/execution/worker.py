@@ -39,7 +39,7 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(f"device={name!r} is not a torch device; try 'cpu' or 'cuda'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={name!r}: torch {torch.__version__} finds no CUDA device")
-    return device
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 class Worker:

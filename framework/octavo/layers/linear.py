@@ -99,6 +99,11 @@ def _source(
     )
 
 
+def _beside(name: str, sibling: str) -> str:
+    parent, dot, _ = name.rpartition(".")
+    return parent + dot + sibling
+
+
 class ColumnParallelLinear(Linear):
     """Each rank computes an equal part of the outputs; several checkpoint linears may be fused.
 
@@ -115,9 +120,8 @@ class ColumnParallelLinear(Linear):
         bias: bool,
         spec: ModelSpec,
     ) -> None:
-        parent = name.rpartition(".")[0]
         parts = {
-            f"{parent}.{child}": Shard.of_rank(size, spec, f"outputs of {child} in {name}")
+            _beside(name, child): Shard.of_rank(size, spec, f"outputs of {child} in {name}")
             for child, size in outputs.items()
         }
         super().__init__(name, Shard.whole(in_features), parts, bias=bias, spec=spec)
@@ -138,11 +142,10 @@ class QKVLinear(Linear):
         spec: ModelSpec,
         names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj"),
     ) -> None:
-        parent = name.rpartition(".")[0]
         q = Shard.of_rank(heads, spec, f"attention heads of {name}")
         kv = Shard.of_kv_heads(kv_heads, spec, f"key/value heads of {name}")
         parts = {
-            f"{parent}.{child}": shard.scaled(head_dim)
+            _beside(name, child): shard.scaled(head_dim)
             for child, shard in zip(names, (q, kv, kv), strict=True)
         }
         super().__init__(name, Shard.whole(in_features), parts, bias=bias, spec=spec)

@@ -59,7 +59,7 @@ def _can_pack(weight_OI: Tensor) -> bool:
     """Whether oneDNN has a fast product for this weight: x86 only, where it was measured."""
     if weight_OI.device.type != "cpu" or weight_OI.is_mkldnn:
         return False
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not torch.backends.mkldnn.is_available():
         return False
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         return False

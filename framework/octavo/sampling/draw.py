@@ -70,8 +70,7 @@ def _nucleus(gaps_GC: Tensor, top_p_G1: Tensor) -> Tensor:
         digits_GC.copy_(bits_GC).bitwise_right_shift_(shift).bitwise_and_((1 << num_bits) - 1)
         upto_GD = weights_GC.new_zeros(len(weights_GC), 1 << num_bits)
         upto_GD = upto_GD.scatter_add_(1, digits_GC, weights_GC).cumsum(dim=1)
-        # Clamped for the sake of NaN logits, whose sums mean nothing but must not break a step.
-        digit_G1 = (upto_GD < missing_G1).sum(dim=1, keepdim=True).clamp_max_((1 << num_bits) - 1)
+        digit_G1 = (upto_GD < missing_G1).sum(dim=1, keepdim=True)
         below_G1 = upto_GD.gather(1, (digit_G1 - 1).clamp_min_(0))
         missing_G1 -= below_G1.masked_fill_(digit_G1 == 0, 0)
         cut_G1 += digit_G1 << shift

@@ -79,7 +79,7 @@ class Rows:
         self.top_k_S[slot] = max(sampling.top_k, 0)
         self.stop_ids_SK[slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
-        self.reported_S[slot] = sequence.reported
+        self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
         self.num_registered_S[slot] = 0
 

@@ -48,9 +48,8 @@ class RaggedBatch:
         keys_TC = ends_T1 - lens_T.unsqueeze(1) + torch.arange(num_keys)
         self._distances_TC = keys_TC - queries_T1
         table_TB = step.block_table_RB.index_select(0, rows_T)
-        slots_TC = slots_at(
-            table_TB, torch.minimum(keys_TC, ends_T1 - 1), step.block_tokens, pages.block_stride
-        )
+        # Rows that see less than the longest see all from 0 on, so no key is past the table.
+        slots_TC = slots_at(table_TB, keys_TC, step.block_tokens, pages.block_stride)
         # One more column than positions takes the sinks; without them it stays at -inf.
         self._scores_THC = torch.full((num_tokens, heads, num_keys + 1), -torch.inf)
         is_live_T1C = F.pad(keys_TC < ends_T1, (0, 1)).unsqueeze(1)
