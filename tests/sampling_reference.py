@@ -18,6 +18,8 @@ from octavo.sampling.state import SampleBatch, SamplingState, TokenMask
 
 NUM_STOP_IDS = 8
 
+Logits = Sequence[float] | NDArray[np.float32]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -110,7 +112,7 @@ def make_state(rows: Sequence[Row], device: str = "cpu") -> SamplingState:
     )
 
 
-def edited_scores(logits: Sequence[float], row: Row) -> list[float]:
+def edited_scores(logits: Logits, row: Row) -> list[float]:
     """Logits after everything that a greedy row sees too."""
     sampling = row.sampling
     scores = [float(logit) for logit in logits]
@@ -136,7 +138,7 @@ def edited_scores(logits: Sequence[float], row: Row) -> list[float]:
     return scores
 
 
-def distribution(logits: Sequence[float], row: Row) -> NDArray[np.float64]:
+def distribution(logits: Logits, row: Row) -> NDArray[np.float64]:
     """What a random row's token is drawn from."""
     sampling = row.sampling
     scores = [score / sampling.temperature for score in edited_scores(logits, row)]
@@ -180,7 +182,7 @@ def hashed_log_exponential(seed: int, position: int, token: int) -> float:
     return math.log(-math.log1p(-unit))
 
 
-def expected_token(logits: Sequence[float], row: Row) -> int:
+def expected_token(logits: Logits, row: Row) -> int:
     """The token that the sampler must choose."""
     if row.sampling.temperature < 1e-5:
         scores = edited_scores(logits, row)

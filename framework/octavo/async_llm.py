@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import uuid
 import weakref
@@ -31,7 +32,9 @@ class AsyncLLM:
     False. Making one blocks until the model is loaded.
     """
 
-    def __init__(self, model: str, *, engine_process: bool = True, **options: Any) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str], *, engine_process: bool = True, **options: Any
+    ) -> None:
         self._front = start_frontend(
             {"model": model, **options}, engine_process=engine_process, caller="AsyncLLM"
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,17 +26,20 @@ POLL_SECONDS: Final = 1.0
 
 
 class LLM:
-    """A model and its engine, for one thread.
+    """A model and its engine. Calls of several threads wait for one another.
 
     Options are the fields of ``octavo.config``'s dataclasses by name, and ``plugins`` and
     ``disable_plugins``. ``engine_process=True`` runs the engine in a process of its own.
     """
 
-    def __init__(self, model: str, *, engine_process: bool = False, **options: Any) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str], *, engine_process: bool = False, **options: Any
+    ) -> None:
         self._front = start_frontend(
             {"model": model, **options}, engine_process=engine_process, caller="LLM"
         )
         self._request_ids = itertools.count()
+        self._lock = threading.Lock()
         self._closed = False
 
     def generate(
@@ -177,7 +182,8 @@ class LLM:
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes that no request holds; returns whether all are forgotten."""
         self._check_open()
-        return bool(self._front.client.call("reset_prefix_cache"))
+        with self._lock:
+            return bool(self._front.client.call("reset_prefix_cache"))
 
     def close(self) -> None:
         """End the engine and free its memory; calling it again does nothing."""
@@ -219,6 +225,7 @@ class LLM:
         ended: dict[str, RequestOutput] = {}
         ids = [entry.request.request_id for entry in requests]
         with (
+            self._lock,
             ProgressBar(len(requests), shown=use_tqdm) as bar,
             InterruptsBetweenSteps() as interrupts,
         ):

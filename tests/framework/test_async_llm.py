@@ -47,14 +47,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["process", "in process"])
 def llm(folder: Path, request: pytest.FixtureRequest) -> Iterator[AsyncLLM]:
-    llm = AsyncLLM(str(folder), engine_process=request.param == "process", **SMALL)
+    llm = AsyncLLM(folder, engine_process=request.param == "process", **SMALL)
     yield llm
     llm.close()
 
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[RequestOutput]:
-    with LLM(str(folder), **SMALL) as llm:
+    with LLM(folder, **SMALL) as llm:
         return llm.generate(TEXTS, greedy(), use_tqdm=False)
 
 
@@ -179,7 +179,7 @@ def test_one_llm_serves_one_event_loop_after_another(llm: AsyncLLM) -> None:
 
 async def test_a_refused_request_raises_and_the_others_go_on(folder: Path) -> None:
     options = {**SMALL, "max_num_seqs": 1}
-    async with AsyncLLM(str(folder), engine_process=False, max_queued_requests=1, **options) as llm:
+    async with AsyncLLM(folder, engine_process=False, max_queued_requests=1, **options) as llm:
         results = await asyncio.gather(
             *(collect(llm, text, greedy()) for text in TEXTS), return_exceptions=True
         )
@@ -189,7 +189,7 @@ async def test_a_refused_request_raises_and_the_others_go_on(folder: Path) -> No
 
 
 async def test_a_killed_engine_fails_every_request_within_a_second(folder: Path) -> None:
-    async with AsyncLLM(str(folder), **SMALL) as llm:
+    async with AsyncLLM(folder, **SMALL) as llm:
         client = llm._front.client
         assert isinstance(client, ProcessClient)
         tasks = [asyncio.create_task(collect(llm, "a", ENDLESS)) for _ in range(20)]
@@ -205,7 +205,7 @@ async def test_a_killed_engine_fails_every_request_within_a_second(folder: Path)
 
 
 async def test_close_ends_what_waits(folder: Path) -> None:
-    llm = AsyncLLM(str(folder), engine_process=False, **SMALL)
+    llm = AsyncLLM(folder, engine_process=False, **SMALL)
     waiting = asyncio.create_task(collect(llm, "a", ENDLESS))
     await asyncio.sleep(0.05)
     await asyncio.to_thread(llm.close)

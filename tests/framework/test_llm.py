@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    with LLM(str(folder), **SMALL) as llm:
+    with LLM(folder, **SMALL) as llm:
         yield llm
 
 
@@ -102,6 +103,12 @@ def test_a_stop_string_ends_the_request_in_the_engine_too(llm: LLM) -> None:
     assert live(llm) == 0
 
 
+def test_calls_of_several_threads_do_not_mix(llm: LLM) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        results = pool.map(lambda text: llm.generate(text, GREEDY, use_tqdm=False), TEXTS)
+        assert [output.prompt for (output,) in results] == TEXTS
+
+
 def test_no_prompt_is_queued_when_one_is_bad(llm: LLM) -> None:
     for bad, cause in [
         ({"prompt_token_ids": [5, 100_000]}, "100000, outside the vocabulary"),
@@ -162,7 +169,7 @@ def test_beam_search_finds_what_transformers_finds(llm: LLM, folder: Path, width
 
 
 def test_beams_end_at_the_context_length(folder: Path) -> None:
-    with LLM(str(folder), max_model_len=32, **SMALL) as llm:
+    with LLM(folder, max_model_len=32, **SMALL) as llm:
         (output,) = llm.beam_search(
             [[5] * 28], BeamSearchParams(beam_width=2, max_tokens=50, ignore_eos=True)
         )
@@ -183,7 +190,7 @@ def test_ctrl_c_ends_what_was_queued_and_the_llm_goes_on(llm: LLM) -> None:
 
 
 def test_a_request_that_fails_leaves_the_others_alone(folder: Path) -> None:
-    with LLM(str(folder), max_queued_requests=2, **SMALL) as llm:
+    with LLM(folder, max_queued_requests=2, **SMALL) as llm:
         outputs = llm.generate(TEXTS, GREEDY, use_tqdm=False)
     reasons = [output.outputs[0].finish_reason for output in outputs]
     assert reasons == ["length", "length", "error", "error"]
@@ -194,10 +201,10 @@ def test_a_request_that_fails_leaves_the_others_alone(folder: Path) -> None:
 def test_defaults_come_from_generation_config(tmp_path: Path) -> None:
     folder = make_random_model(tmp_path, vocab_size=320)
     (folder / "generation_config.json").write_text('{"temperature": 0.25, "top_k": 9}')
-    with LLM(str(folder), **SMALL) as llm:
+    with LLM(folder, **SMALL) as llm:
         params = llm.get_default_sampling_params()
         assert (params.temperature, params.top_k) == (0.25, 9)
-    with LLM(str(folder), generation_config="none", **SMALL) as llm:
+    with LLM(folder, generation_config="none", **SMALL) as llm:
         assert llm.get_default_sampling_params() == SamplingParams()
 
 
@@ -225,7 +232,7 @@ def test_the_progress_bar_shows_requests_and_tokens_per_second(
 
 
 def test_without_a_tokenizer_ids_go_in_and_out(folder: Path) -> None:
-    with LLM(str(folder), skip_tokenizer_init=True, **SMALL) as llm:
+    with LLM(folder, skip_tokenizer_init=True, **SMALL) as llm:
         (output,) = llm.generate([5, 6, 7], GREEDY, use_tqdm=False)
         assert len(output.outputs[0].token_ids) == 12
         with pytest.raises(PromptError, match="skip_tokenizer_init"):
@@ -244,13 +251,13 @@ def test_what_the_model_cannot_do_is_refused_by_name(llm: LLM) -> None:
 
 def test_bad_options_are_refused_before_anything_is_loaded(folder: Path) -> None:
     with pytest.raises(TypeError, match="close: max_num_seqs"):
-        LLM(str(folder), max_num_seq=3)
+        LLM(folder, max_num_seq=3)
     with pytest.raises(ConfigError, match="enable_lora=True is not available"):
-        LLM(str(folder), enable_lora=True)
+        LLM(folder, enable_lora=True)
 
 
 def test_after_close_every_call_is_an_error(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), LLM(str(folder), **SMALL) as llm:
+    with caplog.at_level(logging.WARNING), LLM(folder, **SMALL) as llm:
         pass
     llm.close()
     chat = [{"role": "user", "content": "x"}]

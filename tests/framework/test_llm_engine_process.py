@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    with LLM(str(folder), engine_process=True, **SMALL) as llm:
+    with LLM(folder, engine_process=True, **SMALL) as llm:
         yield llm
 
 
@@ -53,7 +53,7 @@ def test_the_tokens_are_those_of_an_engine_in_this_process(llm: LLM, folder: Pat
     texts = ["The capital of France", "A book begins"]
     params = SamplingParams(temperature=0.8, seed=3, n=2, max_tokens=10, logprobs=2)
     there = llm.generate(texts, params, use_tqdm=False)
-    with LLM(str(folder), **SMALL) as here_llm:
+    with LLM(folder, **SMALL) as here_llm:
         here = here_llm.generate(texts, params, use_tqdm=False)
     for a, b in zip(there, here, strict=True):
         assert [c.token_ids for c in a.outputs] == [c.token_ids for c in b.outputs]
@@ -75,7 +75,7 @@ def test_ctrl_c_leaves_the_engine_idle_and_alive(llm: LLM) -> None:
 
 
 def test_a_killed_engine_ends_generate_within_a_second(folder: Path) -> None:
-    with LLM(str(folder), engine_process=True, **SMALL) as llm:
+    with LLM(folder, engine_process=True, **SMALL) as llm:
         client = llm._front.client
         assert isinstance(client, ProcessClient)
         killed: list[float] = []
@@ -96,7 +96,7 @@ def test_a_model_that_cannot_be_loaded_is_a_model_error_here(tmp_path: Path) -> 
     folder = make_random_model(tmp_path, vocab_size=320)
     (folder / "model.safetensors").write_bytes(b"\x00" * 16)
     with pytest.raises(ModelError, match=r"model\.safetensors"):
-        LLM(str(folder), engine_process=True, **SMALL)
+        LLM(folder, engine_process=True, **SMALL)
 
 
 def test_plugins_that_differ_are_refused_by_name(folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_plugin_by_import_path_is_loaded_there_too(
     folder = make_random_model(
         tmp_path / "model", architecture="RenamedForCausalLM", vocab_size=320
     )
-    with LLM(str(folder), engine_process=True, plugins=["renamed_llama"], **SMALL) as llm:
+    with LLM(folder, engine_process=True, plugins=["renamed_llama"], **SMALL) as llm:
         assert len(llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].token_ids) == 12
 
 
@@ -124,7 +124,7 @@ def test_a_plugin_object_works_in_this_process_only(folder: Path) -> None:
     class Plugin:
         OCTAVO_API = "1"
 
-    with LLM(str(folder), plugins=[Plugin()], **SMALL) as llm:
+    with LLM(folder, plugins=[Plugin()], **SMALL) as llm:
         llm.generate("a", GREEDY, use_tqdm=False)
     with pytest.raises(PluginError, match="import path"):
-        LLM(str(folder), plugins=[Plugin()], engine_process=True, **SMALL)
+        LLM(folder, plugins=[Plugin()], engine_process=True, **SMALL)

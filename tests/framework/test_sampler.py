@@ -296,7 +296,6 @@ def test_a_row_of_broken_logits_leaves_the_others_alone(broken: float) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_draws_the_same_tokens_and_never_waits_for_the_device() -> None:
     rng = random.Random(13)
     rows = [any_row(rng) for _ in range(200)]

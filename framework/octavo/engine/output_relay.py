@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from contextlib import suppress
 from typing import IO, Final
 
 MAX_LINE_CHARS: Final = 300
@@ -28,5 +29,7 @@ class OutputRelay:
     def _run(self) -> None:
         with self._text:
             for line in self._text:
-                sys.stderr.write(line)
                 self._last = line.strip() or self._last
+                # Whatever became of our stderr: a pipe that nobody empties would stop the child.
+                with suppress(AttributeError, OSError, ValueError):
+                    sys.stderr.write(line)

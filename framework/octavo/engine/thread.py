@@ -82,7 +82,8 @@ class EngineThread:
         """End the engine; streams that still wait fail. Calling it again does nothing."""
         self._closing = True
         self._client.wake()
-        self._thread.join(CLOSE_SECONDS)
+        if threading.current_thread() is not self._thread:  # where a garbage collection may run
+            self._thread.join(CLOSE_SECONDS)
 
     def _check_open(self) -> None:
         if self._end is not None:
