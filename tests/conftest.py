@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from textwrap import dedent
 import pytest
 
 from octavo_registry import discovery
+
+# Small tensors: a second thread costs more than it gives, the more so on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

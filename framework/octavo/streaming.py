@@ -22,16 +22,18 @@ class Stream:
 
     async def next(self) -> RequestOutput:
         """Wait for what has come since the last call."""
-        await self._news.wait()
-        self._news.clear()
-        with self.mailbox.lock:
-            output, self._waiting = self._waiting, None
-        if output is None:
-            assert self._failure is not None  # news is an output or a failure
-            raise self._failure
-        if self._failure is not None:
-            self._news.set()
-        return output
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            with self.mailbox.lock:
+                output, self._waiting = self._waiting, None
+            if output is not None:
+                if self._failure is not None:
+                    self._news.set()
+                return output
+            if self._failure is not None:
+                raise self._failure
+            # A ring whose output was merged into one that has been read already.
 
     def put(self, arrival: RequestOutput | OctavoError) -> None:
         """Take an output, or the failure that follows the last; only under the mailbox's lock."""

@@ -33,6 +33,9 @@ class ModelCapabilities:
     """Target ("transformers:LlamaForCausalLM", or a ``reference(config) -> torch.nn.Module`` of the
     plugin's own, "pkg.module:reference") that the conformance kit compares with. None: the kit
     claims self-consistency only."""
+    conformance: str | None = None
+    """Target of a dict of ``octavo.testing.variants.Variant`` by name: the configurations that the
+    conformance kit tries. None: its own tiny one."""
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -124,6 +125,33 @@ async def test_cancelling_a_task_frees_its_request(llm: AsyncLLM) -> None:
         isinstance(result, asyncio.CancelledError)
         for result in await asyncio.gather(*tasks, return_exceptions=True)
     )
+    assert await idle(llm)
+
+
+async def test_a_storm_of_read_left_and_cancelled_requests_leaves_nothing(llm: AsyncLLM) -> None:
+    choices = random.Random(0)
+
+    async def read(i: int) -> None:
+        kind = choices.choice(("cumulative", "delta", "final"))
+        limits = {"max_tokens": choices.randint(1, 20), "n": choices.randint(1, 3)}
+        params = SamplingParams(**limits, seed=i, ignore_eos=True, output_kind=kind)
+        counts = dict.fromkeys(range(params.n), 0)
+        leaves = choices.random() < 0.2
+        async for output in llm.generate("A book " * choices.randint(1, 8), params):
+            if leaves:
+                return
+            for completion in output.outputs:
+                before = counts[completion.index] if kind == "delta" else 0
+                counts[completion.index] = before + len(completion.token_ids)
+            await asyncio.sleep(choices.choice((0, 0, 0.01)))
+        assert set(counts.values()) == {params.max_tokens}
+
+    tasks = [asyncio.create_task(read(i)) for i in range(80)]
+    for task in choices.sample(tasks, 10):
+        await asyncio.sleep(0.01)
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
     assert await idle(llm)
 
 

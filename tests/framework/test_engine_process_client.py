@@ -294,10 +294,11 @@ PARENT = """
 """
 
 
-def run_parent() -> subprocess.Popen[str]:
+def run_parent(tmp_path: Path) -> subprocess.Popen[str]:
     script = textwrap.dedent(PARENT).format(stub=str(STUB))
     return subprocess.Popen(
         [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -305,17 +306,20 @@ def run_parent() -> subprocess.Popen[str]:
     )
 
 
-def test_the_engine_ends_when_its_parent_is_killed() -> None:
-    parent = run_parent()
+def test_the_engine_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    parent = run_parent(tmp_path)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     parent.kill()
     parent.communicate()
     assert gone_within(pid, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_in_the_terminal_leaves_no_process_and_no_traceback_of_the_engine() -> None:
-    parent = run_parent()
+def test_ctrl_c_in_the_terminal_leaves_no_process_and_no_traceback_of_the_engine(
+    tmp_path: Path,
+) -> None:
+    parent = run_parent(tmp_path)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     os.killpg(parent.pid, signal.SIGINT)

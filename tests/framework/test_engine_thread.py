@@ -230,6 +230,33 @@ def test_an_idle_thread_sleeps(start: StartThread) -> None:
     assert threading.active_count() >= 2
 
 
+async def test_a_ring_for_an_output_that_was_read_already_is_no_news() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    stream = Stream(mailbox, delta=False)
+    first, second, third = (
+        RequestOutput(str(i), None, [1], [], False, RequestMetrics(0.0)) for i in range(3)
+    )
+    mailbox.post([(stream, first)])
+    await asyncio.sleep(0)  # the first ring
+    mailbox.post([(stream, second)])
+    assert await stream.next() is second
+    reader = asyncio.create_task(stream.next())
+    await asyncio.sleep(0.01)  # the second ring
+    assert not reader.done()
+    mailbox.post([(stream, third)])
+    assert await reader is third
+
+
+async def test_a_failure_comes_after_the_last_output() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    stream = Stream(mailbox, delta=False)
+    last = RequestOutput("r", None, [1], [], False, RequestMetrics(0.0))
+    mailbox.post([(stream, last), (stream, EngineDeadError("gone"))])
+    assert await stream.next() is last
+    with pytest.raises(EngineDeadError, match="gone"):
+        await stream.next()
+
+
 def test_merged_deltas_keep_indices_apart() -> None:
     def delta(*outputs: CompletionOutput, finished: bool = False) -> RequestOutput:
         return RequestOutput("r", None, [1], list(outputs), finished, RequestMetrics(0.0))

@@ -152,7 +152,7 @@ class World:
             assert got == self.expected[sequence][: len(got)] or sequence in self.poisoned
 
     def drain(self) -> None:
-        for _ in range(100_000):
+        for _ in range(2_000):
             if not self.scheduler.has_work:
                 break
             self.step()

@@ -311,3 +311,9 @@ def test_a_window_without_causality_is_refused() -> None:
     history.use(window=4, causal=False)
     with pytest.raises(PluginError, match="window=4"):
         history.run([(0, 3)])
+
+
+def test_looking_further_back_than_the_cache_keeps_is_refused() -> None:
+    history = History(2, 1, window=4)
+    with pytest.raises(PluginError, match="window=None, but the layer's cache keeps 4 tokens"):
+        history.run([(0, 3)])

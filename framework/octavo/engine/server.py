@@ -9,6 +9,8 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -27,6 +29,7 @@ from octavo.engine.messages import (
     StartEngine,
     UtilityResult,
 )
+from octavo.errors import OctavoError
 from octavo_registry.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -46,7 +49,7 @@ def load_core(config: EngineConfig, manifest: Manifest) -> Engine:
 
 def serve(address: str, load: CoreFactory = load_core) -> int:
     """Run an engine for the client at ``address``; returns the process's exit status."""
-    _end_with_parent()
+    _end_with_parent(address)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, LINGER_MILLISECONDS)
         socket.set_hwm(0)
@@ -57,7 +60,8 @@ def serve(address: str, load: CoreFactory = load_core) -> int:
             logging.getLogger().setLevel(start.log_level)
             core = load(start.config, start.manifest)
         except Exception as error:
-            log.debug("start-up failed", exc_info=True)
+            if not isinstance(error, OctavoError):
+                log.exception("the engine cannot start")
             link.send(EngineFailed(cause_of(error), type(error).__name__))
             return 1
         try:
@@ -116,15 +120,20 @@ def _apply(message: ClientMessage, core: Engine, link: _Link) -> None:
                 link.send(UtilityResult(call_id, error=cause_of(error)))
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(address: str) -> None:
     """End this process when standard input ends, which the parent holds open as long as it lives.
 
-    At once and without clean-up: nobody is left to serve, and a step may be stuck in a kernel.
+    At once and without clean-up, save for the socket that the parent made: nobody is left to
+    serve, and a step may be stuck in a kernel.
     """
 
     def watch() -> None:
         while os.read(0, 4096):  # not sys.stdin: its lock would be held at the interpreter's exit
             pass
+        path = Path(address.removeprefix("ipc://"))
+        with suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
         os._exit(1)
 
     threading.Thread(target=watch, name="parent watch", daemon=True).start()

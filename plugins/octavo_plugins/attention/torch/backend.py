@@ -48,7 +48,7 @@ class TorchAttention:
 
     def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
         """Wait with all but the host's arithmetic until the first layer tells its head count."""
-        return StepPlan(step)
+        return StepPlan(step, spec)
 
     def attend(
         self,

@@ -79,9 +79,7 @@ class PaddedBatch:
         if not live_NQ.all():
             firsts_N = np.cumsum(sizes_N) - sizes_N
             clamped_NQ = np.minimum(query_index_Q, sizes_N[:, None] - 1)
-            self._padded_from = torch.from_numpy((firsts_N[:, None] + clamped_NQ).ravel()).to(
-                device
-            )
+            self._padded_from = to_device((firsts_N[:, None] + clamped_NQ).ravel(), device)
             self._live_in_padded = to_device(np.flatnonzero(live_NQ), device)
 
     def attend(self, q_THD: Tensor, pages: Pages, scoring: Scoring) -> Tensor:

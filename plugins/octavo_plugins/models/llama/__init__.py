@@ -23,5 +23,6 @@ def register_models(models: LazyRegistry[Model]) -> None:
             tensor_parallel=True,
             pipeline_parallel=True,
             reference="transformers:LlamaForCausalLM",
+            conformance="octavo_plugins.models.llama.conformance:VARIANTS",
         ),
     )

@@ -90,7 +90,7 @@ class Decoder(nn.Module):
         self.rotary = RotaryEmbedding(head_dim_of(config), spec=spec)
         self.layers = nn.ModuleDict({str(i): DecoderLayer(spec, i) for i in stage.layers})
         if stage.is_last:
-            self.norm = RMSNorm("model.norm", hidden_size, config["rms_norm_eps"], spec=spec)
+            self.norm = RMSNorm("model.norm", hidden_size, norm_eps_of(config), spec=spec)
 
 
 class DecoderLayer(nn.Module):
@@ -99,7 +99,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, spec: ModelSpec, index: int) -> None:
         super().__init__()
         config, name = spec.config, f"model.layers.{index}"
-        hidden_size, eps = config["hidden_size"], config["rms_norm_eps"]
+        hidden_size, eps = config["hidden_size"], norm_eps_of(config)
         self.input_layernorm = RMSNorm(f"{name}.input_layernorm", hidden_size, eps, spec=spec)
         self.self_attn = SelfAttention(f"{name}.self_attn", spec, window_of(config, index))
         self.post_attention_layernorm = RMSNorm(
@@ -156,6 +156,11 @@ class SelfAttention(nn.Module):
         rotary_(qkv_THD[:, : -self.qkv_proj.kv_heads], cos_TF, sin_TF)  # queries and keys at once
         out_TD: Tensor = self.o_proj(self.attention(q_THD, k_TKD, v_TKD, step).flatten(1))
         return out_TD
+
+
+def norm_eps_of(config: Mapping[str, Any]) -> float:
+    """Given, or what transformers takes."""
+    return float(config.get("rms_norm_eps", 1e-6))
 
 
 def head_dim_of(config: Mapping[str, Any]) -> int:

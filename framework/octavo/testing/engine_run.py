@@ -1,0 +1,160 @@
+"""Requests through the real engine, with the distribution that each token was drawn from.
+
+Axis suffixes: T tokens of a prompt, N tokens of a continuation, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.config import EngineConfig
+from octavo.engine.core import EngineCore
+from octavo.engine.messages import (
+    EngineRequest,
+    SequenceLogprobs,
+    StepOutputs,
+    TokenSampling,
+)
+from octavo.errors import EngineDeadError, RequestFailedError
+from octavo_registry import PluginHost
+
+Tokens = tuple[int, ...]
+Logprobs = NDArray[np.float32]
+
+MAX_IDLE_STEPS = 10_000
+"""Steps in a row that bring no token: an engine that needs more is stuck."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """What one sequence of a request drew."""
+
+    prompt: Tokens
+    tokens: Tokens
+    logprobs_NV: Logprobs
+    num_cached_tokens: int
+    """Of the prompt, from the prefix cache; told for a prompt's first continuation only."""
+
+
+@dataclass(slots=True)
+class _Received:
+    """Of one sequence, so far."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[SequenceLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[SequenceLogprobs] = field(default_factory=list)
+    num_cached_tokens: int = 0
+
+
+class EngineRun:
+    """One engine, used as a context manager; it may run several batches, one after the other."""
+
+    def __init__(self, config: EngineConfig, host: PluginHost) -> None:
+        self._core = EngineCore(config, host)
+        self._ids = itertools.count()
+        self.num_blocks = self._core.ready.num_blocks
+        self.vocab_size = self._core.ready.vocab_size
+
+    def __enter__(self) -> EngineRun:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._core.close()
+
+    def count(self, name: str) -> int:
+        """One of the engine's counters, by its name in ``EngineCore.stats``."""
+        return self._core.stats()[name]
+
+    def generate(
+        self,
+        prompts: Sequence[Tokens],
+        *,
+        max_tokens: int,
+        n: int = 1,
+        temperature: float = 0.0,
+        seed: int = 0,
+        arrivals: Iterable[int] | None = None,
+    ) -> list[Continuation]:
+        """Continue each prompt ``n`` times; the continuations of a prompt stand together.
+
+        ``arrivals`` are the numbers of requests that join before each step; None: all at once.
+        """
+        sampling = TokenSampling(
+            temperature=temperature, seed=seed, max_tokens=max_tokens, logprobs=self.vocab_size
+        )
+        requests = [self._request(prompt, sampling, n) for prompt in prompts]
+        received = self._run(requests, arrivals or itertools.repeat(len(requests)))
+        return [
+            Continuation(
+                prompt=tuple(request.prompt_token_ids),
+                tokens=tuple(received[sequence].tokens),
+                logprobs_NV=self._dense(received[sequence].logprobs),
+                num_cached_tokens=received[sequence].num_cached_tokens,
+            )
+            for request in requests
+            for sequence in request.sequences
+        ]
+
+    def score(self, sequences: Sequence[Tokens]) -> list[Logprobs]:
+        """What follows each token but the last, computed as prompts: [T - 1, V] each."""
+        sampling = TokenSampling(
+            temperature=0.0, seed=0, max_tokens=1, prompt_logprobs=self.vocab_size
+        )
+        requests = [self._request(tokens, sampling, 1) for tokens in sequences]
+        received = self._run(requests, itertools.repeat(len(requests)))
+        return [self._dense(received[r.sequences[0]].prompt_logprobs) for r in requests]
+
+    def _request(self, prompt: Tokens, sampling: TokenSampling, n: int) -> EngineRequest:
+        ids = tuple(itertools.islice(self._ids, n))
+        return EngineRequest(
+            request_id=str(ids[0]), sequences=ids, prompt_token_ids=list(prompt), sampling=sampling
+        )
+
+    def _run(
+        self, requests: Sequence[EngineRequest], arrivals: Iterable[int]
+    ) -> dict[int, _Received]:
+        """Step until all have ended; one that failed raises."""
+        received = {sequence: _Received() for r in requests for sequence in r.sequences}
+        waiting, joining = deque(requests), iter(arrivals)
+        num_idle = 0
+        while waiting or self._core.has_work:
+            count = min(next(joining), len(waiting)) if waiting else 0
+            self._core.add([waiting.popleft() for _ in range(count)])
+            outputs = self._core.step()
+            _take(outputs, received)
+            num_idle = 0 if outputs.tokens else num_idle + 1
+            if num_idle > MAX_IDLE_STEPS:
+                raise EngineDeadError(f"the engine drew no token in {MAX_IDLE_STEPS} steps")
+        return received
+
+    def _dense(self, entries: Sequence[SequenceLogprobs]) -> Logprobs:
+        """By token id; the engine gives them in order of likelihood."""
+        dense_NV = np.full((len(entries), self.vocab_size), np.nan, np.float32)
+        for row_V, entry in zip(dense_NV, entries, strict=True):
+            row_V[entry.token_ids] = entry.logprobs
+        return dense_NV
+
+
+def _take(outputs: StepOutputs, received: dict[int, _Received]) -> None:
+    for end in outputs.ends:
+        if end.reason == "error":
+            raise RequestFailedError(f"a request failed in the engine: {end.error}")
+    for report in outputs.prompts:
+        received[report.sequence].num_cached_tokens = report.num_cached_tokens
+        received[report.sequence].prompt_logprobs += report.logprobs or []
+    for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
+        received[sequence].tokens.append(token)
+        if sequence in outputs.logprobs:
+            received[sequence].logprobs.append(outputs.logprobs[sequence])

@@ -1,0 +1,177 @@
+"""Mechanisms that the kit switches off, to see that its comparison notices.
+
+Each fault goes in at a seam of the contract: around the attention backend, around the executor, or
+as an override of config.json. The engine and the model know nothing of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from octavo.config import open_model
+from octavo.testing.modes import Mode, Trial, engine_config, forked, in_a_batch
+from octavo.weights.load import load_model
+from octavo_registry import (
+    AttentionBackend,
+    AttentionStep,
+    CacheSpec,
+    LazyRegistry,
+    PluginHost,
+)
+from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
+
+T = TypeVar("T")
+
+SHIFTED_POSITION: Final = 5
+NO_BLOCK: Final = 0
+"""Block 0 belongs to no sequence."""
+
+
+class _Attention:
+    """A backend that passes everything on to another."""
+
+    def __init__(self, inner: AttentionBackend) -> None:
+        self._inner = inner
+
+    def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
+        return self._inner.supports(self._told(spec), device)
+
+    def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
+        return self._inner.page_bytes(self._told(spec), block_tokens)
+
+    def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Any:
+        return self._inner.views(pages, self._told(spec), block_tokens)
+
+    def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
+        return self._inner.plan(step, self._told(spec))
+
+    def attend(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self._inner.attend(*args, **kwargs)
+
+    def _told(self, spec: CacheSpec) -> CacheSpec:
+        """What the other backend is told of a layer's cache."""
+        return spec
+
+
+class IgnoredWindow(_Attention):
+    """Every query sees every earlier position."""
+
+    def attend(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Attend without the window."""
+        return self._inner.attend(*args, **{**kwargs, "window": None})
+
+    def _told(self, spec: CacheSpec) -> CacheSpec:
+        return spec if spec.window is None else replace(spec, kind="full", window=None)
+
+
+class StaleBlock(_Attention):
+    """The first row's last table entry names a block that is not the row's."""
+
+    def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
+        """Change the table; keys and values still go to the right place."""
+        last_1 = (step.context_lens_R[:1].long() - 1) // step.block_tokens
+        step.block_table_RB[0].index_fill_(0, last_1, NO_BLOCK)
+        return super().plan(step, spec)
+
+
+class WrongSlot(_Attention):
+    """One token of each sequence is stored in its neighbour's place."""
+
+    def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
+        """Move that token's slot by one within its block."""
+        step.slots_T = step.slots_T ^ (step.positions_T == SHIFTED_POSITION).long()
+        return super().plan(step, spec)
+
+
+class SkippedCopies:
+    """An executor that drops the block copies of a step: those that make forks independent."""
+
+    def __init__(self, inner: Executor) -> None:
+        self._inner = inner
+
+    def start(self) -> ExecutorFacts:
+        """Start the executor within."""
+        return self._inner.start()
+
+    def submit(self, plan: Any) -> PendingStep:
+        """Launch the step without its copies."""
+        plan.moves.copy.clear()
+        return self._inner.submit(plan)
+
+    def close(self) -> None:
+        """Close the executor within."""
+        self._inner.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One mechanism switched off, and the mode in which that must show."""
+
+    attention: Callable[[AttentionBackend], AttentionBackend] | None = None
+    executor: Callable[[Executor], Executor] | None = None
+    hf_overrides: Mapping[str, Any] = field(default_factory=dict)
+    mode: Mode = in_a_batch
+
+    def install(self, host: PluginHost) -> PluginHost:
+        """Return a host that is like this one, but for what the fault goes around."""
+        faulty = copy.copy(host)
+        if self.attention is not None:
+            faulty.attention_backends = _Wrapping(host.attention_backends, self.attention)
+        if self.executor is not None:
+            faulty.executors = _Wrapping(host.executors, self.executor)
+        return faulty
+
+
+class _Wrapping(LazyRegistry[T], Generic[T]):
+    """Another registry's names; what their targets make is wrapped."""
+
+    def __init__(self, inner: LazyRegistry[T], wrap: Callable[[T], T]) -> None:
+        super().__init__(inner.kind, faults=inner.faults)
+        self._inner, self._wrap = inner, wrap
+
+    def load(self, name: str) -> Callable[..., T]:
+        """The target of that name, its result wrapped."""
+        make = self._inner.load(name)
+        return lambda *args, **kwargs: self._wrap(make(*args, **kwargs))
+
+
+def faults_for(trial: Trial) -> dict[str, Fault | None]:
+    """What can be switched off, by name; None where the configuration does not have it."""
+    options = engine_config(trial.folder).model
+    folder = open_model(options, trial.host)
+    model = load_model(folder, trial.host, config=options, device=torch.device("cpu"))
+    has_window = any(spec.window is not None for spec in model.cache_specs().values())
+    unscaled = without_rope_scaling(folder.config)
+    return {
+        "an ignored window": Fault(attention=IgnoredWindow) if has_window else None,
+        "a missing rope scaling": None if unscaled is None else Fault(hf_overrides=unscaled),
+        "a stale block": Fault(attention=StaleBlock),
+        "a wrong slot": Fault(attention=WrongSlot),
+        "a skipped copy-on-write": Fault(executor=SkippedCopies, mode=forked),
+    }
+
+
+def without_rope_scaling(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Overrides that take the scaling of rotary angles out of a config; None: it has none."""
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = config.get(name) or {}
+        plain = _unscaled(rope)
+        if plain != rope:
+            return {name: plain}
+    return None
+
+
+def _unscaled(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings with the default type; they may stand by kind of layer."""
+    if any(isinstance(value, Mapping) for value in rope.values()):
+        return {kind: _unscaled(value) for kind, value in rope.items()}
+    if rope.get("rope_type", rope.get("type", "default")) == "default":
+        return dict(rope)
+    kept = {key: value for key, value in rope.items() if key != "type"}
+    return {**kept, "rope_type": "default"}

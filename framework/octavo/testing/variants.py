@@ -1,0 +1,57 @@
+"""The configurations of an architecture that the conformance kit tries; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final
+
+from octavo.errors import PluginError
+from octavo_registry import ModelCapabilities
+
+TINY: Final[Mapping[str, Any]] = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""config.json of the kit's models; a Transformers class gets those entries that it knows."""
+TINY_WINDOW = 20
+"""Replaces a window that a Transformers class has by default, which no prompt here would fill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One configuration to try. A plugin's ``conformance`` target is a dict of them by name."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Entries of config.json that differ from the kit's tiny ones, or are added to them."""
+    reference: str | None = None
+    """Target of another reference than the one in ``ModelCapabilities``."""
+
+
+def variants_of(capabilities: ModelCapabilities) -> Mapping[str, Variant]:
+    """The plugin's variants, or the tiny config as it is."""
+    if capabilities.conformance is None:
+        return {"tiny": Variant()}
+    variants = load_target(capabilities.conformance)
+    if not isinstance(variants, Mapping) or not variants:
+        raise PluginError(
+            f"conformance={capabilities.conformance!r} must be a dict of "
+            f"octavo.testing.variants.Variant by name, not {variants!r}"
+        )
+    return variants
+
+
+def load_target(target: str) -> Any:
+    """What "package.module:attribute" names."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
