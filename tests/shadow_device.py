@@ -24,7 +24,7 @@ def extend_digest(digest: int, token: int) -> int:
 
 
 def next_token(digest: int, seed: int, vocab_size: int) -> int:
-    return hash((digest, seed, "draw")) % vocab_size
+    return hash((digest, seed, 7)) % vocab_size
 
 
 def expected_tokens(

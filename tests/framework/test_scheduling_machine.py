@@ -105,7 +105,8 @@ class World:
         try:
             result = pending.result()
         except RuntimeError as error:
-            self.device.broken = any(isinstance(p.outcome, Exception) for _, p in self.under_way)
+            if not record.void:
+                self.device.broken = False  # all that built on it is void now
             later = [r for r, _ in self.under_way]
             self.take(self.results.fail(record, later, error))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from octavo.execution.state_layout import StateLayout
+from octavo.execution.state_layout import FLOAT_FIELDS, INT_FIELDS, StateLayout
 from octavo.sampling.state import SamplingState
 
 
@@ -55,4 +55,5 @@ class DeviceState:
         num_slots = self.layout.num_slots
         words = self.arena[field.offset : field.offset + num_slots * field.width]
         words = words.view(torch.float32) if field.is_float else words
-        return words if field.width == 1 else words.view(num_slots, field.width)
+        scalar = name in INT_FIELDS or name in FLOAT_FIELDS
+        return words if scalar else words.view(num_slots, field.width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,8 @@ from octavo.scheduling.sequence import Sequence, SwappedBlocks
 
 log = logging.getLogger(__name__)
 
+WARNING_SECONDS = 1.0
+"""Least time between two warnings of preemption; their count goes on."""
 _ATTACHED = int(RowFeature.BIAS | RowFeature.BAD_WORDS)
 
 
@@ -31,7 +34,7 @@ class StepDraft:
     attach: list[tuple[int, TokenSampling]] = field(default_factory=list)
     detach: list[int] = field(default_factory=list)
     emptied_swap_blocks: list[int] = field(default_factory=list)
-    """Read by this plan; they may be written by the next."""
+    """Read, or written in vain, by this plan; they may be written by the next."""
 
 
 class Placement:
@@ -50,6 +53,7 @@ class Placement:
         self.pool: BlockPool = tables.pool
         self.num_preemptions = 0
         self.num_swaps = 0
+        self._next_warning_seconds = 0.0
         self.num_prefix_hit_tokens = 0
         self.num_prefix_query_tokens = 0
         self._state = state
@@ -111,12 +115,15 @@ class Placement:
         if swapped is None:
             sequence.prompt_logprobs.clear()
         self.num_preemptions += 1
-        log.warning(
-            "KV cache is full: request %s preempted (%s); %d preemptions so far",
-            sequence.request.request_id,
-            "swapped to host memory" if swapped else "will be recomputed",
-            self.num_preemptions,
-        )
+        now = time.monotonic()
+        if now >= self._next_warning_seconds:
+            self._next_warning_seconds = now + WARNING_SECONDS
+            log.warning(
+                "the KV cache is full: request %s %s; %d preemptions so far",
+                sequence.request.request_id,
+                "was swapped to host memory" if swapped else "will be computed again",
+                self.num_preemptions,
+            )
         self.vacate(sequence)
 
     def vacate(self, sequence: Sequence) -> None:
@@ -143,7 +150,7 @@ class Placement:
         """Free the host memory of a sequence that ends while it waits."""
         if sequence.swapped is not None:
             for pairs in sequence.swapped.blocks_by_group:
-                self._free_swap_blocks += [swap for _, swap in pairs]
+                self.draft.emptied_swap_blocks += [swap for _, swap in pairs]
             sequence.swapped = None
 
     def _has_attachment(self, slot: int) -> bool:
@@ -188,7 +195,7 @@ class Placement:
         if not tables.can_fork(leader.slot, start) or not self._fits(len(tables.windows)):
             return -1
         sequence.num_cached_tokens = start
-        slot = rows.enter(sequence, start, self.draft.diff)
+        slot = rows.enter(sequence, start, self.draft.diff, confirmed=False)
         tables.fork(leader.slot, slot, start, self.draft.diff, self.draft.moves)
         return start
 

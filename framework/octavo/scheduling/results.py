@@ -71,6 +71,8 @@ class StepResults:
         rows, scheduler = self._rows, self._scheduler
         scheduler.num_under_way -= 1
         ends = self.refused()
+        if record.void:
+            return StepOutputs(ends=ends)
         valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
         blamed = [rows.at(slot) for slot in record.slots[valid].tolist()]
         log.warning("a step of %d rows raised: %s", len(record.slots), _one_line(error))
@@ -84,6 +86,7 @@ class StepResults:
             scheduler.suspects[sequence.id] = sequence
             scheduler.requeue(sequence, may_swap=False)
         for other in later:
+            other.void = True
             current = rows.epoch_S[other.slots] == other.epochs
             for slot in other.slots[current].tolist():
                 scheduler.requeue(rows.at(slot), may_swap=False)

@@ -53,8 +53,13 @@ class Rows:
         """Slots without a sequence."""
         return len(self._free_slots)
 
-    def enter(self, sequence: Sequence, computed: int, diff: StateDiff) -> int:
-        """Give a sequence a slot; ``computed`` of its tokens are in the cache already."""
+    def enter(
+        self, sequence: Sequence, computed: int, diff: StateDiff, *, confirmed: bool = True
+    ) -> int:
+        """Give a sequence a slot; ``computed`` of its tokens are in the cache already.
+
+        ``confirmed`` False: they are being written by a step under way.
+        """
         slot = self._free_slots.pop()
         sampling = sequence.request.sampling
         tokens = sequence.tokens
@@ -70,7 +75,8 @@ class Rows:
         self.sequence_ids_S[slot] = sequence.id
         self.tokens_SL[slot, :num_tokens] = tokens
         self.known_S[slot] = self.planned_S[slot] = num_tokens
-        self.confirmed_S[slot] = self.computed_S[slot] = computed
+        self.computed_S[slot] = computed
+        self.confirmed_S[slot] = computed if confirmed else 0
         self.max_len_S[slot] = sequence.max_len
         self.min_len_S[slot] = min_len
         self.features_S[slot] = int(features_of(sampling))

@@ -33,6 +33,8 @@ class StepRecord:
     sample_epochs: NDArray[np.int64]
     prompt_spans: list[tuple[Sequence, int]]
     """Sequences that get prompt logprobs, and how many."""
+    void: bool = False
+    """Launched behind a step that raised: what it gives, or raises, means nothing."""
 
 
 class Scheduler:

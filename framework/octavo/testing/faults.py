@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from octavo_registry import (
     AttentionStep,
     CacheSpec,
     LazyRegistry,
-    PluginHost,
 )
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 
@@ -118,17 +117,17 @@ class Fault:
     hf_overrides: Mapping[str, Any] = field(default_factory=dict)
     mode: Mode = in_a_batch
 
-    def install(self, host: PluginHost) -> PluginHost:
-        """Return a host that is like this one, but for what the fault goes around."""
-        faulty = copy.copy(host)
+    def put_into(self, trial: Trial) -> Trial:
+        """The same trial on a host that is like its own, but for what the fault goes around."""
+        host = copy.copy(trial.host)
         if self.attention is not None:
-            faulty.attention_backends = _Wrapping(host.attention_backends, self.attention)
+            host.attention_backends = _Wrapping(host.attention_backends, self.attention)
         if self.executor is not None:
-            faulty.executors = _Wrapping(host.executors, self.executor)
-        return faulty
+            host.executors = _Wrapping(host.executors, self.executor)
+        return replace(trial, host=host, options={"hf_overrides": dict(self.hf_overrides)})
 
 
-class _Wrapping(LazyRegistry[T], Generic[T]):
+class _Wrapping(LazyRegistry[T]):
     """Another registry's names; what their targets make is wrapped."""
 
     def __init__(self, inner: LazyRegistry[T], wrap: Callable[[T], T]) -> None:

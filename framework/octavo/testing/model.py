@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,47 +47,23 @@ def check_model(host: PluginHost, architecture: str) -> list[Check]:
         tasks = ", ".join(capabilities.tasks)
         detail = f"not claimed: the kit checks generation; this model's tasks are {tasks}"
         return [Check(name=f"{title} generates as its reference", passed=True, detail=detail)]
-    checks: list[Check] = []
-    for name, variant in variants_of(capabilities).items():
-        target = variant.reference or capabilities.reference
-        with TemporaryDirectory(prefix="octavo-kit-") as folder, _calm():
-            checks += _check_variant(
-                host, architecture, f"{title} ({name})", Path(folder), variant, target
-            )
-    return checks
+    return [
+        check
+        for name, variant in variants_of(capabilities).items()
+        for check in check_variant(host, architecture, name, variant)
+    ]
 
 
-def _check_variant(
-    host: PluginHost,
-    architecture: str,
-    title: str,
-    folder: Path,
-    variant: Variant,
-    target: str | None,
-) -> Iterator[Check]:
-    """Where the plain comparison fails, what comes after it would mean nothing."""
-    try:
-        trial = _make_trial(host, architecture, folder, variant, target)
-    except Exception as error:
-        yield Check(name=f"{title} can be tried", passed=False, detail=one_line(error))
-        return
-    if target is None:
-        yield Check(name=f"{title} has a reference", passed=True, detail=NO_REFERENCE)
-    equal = f"equal {target or 'its own'}"
-    plain = _compared(f"{title}: logits at every position {equal}", teacher_forced, trial)
-    yield plain
-    if not plain.passed:
-        return
-    yield _compared(f"{title}: {MAX_TOKENS} greedy tokens alone {equal}", alone, trial)
-    for name, mode in MODES.items():
-        yield _compared(f"{title}: the same {name}", mode, trial)
-    for name, fault in faults_for(trial).items():
-        yield _noticed(f"{title}: the kit notices {name}", fault, trial)
+def check_variant(host: PluginHost, architecture: str, name: str, variant: Variant) -> list[Check]:
+    """Try one configuration; ``name`` is what the checks call it."""
+    with TemporaryDirectory(prefix="octavo-kit-") as folder, _calm():
+        return list(_checks(host, architecture, name, variant, Path(folder)))
 
 
-def _make_trial(
-    host: PluginHost, architecture: str, folder: Path, variant: Variant, target: str | None
-) -> Trial:
+def make_trial(host: PluginHost, architecture: str, variant: Variant, folder: Path) -> Trial:
+    """Write a model of this configuration into the folder, and build its reference."""
+    capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
+    target = variant.reference or capabilities.reference
     reference: Reference
     if target is None:
         write_without_reference(folder, architecture, host, variant)
@@ -97,6 +72,30 @@ def _make_trial(
         reference = write_with_reference(folder, architecture, target, variant)
     vocab_size = open_model(engine_config(folder).model, host).vocab_size
     return Trial(folder=folder, host=host, reference=reference, prompts=make_prompts(vocab_size))
+
+
+def _checks(
+    host: PluginHost, architecture: str, name: str, variant: Variant, folder: Path
+) -> Iterator[Check]:
+    """Where the plain comparison fails, what comes after it would mean nothing."""
+    title = f"model {architecture!r}, {name}"
+    try:
+        trial = make_trial(host, architecture, variant, folder)
+    except Exception as error:
+        yield Check(name=f"{title}: can be tried", passed=False, detail=one_line(error))
+        return
+    if isinstance(trial.reference, EngineReference):
+        yield Check(name=f"{title}: has a reference", passed=True, detail=NO_REFERENCE)
+    equal = f"equal {trial.reference.name}"
+    plain = _compared(f"{title}: logits at every position {equal}", teacher_forced, trial)
+    yield plain
+    if not plain.passed:
+        return
+    yield _compared(f"{title}: {MAX_TOKENS} greedy tokens, each prompt alone", alone, trial)
+    for way, mode in MODES.items():
+        yield _compared(f"{title}: the same {way}", mode, trial)
+    for mistake, fault in faults_for(trial).items():
+        yield _noticed(f"{title}: the kit notices {mistake}", fault, trial)
 
 
 def _compared(name: str, mode: Mode, trial: Trial) -> Check:
@@ -111,11 +110,8 @@ def _noticed(name: str, fault: Fault | None, trial: Trial) -> Check:
     """A comparison that passes while a mechanism is off proves nothing while it is on."""
     if fault is None:
         return Check(name=name, passed=True, detail="not used: the configuration has none")
-    faulty = replace(
-        trial, host=fault.install(trial.host), options={"hf_overrides": dict(fault.hf_overrides)}
-    )
     try:
-        comparison = fault.mode(faulty)
+        comparison = fault.mode(fault.put_into(trial))
     except Exception as error:
         return Check(name=name, passed=False, detail=one_line(error))
     text = comparison.as_text()

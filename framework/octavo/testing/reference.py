@@ -29,6 +29,9 @@ from octavo_registry import ModelSpec, PluginHost
 class Reference(Protocol):
     """Says what a model's distributions are."""
 
+    name: str
+    """As reports show it."""
+
     def logprobs(self, sequences: Sequence[Tokens]) -> list[Logprobs]:
         """What follows each token but the last: [T - 1, V] for each sequence."""
         ...
@@ -37,7 +40,8 @@ class Reference(Protocol):
 class ModuleReference:
     """A plain module: token ids [B, T] to logits [B, T, V], as themselves or as ``.logits``."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self.name = name
         self._module = module
 
     def logprobs(self, sequences: Sequence[Tokens]) -> list[Logprobs]:
@@ -55,6 +59,8 @@ class ModuleReference:
 
 class EngineReference:
     """The engine itself, each sequence as a prompt, alone and in one chunk."""
+
+    name = "those of the engine itself"
 
     def __init__(self, config: EngineConfig, host: PluginHost) -> None:
         self._config, self._host = config, host
@@ -84,7 +90,7 @@ def write_with_reference(
         parameters = {name: tensor.data for name, tensor in module.named_parameters()}
         save_file(parameters, folder / "model.safetensors")
     _write_config(folder, settings, architecture)
-    return ModuleReference(module)
+    return ModuleReference(target, module)
 
 
 def write_without_reference(

@@ -1,0 +1,90 @@
+"""The kit passes what is right, fails what is wrong, and fails itself where it is blind."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_mutants import ALWAYS_WRONG
+from model_mutants import VARIANTS as MUTANT_VARIANTS
+from octavo.errors import PluginError
+from octavo.testing.model import check_model, check_variant
+from octavo.testing.modes import MODES
+from octavo.testing.report import Check
+from octavo_plugins.models.llama.conformance import VARIANTS
+from octavo_registry import PluginHost
+
+ONE, WINDOWS = MUTANT_VARIANTS.values()
+ALWAYS = {"a stale block", "a wrong slot", "a skipped copy-on-write"}
+USED = {
+    "grouped key/value heads": set(),
+    "tied, biases, llama3 rope": {"a missing rope scaling"},
+    "windows on some layers": {"an ignored window"},
+}
+SLOW = {name: [] if "windows" in name else [pytest.mark.slow] for name in VARIANTS}
+
+
+@pytest.fixture(scope="module")
+def host() -> PluginHost:
+    return PluginHost.discover(plugins=["model_mutants"])
+
+
+def failures(checks: list[Check]) -> dict[str, str]:
+    """By what comes behind the title."""
+    return {c.name.partition(": ")[2]: c.detail for c in checks if not c.passed}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW[n]) for n in VARIANTS])
+def test_llama_passes_the_kit_and_every_fault_is_noticed(host: PluginHost, name: str) -> None:
+    checks = check_variant(host, "LlamaForCausalLM", name, VARIANTS[name])
+    assert failures(checks) == {}
+    noticed = {c.name.partition("notices ")[2] for c in checks if c.detail.startswith("noticed: ")}
+    assert noticed == ALWAYS | USED[name]
+    unused = {c.name.partition("notices ")[2] for c in checks if c.detail.startswith("not used: ")}
+    assert unused == {"an ignored window", "a missing rope scaling"} - USED[name]
+    assert len(checks) == 2 + len(MODES) + len(noticed | unused)
+
+
+def test_each_variant_is_tried(host: PluginHost) -> None:
+    names = [check.name for check in check_model(host, "Raises")]
+    assert [name.partition(":")[0] for name in names] == [
+        "model 'Raises', one layer",
+        "model 'Raises', windows",
+    ]
+
+
+@pytest.mark.parametrize("mutant", [mutant.__name__ for mutant in ALWAYS_WRONG])
+def test_a_wrong_model_is_found_at_once(host: PluginHost, mutant: str) -> None:
+    (check,) = check_variant(host, mutant, "tiny", WINDOWS if mutant == "WiderWindow" else ONE)
+    assert not check.passed
+    assert ": logits at every position equal transformers:" in check.name
+
+
+def test_the_kit_fails_itself_where_a_fault_does_not_show(host: PluginHost) -> None:
+    found = failures(check_variant(host, "Deaf", "tiny", ONE))
+    assert found.keys() == {f"the kit notices {fault}" for fault in ALWAYS}
+    assert all("the comparison still passes" in detail for detail in found.values())
+
+
+@pytest.mark.slow
+def test_without_a_reference_the_report_claims_self_consistency_only(host: PluginHost) -> None:
+    checks = check_variant(host, "WithoutReference", "tiny", ONE)
+    assert failures(checks) == {}
+    assert checks[0].name.endswith(": has a reference")
+    assert checks[0].detail.startswith("not claimed: the plugin names no reference")
+    assert "self-consistency" in checks[0].detail
+
+
+def test_a_reference_that_cannot_be_loaded_is_a_failed_check(host: PluginHost) -> None:
+    (detail,) = failures(check_variant(host, "ReferenceIsGone", "tiny", ONE)).values()
+    assert "NoSuchModel" in detail
+
+
+def test_a_model_that_does_not_generate_is_not_claimed(host: PluginHost) -> None:
+    (check,) = check_model(host, "Embedder")
+    assert check.passed
+    assert check.detail.startswith("not claimed: ")
+
+
+def test_variants_that_are_no_dict_are_refused_by_name(host: PluginHost) -> None:
+    with pytest.raises(PluginError, match="conformance='model_mutants:LLAMA' must be a dict"):
+        check_model(host, "NoVariants")

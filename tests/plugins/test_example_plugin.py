@@ -1,0 +1,83 @@
+"""The example in examples/plugins is a package that installs, shows up, runs and proves itself.
+
+It is installed into a folder of its own, which only the processes of these tests see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugins" / "octavo-tandem"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the package is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    source = shutil.copytree(EXAMPLE, tmp_path_factory.mktemp("source") / EXAMPLE.name)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    done = run([*pip, "--no-index", "--target", str(folder), str(source)], site=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run(command: list[str], *, site: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def octavo(*arguments: str, site: Path) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from octavo.cli import main; sys.exit(main())"
+    return run([sys.executable, "-c", code, *arguments], site=site)
+
+
+def test_it_is_listed_with_its_distribution_and_version(site: Path) -> None:
+    done = octavo("plugin", "list", "--json", site=site)
+    assert {plugin["name"]: plugin for plugin in json.loads(done.stdout)}["tandem"] == {
+        "name": "tandem",
+        "version": "0.3.0",
+        "distribution": "octavo-tandem",
+        "module": "octavo_tandem",
+        "registers": {"model": ["TandemForCausalLM"]},
+    }
+
+
+@pytest.mark.slow
+def test_it_generates_the_same_in_this_process_and_in_one_of_its_own(
+    site: Path, tmp_path: Path
+) -> None:
+    script = [sys.executable, str(EXAMPLE / "generate.py"), str(tmp_path / "checkpoint")]
+    here = run(script, site=site)
+    there = run([*script, "--engine-process"], site=site)
+    assert here.returncode == there.returncode == 0, here.stderr + there.stderr
+    assert len(here.stdout.splitlines()) == 3
+    assert here.stdout == there.stdout
+
+
+@pytest.mark.slow
+def test_it_passes_the_conformance_kit(site: Path) -> None:
+    done = octavo("plugin", "test", "tandem", "--json", site=site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["passed"]
+    assert any("equal octavo_tandem.reference:reference" in c["name"] for c in report["checks"])
+
+
+def test_a_version_that_forgets_to_turn_its_keys_fails_the_kit(site: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(site, tmp_path / "site")
+    model = broken / "octavo_tandem" / "model.py"
+    lines = model.read_text().splitlines()
+    kept = [line for line in lines if "rotary_(k_TKD" not in line]
+    assert len(kept) == len(lines) - 1
+    model.write_text("\n".join(kept))
+    done = octavo("plugin", "test", "tandem", site=broken)
+    assert done.returncode == 1
+    assert "FAIL model 'TandemForCausalLM', one key/value head: logits" in done.stdout
+    assert "of their spread" in done.stdout
