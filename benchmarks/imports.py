@@ -11,8 +11,13 @@ import time
 COMMANDS = {
     "bare interpreter": ["-c", "pass"],
     "import octavo": ["-c", "import octavo"],
-    "octavo --help": ["-m", "octavo.cli", "--help"],
-    "octavo plugin list": ["-m", "octavo.cli", "plugin", "list"],
+    "octavo --help": ["-c", "from octavo.cli import main; raise SystemExit(main())", "--help"],
+    "octavo plugin list": [
+        "-c",
+        "from octavo.cli import main; raise SystemExit(main())",
+        "plugin",
+        "list",
+    ],
 }
 
 

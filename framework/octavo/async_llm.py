@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from octavo.engine.thread import EngineThread
-from octavo.errors import ConfigError, RequestFailedError
+from octavo.errors import ConfigError, error_class
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt
 from octavo.inputs.messages import Message
@@ -55,8 +55,8 @@ class AsyncLLM:
         """Continue a prompt; each output is as ``sampling_params.output_kind`` says.
 
         Leaving the generator ends the request. A slow reader gets fewer and longer outputs. Raises
-        RequestFailedError when the request fails inside the engine, and EngineDeadError when the
-        engine ends.
+        RequestFailedError when the request fails inside the engine, QueueFullError when that has
+        no room for it, and EngineDeadError when the engine ends.
         """
         prepare = partial(
             self._front.inputs.process,
@@ -173,7 +173,7 @@ class AsyncLLM:
                 output = await stream.next()
                 finished = output.finished
                 if output.error is not None:
-                    raise RequestFailedError(output.error)
+                    raise error_class(output.error_type)(output.error)
                 yield output
         finally:
             if not finished:

@@ -45,6 +45,14 @@ class RequestFailedError(OctavoError):
     """One request raised inside the engine; the others went on."""
 
 
+def error_class(name: str) -> type[OctavoError]:
+    """The class of this module by name, as errors cross from the engine's process."""
+    kind = globals().get(name)
+    if isinstance(kind, type) and issubclass(kind, OctavoError):
+        return kind
+    return EngineDeadError
+
+
 __all__ = [
     "CacheError",
     "ConfigError",
@@ -60,4 +68,5 @@ __all__ = [
     "RequestFailedError",
     "UnknownNameError",
     "UnsupportedConstraint",
+    "error_class",
 ]

@@ -70,7 +70,10 @@ def start_frontend(options: Mapping[str, object], *, engine_process: bool, calle
             default_params=default_params,
             capabilities=folder.capabilities,
         ),
-        outputs=OutputProcessor(tokenizer),
+        outputs=OutputProcessor(
+            tokenizer,
+            on_finished=lambda outcome: host.notify("request_finished", outcome=outcome),
+        ),
         client=client,
     )
 

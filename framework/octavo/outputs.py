@@ -65,6 +65,8 @@ class RequestOutput:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
     """Why the request failed, when a finish_reason is "error"."""
+    error_type: str = "RequestFailedError"
+    """The class in ``octavo.errors`` of that; "QueueFullError" may be tried again."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from octavo.errors import (
     EngineDeadError,
     ParameterError,
     PromptError,
-    RequestFailedError,
+    QueueFullError,
 )
 from octavo.outputs import RequestOutput
 from octavo.params import OutputKind
@@ -211,9 +211,9 @@ async def test_a_refused_request_raises_and_the_others_go_on(folder: Path) -> No
         results = await asyncio.gather(
             *(collect(llm, text, greedy()) for text in TEXTS), return_exceptions=True
         )
-    failed = [result for result in results if isinstance(result, RequestFailedError)]
+    failed = [result for result in results if isinstance(result, QueueFullError)]
     assert 0 < len(failed) < len(TEXTS)
-    assert all(isinstance(r, RequestFailedError) or r[-1].finished for r in results)  # type: ignore[index]
+    assert all(isinstance(r, QueueFullError) or r[-1].finished for r in results)  # type: ignore[index]
 
 
 async def test_a_killed_engine_fails_every_request_within_a_second(folder: Path) -> None:

@@ -133,5 +133,5 @@ def test_layers_with_equal_specs_share_a_group_and_many_are_split_to_fill_pages(
 
 def test_layers_without_a_cache_are_left_out_and_unknown_kinds_are_refused_by_name():
     assert layout_of(FULL, CacheSpec.none()).groups[0].layers == ("0",)
-    with pytest.raises(CacheError, match="layer 0.*'state'"):
+    with pytest.raises(CacheError, match=r"layer 0.*'state'"):
         layout_of(CacheSpec(kind="state", shapes=((2, 2),)))

@@ -18,7 +18,14 @@ from octavo.engine.messages import EngineRequest, TokenSampling
 from octavo.execution.state_layout import FLOAT_FIELDS, INT_FIELDS
 from octavo.scheduling.plan import SECTIONS
 from octavo.testing.random_model import make_random_model
-from octavo_registry import LazyRegistry, ModelCapabilities, PluginHost, hookimpl
+from octavo_registry import (
+    EnginePlan,
+    LazyRegistry,
+    ModelCapabilities,
+    PluginHost,
+    RequestOutcome,
+    hookimpl,
+)
 
 POISON = 300
 
@@ -271,3 +278,37 @@ def test_from_generate_to_the_models_forward_it_is_at_most_eight_calls(folder, m
     calls = [name for name in calls if not name.startswith("Module.")]
     assert calls[0] == "LLM.generate"
     assert len(calls) - 1 <= 8, calls
+
+
+class Listener:
+    """A plugin that hears what the engine and its clients tell."""
+
+    OCTAVO_API = "1"
+
+    def __init__(self) -> None:
+        self.plans: list[EnginePlan] = []
+        self.outcomes: list[RequestOutcome] = []
+
+    @hookimpl
+    def engine_started(self, plan: EnginePlan) -> None:
+        self.plans.append(plan)
+
+    @hookimpl
+    def request_finished(self, outcome: RequestOutcome) -> None:
+        self.outcomes.append(outcome)
+        raise RuntimeError("a listener's failure is its own")
+
+
+def test_plugins_hear_of_the_start_and_of_every_end(folder):
+    listener = Listener()
+    options = {"num_blocks": 6, "max_model_len": 80, "enable_prefix_caching": False}
+    with LLM(str(folder), dtype="float32", plugins=[listener], **options) as llm:
+        params = SamplingParams(n=2, temperature=0.0, max_tokens=40, ignore_eos=True)
+        (output,) = llm.generate({"prompt_token_ids": [9] * 30}, params, use_tqdm=False)
+    assert [plan.num_blocks for plan in listener.plans] == [6]
+    (outcome,) = listener.outcomes
+    assert outcome.finish_reasons == ("length", "length")
+    assert (outcome.num_prompt_tokens, outcome.num_output_tokens) == (30, 80)
+    # Two rows of 70 tokens do not fit 5 blocks together: one has had to wait.
+    assert outcome.num_preemptions == output.metrics.num_preemptions > 0
+    assert 0 < (outcome.seconds_to_first_token or 0) < outcome.seconds

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from shadow_device import ShadowDevice, ShadowStep, expected_tokens
 
 from octavo.cache.groups import make_layout
 from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -20,6 +19,7 @@ from octavo.execution.state_layout import StateLayout
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler, StepRecord
 from octavo_registry.cache import CacheSpec
+from shadow_device import ShadowDevice, ShadowStep, expected_tokens
 
 VOCAB = 37
 POISON = VOCAB

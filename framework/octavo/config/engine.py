@@ -150,7 +150,6 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    batch_invariant: bool = False
     logits_processors: tuple[str, ...] = ()
     """Registered processors to run on every step's logits, in order."""
     plugin_options: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from octavo.engine.messages import EngineRequest, SequenceEnd, SequenceLogprobs,
 from octavo.errors import ParameterError
 from octavo.outputs import RequestMetrics, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
+from octavo_registry import RequestOutcome
 from octavo_registry.faults import one_line
 from octavo_registry.tokenizer import Tokenizer
 
@@ -38,6 +39,7 @@ class _LiveRequest:
     raw_prompt_logprobs: list[SequenceLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
+    error_type: str = "RequestFailedError"
 
     @property
     def finished(self) -> bool:
@@ -52,9 +54,14 @@ class OutputProcessor:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_finished: Callable[[RequestOutcome], None] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._on_finished = on_finished
         self._clock = clock
         self._logprob_decoder = LogprobDecoder(tokenizer)
         self._requests: dict[str, _LiveRequest] = {}
@@ -106,7 +113,8 @@ class OutputProcessor:
             ended = self._continuations.get(end.sequence)
             if ended is not None:
                 request = self._requests[ended.request_id]
-                request.error = end.error or request.error
+                if end.error is not None:
+                    request.error, request.error_type = end.error, end.error_type
                 self._advance(request, ended, end)
                 self._close(request, ends, due, step.aborts)
         step.outputs = self._deliver(due.values(), now)
@@ -119,6 +127,8 @@ class OutputProcessor:
 
     def fail_all(self, message: str) -> ProcessedStep:
         """End every request with an error, as when the engine has died."""
+        for request in self._requests.values():
+            request.error_type = "EngineDeadError"
         return self._end_early(list(self._requests.values()), "error", message)
 
     def _end_early(
@@ -208,6 +218,8 @@ class OutputProcessor:
         for request in requests:
             if request.finished:
                 request.metrics.finished_seconds = now
+                if self._on_finished is not None:
+                    self._on_finished(_outcome(request, now))
             delta = request.params.output_kind == "delta"
             outputs.append(
                 RequestOutput(
@@ -223,6 +235,24 @@ class OutputProcessor:
                     metrics=request.metrics,
                     prompt_logprobs=request.prompt_logprobs,
                     error=request.error,
+                    error_type=request.error_type,
                 )
             )
         return outputs
+
+
+def _outcome(request: _LiveRequest, now: float) -> RequestOutcome:
+    metrics, arrival = request.metrics, request.metrics.arrival_seconds
+    first = metrics.first_token_seconds
+    return RequestOutcome(
+        request_id=request.request.request_id,
+        finish_reasons=tuple(str(c.finish_reason) for c in request.continuations),
+        num_prompt_tokens=len(request.request.prompt_token_ids),
+        num_cached_tokens=metrics.num_cached_tokens,
+        num_output_tokens=sum(len(c.token_ids) for c in request.continuations),
+        seconds_to_first_token=None if first is None else first - arrival,
+        seconds=now - arrival,
+        num_preemptions=metrics.num_preemptions,
+        error=request.error,
+        extra_args=request.params.extra_args,
+    )

@@ -92,7 +92,7 @@ class EngineCore:
             plan, record = planned
             self._under_way.append((record, self._executor.submit(plan)))
         if not self._under_way or (planned is not None and len(self._under_way) < self._depth):
-            return StepOutputs(ends=self._results.refused())
+            return self._results.news()
         return self._collect()
 
     def _collect(self) -> StepOutputs:

@@ -110,6 +110,8 @@ class SequenceEnd(msgspec.Struct, frozen=True, array_like=True):
     stop_token_id: int | None = None
     """Set when an entry of ``stop_token_ids`` ended it."""
     error: str | None = None
+    error_type: str = "RequestFailedError"
+    """The class in ``octavo.errors`` that a caller should see."""
 
 
 class PromptReport(msgspec.Struct, frozen=True, array_like=True):

@@ -27,7 +27,6 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-import octavo.errors
 from octavo.config import EngineConfig
 from octavo.engine.messages import (
     AbortSequences,
@@ -44,7 +43,7 @@ from octavo.engine.messages import (
     UtilityResult,
 )
 from octavo.engine.output_relay import OutputRelay
-from octavo.errors import EngineDeadError, OctavoError
+from octavo.errors import EngineDeadError, OctavoError, error_class
 from octavo_registry.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -207,9 +206,7 @@ class ProcessClient:
         message: EngineMessage = self._decoder.decode(self._socket.recv())
         if isinstance(message, EngineFailed):
             self._end = message.message
-            known = message.error in octavo.errors.__all__
-            kind = getattr(octavo.errors, message.error) if known else EngineDeadError
-            raise kind(message.message)
+            raise error_class(message.error)(message.message)
         return message
 
     def _died(self) -> EngineDeadError:

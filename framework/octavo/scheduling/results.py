@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import numpy as np
 
 from octavo.engine.messages import (
@@ -29,10 +30,12 @@ class StepResults:
         self._tables = scheduler.placement.tables
         self._caching = enable_prefix_caching
 
-    def refused(self) -> list[SequenceEnd]:
-        """Ends of requests that were never queued, once."""
-        ends, self._scheduler.refused = self._scheduler.refused, []
-        return ends
+    def news(self) -> StepOutputs:
+        """What has happened without a step's result: refusals and preemptions, told once."""
+        scheduler = self._scheduler
+        outputs = StepOutputs(ends=scheduler.refused, preempted=scheduler.preempted)
+        scheduler.refused, scheduler.preempted = [], []
+        return outputs
 
     def apply(self, record: StepRecord, result: StepResult) -> StepOutputs:
         """Take one step's result; rows whose sequence has left meanwhile are passed over."""
@@ -50,11 +53,11 @@ class StepResults:
         rows.tokens_SL[drawn_slots, lengths] = tokens
         rows.known_S[drawn_slots] = lengths + 1
 
-        outputs = StepOutputs(
+        outputs = msgspec.structs.replace(
+            self.news(),
             sequences=rows.sequence_ids_S[drawn_slots].tolist(),
             tokens=tokens.tolist(),
             logprobs=self._logprobs(drawn, drawn_slots, result.logprobs),
-            ends=self.refused(),
             prompts=self._prompt_reports(drawn_slots),
         )
         self._complete_blocks(slots)
@@ -70,9 +73,9 @@ class StepResults:
         """
         rows, scheduler = self._rows, self._scheduler
         scheduler.num_under_way -= 1
-        ends = self.refused()
         if record.void:
-            return StepOutputs(ends=ends)
+            return self.news()
+        ends: list[SequenceEnd] = []
         valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
         blamed = [rows.at(slot) for slot in record.slots[valid].tolist()]
         log.warning("a step of %d rows raised: %s", len(record.slots), _one_line(error))
@@ -90,7 +93,9 @@ class StepResults:
             current = rows.epoch_S[other.slots] == other.epochs
             for slot in other.slots[current].tolist():
                 scheduler.requeue(rows.at(slot), may_swap=False)
-        return StepOutputs(ends=ends)
+        outputs = self.news()
+        outputs.ends.extend(ends)
+        return outputs
 
     def _clear_suspects(self) -> None:
         suspects = self._scheduler.suspects

@@ -13,6 +13,7 @@ from octavo.cache.prefix import chain_seed
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
 from octavo.engine.messages import EngineRequest, SequenceEnd
+from octavo.errors import OctavoError, ParameterError, QueueFullError
 from octavo.execution.state_layout import StateLayout
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, pack_sections
@@ -63,6 +64,8 @@ class Scheduler:
         self.sequences: dict[int, Sequence] = {}
         self.refused: list[SequenceEnd] = []
         """Ends of requests that were never queued; the next step's outputs carry them."""
+        self.preempted: list[int] = []
+        """Sequences preempted since the last outputs."""
         self.suspects: dict[int, Sequence] = {}
         """By id: sequences of a batch that raised, which run alone until they have passed it."""
         self.num_under_way = 0
@@ -82,7 +85,11 @@ class Scheduler:
         """Queue a request, or note why not."""
         refusal = self._refusal(request)
         if refusal is not None:
-            self.refused += [SequenceEnd(s, "error", error=refusal) for s in request.sequences]
+            kind = type(refusal).__name__
+            self.refused += [
+                SequenceEnd(sequence, "error", error=str(refusal), error_type=kind)
+                for sequence in request.sequences
+            ]
             return
         self._num_arrivals += 1
         seed = chain_seed(self._model_identity, request.adapter, request.cache_salt)
@@ -98,19 +105,16 @@ class Scheduler:
             follower.leader = leader
         self.waiting.push(leader)
 
-    def _refusal(self, request: EngineRequest) -> str | None:
-        limits = self._config
-        if (
-            limits.max_queued_requests is not None
-            and len(self.waiting) >= limits.max_queued_requests
-        ):
-            return f"the queue is full: {len(self.waiting)} requests wait; try again later"
-        if limits.max_queued_tokens is not None:
-            total = self.waiting.num_tokens + len(request.prompt_token_ids)
-            if total > limits.max_queued_tokens:
-                return f"the queue is full: {total} prompt tokens would wait; try again later"
+    def _refusal(self, request: EngineRequest) -> OctavoError | None:
+        limits, waiting = self._config, self.waiting
+        most = limits.max_queued_requests
+        if most is not None and len(waiting) >= most:
+            return QueueFullError(f"the queue is full: {len(waiting)} requests wait; try later")
+        total = waiting.num_tokens + len(request.prompt_token_ids)
+        if limits.max_queued_tokens is not None and total > limits.max_queued_tokens:
+            return QueueFullError(f"the queue is full: {total} prompt tokens would wait; try later")
         if any(sequence in self.sequences for sequence in request.sequences):
-            return f"request {request.request_id}: a sequence id is already in use"
+            return ParameterError(f"request {request.request_id}: a sequence id is in use already")
         return None
 
     def abort(self, sequence_ids: list[int]) -> None:
@@ -135,6 +139,7 @@ class Scheduler:
 
     def requeue(self, sequence: Sequence, *, may_swap: bool = True) -> None:
         """Preempt a running sequence: it waits again at its place in the order."""
+        self.preempted.append(sequence.id)
         self.placement.preempt(sequence, may_swap=may_swap)
         self.waiting.push(sequence)
 
