@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+import transformers
 
 import sample_tokenizers
 from octavo.errors import PromptError
@@ -153,8 +154,12 @@ CHATS: dict[str, list[dict[str, Any]]] = {
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "content": "21 °C", "tool_call_id": "c1"},
     ],
-    "reasoning": [USER, {"role": "assistant", "content": "Gut.", "reasoning": "hmm"}],
 }
+
+# Releases before it drop a message's "reasoning" and leave a marker in continued typed parts.
+RECENT = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 23)
+if RECENT:
+    CHATS["reasoning"] = [USER, {"role": "assistant", "content": "Gut.", "reasoning": "hmm"}]
 
 
 def render_both(template: str, messages: list[dict[str, Any]], **options: Any) -> tuple[str, str]:
@@ -207,7 +212,7 @@ def test_parts_and_documents_equal() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[:1]}]
     documents = [{"title": "T", "text": "body"}]
-    for options in ({"documents": documents}, {"continue_final_message": True}):
+    for options in ({"documents": documents}, {"continue_final_message": True})[: 1 + RECENT]:
         ours, theirs = render_both(PARTS, chat, **options)
         assert ours == theirs
 

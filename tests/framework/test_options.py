@@ -16,12 +16,11 @@ def read(**options: object) -> EngineConfig:
 
 
 def test_each_option_reaches_the_dataclass_that_declares_it() -> None:
-    config = read(block_size=8, max_num_seqs=3, tensor_parallel_size=2, batch_invariant=True)
+    config = read(block_size=8, max_num_seqs=3, tensor_parallel_size=2)
     assert config.model.model == "m"
     assert config.cache.block_size == 8
     assert config.scheduler.max_num_seqs == 3
     assert config.parallel.tensor_parallel_size == 2
-    assert config.batch_invariant
 
 
 def test_no_two_dataclasses_share_an_option_name() -> None:

@@ -71,16 +71,18 @@ class BlockTables:
             diff.put_cells(f"table{group}", rows, columns, blocks)
 
     def adopt(self, slot: int, blocks_by_group: list[Blocks], diff: StateDiff) -> None:
-        """Start an empty row with shared blocks; leading zeros are entries behind a window."""
-        for group, blocks in enumerate(blocks_by_group):
-            first = int((blocks != 0).argmax()) if len(blocks) else 0
-            self.pool.share(blocks[first:])
-            self._start_row(group, slot, first, blocks, diff)
+        """Start an empty row with blocks that others hold too, or that are cached."""
+        for blocks in blocks_by_group:
+            self.pool.share(blocks[blocks != 0])
+        self.start(slot, blocks_by_group, diff)
 
     def start(self, slot: int, blocks_by_group: list[Blocks], diff: StateDiff) -> None:
-        """Start an empty row with blocks that the caller has just allocated."""
+        """Start an empty row with references that the caller took for it.
+
+        Leading zeros are entries behind a window; a window of one token may leave nothing else.
+        """
         for group, blocks in enumerate(blocks_by_group):
-            first = int((blocks != 0).argmax()) if len(blocks) else 0
+            first = int((blocks == 0).sum())
             self._start_row(group, slot, first, blocks, diff)
 
     def can_fork(self, parent: int, num_tokens: int) -> bool:

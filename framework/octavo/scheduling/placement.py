@@ -201,16 +201,15 @@ class Placement:
 
     def _place_swapped(self, sequence: Sequence, swapped: SwappedBlocks) -> int:
         layout = self.tables.layout
-        saved = sum(len(pairs) for pairs in swapped.blocks_by_group)
-        entries = -(-swapped.num_tokens // layout.block_tokens)
-        more = -(-len(sequence.tokens) // layout.block_tokens) - entries
-        if not self._fits(saved + more * len(layout.groups)):
+        # As for a fresh one, so that a sequence alone always fits: a pool holds one whole context.
+        if not self._fits(layout.blocks_for(len(sequence.tokens), self._lookahead)):
             return -1
+        entries = -(-swapped.num_tokens // layout.block_tokens)
         slot = self.rows.enter(sequence, swapped.num_tokens, self.draft.diff)
         blocks_by_group = []
         for pairs in swapped.blocks_by_group:
             blocks = self.pool.allocate(len(pairs))
-            first = pairs[0][0] if pairs else 0
+            first = pairs[0][0] if pairs else entries
             blocks_by_group.append(np.concatenate([np.zeros(first, np.int32), blocks]))
             for (_, swap), block in zip(pairs, blocks.tolist(), strict=True):
                 self.draft.moves.swap_in.append((swap, block))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from octavo_plugins.attention.torch.pages import Pages, slot_bytes_of
 from octavo_plugins.attention.torch.plan import StepPlan
-from octavo_plugins.attention.torch.ragged import hush_sparse_warning
+from octavo_plugins.attention.torch.ragged import hush_sparse_warnings
 from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
@@ -26,7 +26,7 @@ class TorchAttention:
     """
 
     def __init__(self) -> None:
-        hush_sparse_warning()
+        hush_sparse_warnings()
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""

@@ -23,11 +23,14 @@ from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.step import AttentionStep
 
 
-def hush_sparse_warning() -> None:
-    """Let torch give its one warning of this process that CSR tensors are in beta, unheard."""
+def hush_sparse_warnings() -> None:
+    """Let torch give, unheard, what it says once a process of sparse tensors: beta, unchecked."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.zeros(1, 1).to_sparse_csr()
+        empty = torch.zeros(0, dtype=torch.int64)
+        torch.sparse_csr_tensor(
+            torch.zeros(2, dtype=torch.int64), empty, torch.zeros(0), size=(1, 1)
+        )
 
 
 class RaggedBatch:
