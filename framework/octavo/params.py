@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import NoneType
@@ -31,19 +30,27 @@ _FLAGS = (
 )
 
 
+def _shown(value: object) -> str:
+    """A value on one line of a message."""
+    try:
+        return " ".join(repr(value).split())[:80]
+    except ValueError:  # Python prints no integer of many thousand digits
+        return f"<{type(value).__name__}>"
+
+
 def _check_number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ParameterError(f"{name}={value!r} must be a number")
-    if math.isnan(value) or not low <= value <= high:
-        raise ParameterError(f"{name}={value!r} must be between {low:g} and {high:g}")
+        raise ParameterError(f"{name}={_shown(value)} must be a number")
+    if not low <= value <= high:  # also NaN
+        raise ParameterError(f"{name}={_shown(value)} must be between {low:g} and {high:g}")
 
 
 def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ParameterError(f"{name}={value!r} must be an integer")
+    if type(value) is not int:
+        raise ParameterError(f"{name}={_shown(value)} must be an integer")
     if value < low or (high is not None and value > high):
         bound = f"between {low} and {high}" if high is not None else f"at least {low}"
-        raise ParameterError(f"{name}={value!r} must be {bound}")
+        raise ParameterError(f"{name}={_shown(value)} must be {bound}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,44 +158,49 @@ class SamplingParams:
             _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise ParameterError(f"{name}={getattr(self, name)!r} must be True or False")
+                raise ParameterError(f"{name}={_shown(getattr(self, name))} must be True or False")
         if self.guided is not None and not isinstance(self.guided, GuidedParams):
             raise ParameterError(f"guided must be GuidedParams, not {type(self.guided).__name__}")
         self._check_lists()
         if self.stop_strings and not self.detokenize:
             raise ParameterError("stop strings need detokenize=True; use stop_token_ids instead")
-        if self.output_kind not in ("cumulative", "delta", "final"):
+        kind = self.output_kind
+        if not isinstance(kind, str) or kind not in ("cumulative", "delta", "final"):
             raise ParameterError(
-                f"output_kind={self.output_kind!r} must be 'cumulative', 'delta' or 'final'"
+                f"output_kind={_shown(kind)} must be 'cumulative', 'delta' or 'final'"
             )
 
     def _check_lists(self) -> None:
         if not isinstance(self.stop, (str, list, tuple, NoneType)):
-            raise ParameterError(f"stop={self.stop!r} must be a string or a list of strings")
+            raise ParameterError(f"stop={_shown(self.stop)} must be a string or a list of strings")
         for name in ("stop_token_ids", "bad_words", "allowed_token_ids"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (list, tuple)):
-                raise ParameterError(f"{name}={value!r:.80} must be a list")
+                raise ParameterError(f"{name}={_shown(value)} must be a list")
+        for name in ("logit_bias", "extra_args"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise ParameterError(f"{name}={_shown(value)} must be a dict")
         stop_token_ids, bad_words = self.stop_token_ids or (), self.bad_words or ()
         if len(self.stop_strings) > MAX_STOP_STRINGS:
             raise ParameterError(f"{len(self.stop_strings)} stop strings; at most 16 are allowed")
         for text in self.stop_strings:
             if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
-                raise ParameterError(f"stop string {text!r:.80} must have 1 to 256 characters")
+                raise ParameterError(f"stop string {_shown(text)} must have 1 to 256 characters")
         if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
             raise ParameterError(f"{len(stop_token_ids)} stop_token_ids; at most 64 are allowed")
         for token in stop_token_ids:
             _check_int("stop_token_ids entry", token, 0)
         for token, bias in (self.logit_bias or {}).items():
             _check_int("logit_bias key", token, 0)
-            _check_number(f"logit_bias[{token}]", bias, -100.0, 100.0)
+            _check_number(f"logit_bias[{_shown(token)}]", bias, -100.0, 100.0)
         if len(self.logit_bias or ()) > MAX_LOGIT_BIAS:
             raise ParameterError(f"{len(self.logit_bias or ())} logit_bias keys; at most 1024")
         if len(bad_words) > MAX_BAD_WORDS:
             raise ParameterError(f"{len(bad_words)} bad_words; at most 256 are allowed")
         for word in bad_words:
             if not isinstance(word, str) or not 0 < len(word) <= MAX_BAD_WORD_CHARS:
-                raise ParameterError(f"bad_words entry {word!r:.80} must have 1 to 256 characters")
+                raise ParameterError(f"bad_words entry {_shown(word)} must have 1 to 256 characters")
         if self.allowed_token_ids is not None:
             if not self.allowed_token_ids:
                 raise ParameterError("allowed_token_ids is empty: no token could be chosen")

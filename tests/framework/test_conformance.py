@@ -20,7 +20,6 @@ USED = {
     "tied, biases, llama3 rope": {"a missing rope scaling"},
     "windows on some layers": {"an ignored window"},
 }
-SLOW = {name: [] if "windows" in name else [pytest.mark.slow] for name in VARIANTS}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,8 @@ def failures(checks: list[Check]) -> dict[str, str]:
     return {c.name.partition(": ")[2]: c.detail for c in checks if not c.passed}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW[n]) for n in VARIANTS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
 def test_llama_passes_the_kit_and_every_fault_is_noticed(host: PluginHost, name: str) -> None:
     checks = check_variant(host, "LlamaForCausalLM", name, VARIANTS[name])
     assert failures(checks) == {}
@@ -59,6 +59,7 @@ def test_a_wrong_model_is_found_at_once(host: PluginHost, mutant: str) -> None:
     assert ": logits at every position equal transformers:" in check.name
 
 
+@pytest.mark.slow
 def test_the_kit_fails_itself_where_a_fault_does_not_show(host: PluginHost) -> None:
     found = failures(check_variant(host, "Deaf", "tiny", ONE))
     assert found.keys() == {f"the kit notices {fault}" for fault in ALWAYS}

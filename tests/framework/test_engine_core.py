@@ -172,6 +172,7 @@ def finish_of(core: EngineCore, all_prompts: list[list[int]], max_tokens: int = 
     return finish(core)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_sixty_four_requests_finish_in_a_pool_of_little_more_than_one(make_core, mode, caplog):
     expected, _ = finish_of(make_core(enable_prefix_caching=False), prompts(64), 40)

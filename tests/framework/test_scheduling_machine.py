@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 
 import numpy as np
@@ -247,51 +246,19 @@ def quiet():
     logging.getLogger("octavo").setLevel(logging.NOTSET)
 
 
+@pytest.mark.parametrize(
+    "num_examples", [20, pytest.param(500, marks=pytest.mark.slow)], ids=["quick", "20000 steps"]
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
-def test_any_order_of_operations_keeps_the_references_and_the_tokens(case):
+def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_examples):
+    """Five configurations of 20,000 steps: over 100,000 operations in the whole suite."""
     run_state_machine_as_test(
         machine(*case),
         settings=settings(
-            max_examples=20,
+            max_examples=num_examples,
             stateful_step_count=40,
             deadline=None,
+            derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
-def test_a_hundred_thousand_operations_leak_nothing(case):
-    """20,000 operations in each of the five configurations, without hypothesis' overhead."""
-    rng = random.Random(str(case))
-    world = World(*case)
-    heads = [[1, 2, 3, 4, 5], [1, 2, 3, 9], [7]]
-    for operation in range(20_000):
-        draw = rng.random()
-        if draw < 0.25 and len(world.live()) < 12:
-            head = rng.choice(heads)
-            prompt = (head * 12)[: rng.randint(1, 30)]
-            prompt += [rng.randrange(VOCAB) for _ in range(rng.randint(0, 3))]
-            if rng.random() < 0.03:
-                prompt.append(POISON)
-            world.add(
-                prompt,
-                rng.choice([1, 1, 2, 4]),
-                rng.randint(1, 18),
-                rng.randint(0, 3),
-                rng.randint(0, 2),
-                rng.choice(["", "", "s"]),
-                rng.choice([(), (3, 5, 8)]),
-            )
-        elif draw < 0.85:
-            world.step()
-        elif draw < 0.92 and world.live():
-            world.abort(rng.choice(world.live()))
-        elif draw < 0.99:
-            world.preempt(rng.randrange(100))
-        else:
-            world.scheduler.placement.pool.forget_all()
-        if operation % 10 == 0:
-            world.check()
-    world.drain()
