@@ -22,8 +22,9 @@ class LogitsProcessor(Protocol):
     def attach(self, slot: int, extra_args: Mapping[str, Any]) -> None:
         """Begin with a sequence that takes a slot, on the host, between steps.
 
-        ``extra_args`` is what the request carries for plugins. Raising fails that request alone.
-        A preempted sequence detaches, and attaches again when it resumes.
+        ``extra_args`` is what the request carries for plugins. Raising fails that request alone,
+        and the slot is not detached then. A preempted sequence detaches, and attaches again when
+        it resumes.
         """
         ...
 

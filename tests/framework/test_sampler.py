@@ -223,14 +223,13 @@ def test_a_bad_word_is_banned_where_its_last_token_would_complete_it(
     assert (Bench([row], VOCAB).sample(logits).tokens_R.item() != 7) == banned
 
 
-def test_a_slot_forgets_bias_allowed_tokens_and_bad_words_when_detached() -> None:
+def test_a_slots_next_sequence_inherits_no_bias_allowed_tokens_or_bad_words() -> None:
     first = params(
         logit_bias={5: 50.0, 6: 60.0}, allowed_token_ids=(5, 6), bad_word_ids=((6,), (8,))
     )
     second = params(logit_bias={8: 1.0}, bad_word_ids=((9,),))
     bench = Bench([Row(first)], VOCAB)
     assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 5
-    bench.sampler.detach(0)
     bench.sampler.attach(0, second)
     assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 8
 

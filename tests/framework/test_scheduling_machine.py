@@ -25,10 +25,12 @@ POISON = VOCAB
 MAX_LEN = 48
 FULL = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
 WINDOW = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=7)
+LAST = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=1)
 SPECS = {
     "full": {"a": FULL, "b": FULL},
     "window": {"a": WINDOW},
     "mixed": {"a": FULL, "b": WINDOW, "c": WINDOW, "d": WINDOW},
+    "last": {"a": FULL, "b": LAST},
 }
 
 
@@ -236,6 +238,7 @@ CASES = [
     ("window", "swap", "fcfs", 18, 2),
     ("mixed", "recompute", "priority", 15, 1),
     ("mixed", "swap", "fcfs", 15, 3),
+    ("last", "swap", "priority", 15, 2),
 ]
 
 

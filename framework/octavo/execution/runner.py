@@ -62,7 +62,8 @@ class ModelRunner:
         self._backends = list(backends)
         self._layers = memory.layer_caches(layout, self._backends)
         self._sampler = Sampler(vocab_size, self.state.sampling)
-        self._processors = list(processors)
+        self._processors = [(processor, set[int]()) for processor in processors]
+        """With the slots that each is attached to."""
         self._staging = Staging(device, async_depth)
 
     @torch.inference_mode()
@@ -82,13 +83,15 @@ class ModelRunner:
 
     def _change_attachments(self, plan: StepPlan) -> None:
         for slot in plan.detach:
-            self._sampler.detach(slot)
-            for processor in self._processors:
-                processor.detach(slot)
+            for processor, attached in self._processors:
+                if slot in attached:  # not where an attach of the slot's sequence has raised
+                    attached.remove(slot)
+                    processor.detach(slot)
         for slot, sampling in plan.attach:
             self._sampler.attach(slot, sampling)
-            for processor in self._processors:
+            for processor, attached in self._processors:
                 processor.attach(slot, sampling.extra_args)
+                attached.add(slot)
 
     def _forward(
         self, plan: StepPlan, parts: dict[str, Tensor], slots_R: Tensor, query_starts_R1: Tensor
@@ -138,7 +141,7 @@ class ModelRunner:
         drawn = Drawn(None, None, None)
         if num_draws:
             logits_RV = self.model.logits(hidden_RD[:num_draws])
-            for processor in self._processors:
+            for processor, _ in self._processors:
                 logits_RV = processor.apply(logits_RV, slots_R)
             sampled = self._sampler.sample(
                 logits_RV,

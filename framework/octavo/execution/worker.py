@@ -25,9 +25,6 @@ from octavo_registry.model import HasWorkspace
 
 log = logging.getLogger(__name__)
 
-DEFAULT_BACKEND = "torch"
-"""Where no plugin chooses: the backend that runs on any device."""
-
 
 def choose_device(name: str) -> torch.device:
     """The device of that name; "auto" is the first CUDA device where there is one."""
@@ -122,7 +119,9 @@ def _choose_backend(
 ) -> AttentionBackend:
     name = config.model.attention_backend
     if name is None:
-        name = host.hook.select_attention_backend(spec=spec, device=device) or DEFAULT_BACKEND
+        name = host.hook.select_attention_backend(spec=spec, device=device)
+    if name is None:
+        raise ConfigError(f"no plugin has an attention backend for {spec} on {device}; name one")
     backend: AttentionBackend = host.attention_backends.load(name)()
     reason = backend.supports(spec, device)
     if reason is not None:

@@ -50,12 +50,8 @@ class Sampler:
         self._mixed_ids_V = mix(torch.arange(vocab_size, dtype=torch.int32, device=device))
 
     def attach(self, slot: int, sampling: TokenSampling) -> None:
-        """Take a new sequence's logit_bias, allowed_token_ids and bad words, if it has any."""
+        """Take a new sequence's logit_bias, allowed_token_ids and bad words; the last one's go."""
         self._sparse.attach(slot, sampling)
-
-    def detach(self, slot: int) -> None:
-        """Forget what ``attach`` took for the slot."""
-        self._sparse.detach(slot)
 
     def sample(self, logits_RV: Tensor, batch: SampleBatch) -> Sampled:
         """Draw a token for each row; log probabilities are of the logits as they came."""

@@ -39,23 +39,14 @@ class SparseParameters:
         self._bad_word_len = 1
 
     def attach(self, slot: int, sampling: TokenSampling) -> None:
-        """Write a slot's rows, which are neutral before; steps launched earlier don't see it."""
+        """Write a slot's rows anew, whoever had it before; steps launched earlier don't see it."""
+        self._clear(slot)
         if sampling.logit_bias:
             self._attach_bias(slot, sampling.logit_bias)
         if sampling.allowed_token_ids is not None:
             self._attach_allowed(slot, sampling.allowed_token_ids)
         if sampling.bad_word_ids:
             self._attach_bad_words(slot, sampling.bad_word_ids)
-
-    def detach(self, slot: int) -> None:
-        """Make a slot's rows neutral."""
-        if self._bias is not None:
-            for table_SN in self._bias:
-                table_SN[slot] = 0
-        if self._allowed_SW is not None:
-            self._allowed_SW[slot] = -1
-        if self._bad_words_SNL is not None:
-            self._bad_words_SNL[slot] = -1
 
     def apply_bias(self, scores_RV: Tensor, rows_G: Tensor, slots_G: Tensor) -> None:
         """Ban what is not allowed and add logit_bias."""
@@ -83,6 +74,15 @@ class SparseParameters:
         amounts_GN = torch.zeros_like(lasts_GN, dtype=torch.float32)
         amounts_GN.masked_fill_(matches_GNL.all(dim=2) & (lasts_GN >= 0), -math.inf)
         add_to_tokens(scores_RV, rows_G, lasts_GN.clamp_min(0), amounts_GN)
+
+    def _clear(self, slot: int) -> None:
+        if self._bias is not None:
+            for table_SN in self._bias:
+                table_SN[slot] = 0
+        if self._allowed_SW is not None:
+            self._allowed_SW[slot] = -1
+        if self._bad_words_SNL is not None:
+            self._bad_words_SNL[slot] = -1
 
     def _attach_bias(self, slot: int, bias: dict[int, float]) -> None:
         if self._bias is None:

@@ -102,7 +102,7 @@ class Placement:
         self.tables.grow(
             np.array([slot], np.int32), np.array([start + count], np.int32), self.draft.diff
         )
-        if self._has_attachment(slot):
+        if self._processors or self.rows.features_S[slot] & _ATTACHED:
             self.draft.attach.append((slot, sequence.request.sampling))
         sequence.leader = None
         return count
@@ -128,7 +128,7 @@ class Placement:
 
     def vacate(self, sequence: Sequence) -> None:
         """Take a sequence off its slot and give its blocks back."""
-        if self._has_attachment(sequence.slot):
+        if self._processors:
             self.draft.detach.append(sequence.slot)
         self.tables.release(sequence.slot)
         self.rows.leave(sequence)
@@ -152,9 +152,6 @@ class Placement:
             for pairs in sequence.swapped.blocks_by_group:
                 self.draft.emptied_swap_blocks += [swap for _, swap in pairs]
             sequence.swapped = None
-
-    def _has_attachment(self, slot: int) -> bool:
-        return self._processors or bool(self.rows.features_S[slot] & _ATTACHED)
 
     def _fits(self, num_blocks: int) -> bool:
         return num_blocks <= self.pool.num_available

@@ -47,9 +47,9 @@ class StepPlan:
     max_num_tokens: int
     """Upper bound of the drawing rows' lengths."""
     attach: list[tuple[int, TokenSampling]] = field(default_factory=list)
-    """Slots whose new sequence brings sparse sampling parameters."""
+    """Slots whose new sequence brings parameters that name tokens, or meets processors."""
     detach: list[int] = field(default_factory=list)
-    """Slots whose sequence with such parameters has left; done before ``attach``."""
+    """Slots whose sequence has left, where there are processors; done before ``attach``."""
     moves: BlockMoves = field(default_factory=BlockMoves)
 
 

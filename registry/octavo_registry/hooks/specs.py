@@ -182,7 +182,7 @@ def select_attention_backend(spec: CacheSpec, device: torch.device) -> str | Non
     """Choose a registered attention backend for layers of ``spec``, when the user named none.
 
     Called by the engine once for each cache group at load. None passes on to the next plugin; if
-    all do, the engine takes its default. A backend that then refuses the spec is an error.
+    all do, loading fails and says so. A backend that then refuses the spec is an error.
     """
 
 

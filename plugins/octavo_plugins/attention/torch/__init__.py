@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from octavo_registry import LazyRegistry, hookimpl
 
 if TYPE_CHECKING:
-    from octavo_registry import AttentionBackend
+    import torch
+
+    from octavo_registry import AttentionBackend, CacheSpec
 
 OCTAVO_API = "1"
 
@@ -16,3 +18,9 @@ OCTAVO_API = "1"
 def register_attention_backends(backends: LazyRegistry[AttentionBackend]) -> None:
     """Add "torch"."""
     backends.add("torch", "octavo_plugins.attention.torch.backend:TorchAttention")
+
+
+@hookimpl(trylast=True)
+def select_attention_backend(spec: CacheSpec, device: torch.device) -> str:
+    """Take what no other plugin has chosen: this one runs anywhere."""
+    return "torch"
