@@ -38,13 +38,13 @@ def offline(folder: str) -> None:
             print(f"{beam.cumulative_logprob:8.3f}", repr(beam.text))
 
         show("the prefix cache: the same long prompt twice")
-        prompt = {"prompt_token_ids": [7 + i % 200 for i in range(400)]}
+        prompt = {"prompt_token_ids": [7 + i % 200 for i in range(1900)]}
         for attempt in ("first", "again"):
             start = time.perf_counter()
             (output,) = llm.generate(prompt, SamplingParams(max_tokens=1), use_tqdm=False)
             milliseconds = (time.perf_counter() - start) * 1e3
             cached = output.metrics.num_cached_tokens
-            print(f"{attempt}: {cached} of 400 prompt tokens cached, {milliseconds:.1f} ms")
+            print(f"{attempt}: {cached} of 1900 prompt tokens cached, {milliseconds:.1f} ms")
 
 
 async def streaming(folder: str) -> None:
@@ -62,7 +62,7 @@ async def streaming(folder: str) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        make_random_model(folder)
+        make_random_model(folder, max_position_embeddings=2048)
         offline(folder)
         asyncio.run(streaming(folder))
     show("next: octavo plugin list, octavo plugin new model my_model, README.md")

@@ -30,7 +30,7 @@ _FLAGS = (
 )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value on one line of a message."""
     try:
         return " ".join(repr(value).split())[:80]
@@ -40,17 +40,24 @@ def _shown(value: object) -> str:
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ParameterError(f"{name}={_shown(value)} must be a number")
+        raise ParameterError(f"{name}={shown(value)} must be a number")
     if not low <= value <= high:  # also NaN
-        raise ParameterError(f"{name}={_shown(value)} must be between {low:g} and {high:g}")
+        raise ParameterError(f"{name}={shown(value)} must be between {low:g} and {high:g}")
 
 
 def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
     if type(value) is not int:
-        raise ParameterError(f"{name}={_shown(value)} must be an integer")
+        raise ParameterError(f"{name}={shown(value)} must be an integer")
     if value < low or (high is not None and value > high):
         bound = f"between {low} and {high}" if high is not None else f"at least {low}"
-        raise ParameterError(f"{name}={_shown(value)} must be {bound}")
+        raise ParameterError(f"{name}={shown(value)} must be {bound}")
+
+
+def _is_text(value: object, max_chars: int) -> bool:
+    """Whether it is text that a tokenizer takes: half of a surrogate pair is none."""
+    if not isinstance(value, str) or not 0 < len(value) <= max_chars:
+        return False
+    return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +155,7 @@ class SamplingParams:
         _check_int("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ParameterError(
-                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}"
+                f"min_tokens={shown(self.min_tokens)} is above max_tokens={self.max_tokens}"
             )
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
@@ -158,7 +165,7 @@ class SamplingParams:
             _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise ParameterError(f"{name}={_shown(getattr(self, name))} must be True or False")
+                raise ParameterError(f"{name}={shown(getattr(self, name))} must be True or False")
         if self.guided is not None and not isinstance(self.guided, GuidedParams):
             raise ParameterError(f"guided must be GuidedParams, not {type(self.guided).__name__}")
         self._check_lists()
@@ -167,41 +174,41 @@ class SamplingParams:
         kind = self.output_kind
         if not isinstance(kind, str) or kind not in ("cumulative", "delta", "final"):
             raise ParameterError(
-                f"output_kind={_shown(kind)} must be 'cumulative', 'delta' or 'final'"
+                f"output_kind={shown(kind)} must be 'cumulative', 'delta' or 'final'"
             )
 
     def _check_lists(self) -> None:
         if not isinstance(self.stop, (str, list, tuple, NoneType)):
-            raise ParameterError(f"stop={_shown(self.stop)} must be a string or a list of strings")
+            raise ParameterError(f"stop={shown(self.stop)} must be a string or a list of strings")
         for name in ("stop_token_ids", "bad_words", "allowed_token_ids"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (list, tuple)):
-                raise ParameterError(f"{name}={_shown(value)} must be a list")
+                raise ParameterError(f"{name}={shown(value)} must be a list")
         for name in ("logit_bias", "extra_args"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
-                raise ParameterError(f"{name}={_shown(value)} must be a dict")
+                raise ParameterError(f"{name}={shown(value)} must be a dict")
         stop_token_ids, bad_words = self.stop_token_ids or (), self.bad_words or ()
         if len(self.stop_strings) > MAX_STOP_STRINGS:
             raise ParameterError(f"{len(self.stop_strings)} stop strings; at most 16 are allowed")
         for text in self.stop_strings:
-            if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
-                raise ParameterError(f"stop string {_shown(text)} must have 1 to 256 characters")
+            if not _is_text(text, MAX_STOP_STRING_CHARS):
+                raise ParameterError(f"stop string {shown(text)} must have 1 to 256 characters")
         if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
             raise ParameterError(f"{len(stop_token_ids)} stop_token_ids; at most 64 are allowed")
         for token in stop_token_ids:
             _check_int("stop_token_ids entry", token, 0)
         for token, bias in (self.logit_bias or {}).items():
             _check_int("logit_bias key", token, 0)
-            _check_number(f"logit_bias[{_shown(token)}]", bias, -100.0, 100.0)
+            _check_number(f"logit_bias[{shown(token)}]", bias, -100.0, 100.0)
         if len(self.logit_bias or ()) > MAX_LOGIT_BIAS:
             raise ParameterError(f"{len(self.logit_bias or ())} logit_bias keys; at most 1024")
         if len(bad_words) > MAX_BAD_WORDS:
             raise ParameterError(f"{len(bad_words)} bad_words; at most 256 are allowed")
         for word in bad_words:
-            if not isinstance(word, str) or not 0 < len(word) <= MAX_BAD_WORD_CHARS:
+            if not _is_text(word, MAX_BAD_WORD_CHARS):
                 raise ParameterError(
-                    f"bad_words entry {_shown(word)} must have 1 to 256 characters"
+                    f"bad_words entry {shown(word)} must have 1 to 256 characters"
                 )
         if self.allowed_token_ids is not None:
             if not self.allowed_token_ids:

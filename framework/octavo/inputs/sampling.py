@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from octavo.engine.messages import TokenSampling
 from octavo.errors import ParameterError, UnsupportedConstraint
-from octavo.params import SamplingParams
+from octavo.params import SamplingParams, shown
 from octavo_registry.tokenizer import Tokenizer
 
 _SEED_BITS = 62
@@ -41,7 +44,7 @@ def resolve_sampling(
     room = limits.max_model_len - num_prompt_tokens
     if params.min_tokens > room:
         raise ParameterError(
-            f"min_tokens={params.min_tokens} do not fit: {num_prompt_tokens} prompt tokens leave "
+            f"min_tokens={shown(params.min_tokens)} do not fit: {num_prompt_tokens} prompt tokens leave "
             f"{room} of the context of {limits.max_model_len}"
         )
     vocab_size = limits.vocab_size
@@ -56,10 +59,11 @@ def resolve_sampling(
     allowed = params.allowed_token_ids
     _check_ids("allowed_token_ids", allowed or (), vocab_size)
     return TokenSampling(
-        temperature=params.temperature,
-        top_p=params.top_p,
+        # Plain floats: callers may give NumPy's, which cannot cross to an engine process.
+        temperature=float(params.temperature),
+        top_p=float(params.top_p),
         top_k=0 if params.top_k >= vocab_size else max(params.top_k, 0),
-        min_p=params.min_p,
+        min_p=float(params.min_p),
         seed=_seed(params.seed),
         min_tokens=params.min_tokens,
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
@@ -67,14 +71,26 @@ def resolve_sampling(
         eos_token_ids=() if params.ignore_eos else limits.eos_token_ids,
         logprobs=-1 if params.logprobs is None else params.logprobs,
         prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        repetition_penalty=params.repetition_penalty,
-        logit_bias=dict(params.logit_bias or {}),
+        presence_penalty=float(params.presence_penalty),
+        frequency_penalty=float(params.frequency_penalty),
+        repetition_penalty=float(params.repetition_penalty),
+        logit_bias={token: float(bias) for token, bias in (params.logit_bias or {}).items()},
         allowed_token_ids=None if allowed is None else tuple(allowed),
         bad_word_ids=_bad_word_ids(tuple(params.bad_words or ()), limits),
-        extra_args=dict(params.extra_args or {}),
+        extra_args=_plain_args(params.extra_args),
     )
+
+
+def _plain_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy as an engine process would read it; what cannot cross is refused here."""
+    if not args:
+        return {}
+    try:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(dict(args)), type=dict[str, Any])
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ParameterError(
+            f"extra_args must be made of JSON types, with names as keys: {error}"
+        ) from error
 
 
 def _seed(seed: int | None) -> int:
@@ -87,7 +103,7 @@ def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
     for token in ids:
         if not 0 <= token < vocab_size:
             raise ParameterError(
-                f"{name} names id {token}, outside the vocabulary of {vocab_size} ids"
+                f"{name} names id {shown(token)}, outside the vocabulary of {vocab_size} ids"
             )
 
 
