@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Final, NoReturn, cast
 
 from octavo.beam_search import BeamSearch, Candidates, num_candidates, run_beam_searches
@@ -18,7 +18,7 @@ from octavo.inputs import PreparedRequest, Prompt, split_prompts
 from octavo.inputs.messages import Message
 from octavo.interrupts import InterruptsBetweenSteps
 from octavo.outputs import BeamSearchOutput, RequestOutput
-from octavo.params import MAX_LOGPROBS, BeamSearchParams, LoRARequest, SamplingParams
+from octavo.params import MAX_LOGPROBS, BeamSearchParams, LoRARequest, SamplingParams, shown
 from octavo.progress import ProgressBar
 from octavo_registry.model import Task
 
@@ -39,8 +39,9 @@ class LLM:
             {"model": model, **options}, engine_process=engine_process, caller="LLM"
         )
         self._request_ids = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # so that a signal's handler may close
         self._closed = False
+        self._pid = os.getpid()
 
     def generate(
         self,
@@ -59,6 +60,8 @@ class LLM:
         self._check_open()
         _refuse_lora(lora_request)
         split = split_prompts(prompts)
+        if not isinstance(priority, (list, tuple, NoneType)):
+            raise ParameterError(f"priority={shown(priority)} must be a list, one for each prompt")
         priorities = [0] * len(split) if priority is None else list(priority)
         _check_lengths("priority", len(priorities), len(split))
         each = zip(split, self._spread(sampling_params, len(split)), priorities, strict=True)
@@ -88,7 +91,8 @@ class LLM:
         """
         self._check_open()
         _refuse_lora(lora_request)
-        chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        many = isinstance(messages, (list, tuple)) and bool(messages)
+        chats = messages if many and not isinstance(messages[0], Mapping) else [messages]
         texts = [
             self._front.chat.render(
                 cast("Sequence[Message]", chat),
@@ -119,6 +123,8 @@ class LLM:
         """
         self._check_open()
         _refuse_lora(lora_request)
+        if not isinstance(params, BeamSearchParams):
+            raise ParameterError(f"params={shown(params)} must be BeamSearchParams")
         ready, eos = self._front.client.ready, self._front.eos_token_ids
         heads = [
             self._prepare(prompt, SamplingParams(max_tokens=1)).request.prompt_token_ids
@@ -186,10 +192,15 @@ class LLM:
             return bool(self._front.client.call("reset_prefix_cache"))
 
     def close(self) -> None:
-        """End the engine and free its memory; calling it again does nothing."""
+        """End the engine and free its memory; calling it again does nothing.
+
+        A call under way in another thread ends with an EngineDeadError.
+        """
         if not self._closed:
             self._closed = True
-            self._front.client.close()
+            self._front.client.wake()
+            with self._lock:
+                self._front.client.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -210,7 +221,7 @@ class LLM:
         priority: int = 0,
         add_special_tokens: bool = True,
     ) -> PreparedRequest:
-        params = replace(params or self._front.inputs.default_params, output_kind="final")
+        params = replace(self._front.inputs.params_or_default(params), output_kind="final")
         return self._front.inputs.process(
             str(next(self._request_ids)),
             prompt,
@@ -236,6 +247,7 @@ class LLM:
                 client.add([entry.request for entry in requests])
                 while len(ended) < len(requests):
                     interrupts.check()
+                    self._check_open()
                     step = client.poll(POLL_SECONDS)
                     if step is None:
                         continue
@@ -255,14 +267,16 @@ class LLM:
     def _spread(
         self, params: SamplingParams | Sequence[SamplingParams] | None, count: int
     ) -> Sequence[SamplingParams | None]:
-        if params is None or isinstance(params, SamplingParams):
-            return [params] * count
+        if not isinstance(params, (list, tuple)):
+            return [cast("SamplingParams | None", params)] * count
         _check_lengths("sampling_params", len(params), count)
         return params
 
     def _check_open(self) -> None:
         if self._closed:
             raise EngineDeadError("this LLM was closed; make a new one")
+        if os.getpid() != self._pid:  # an engine's threads and sockets do not survive a fork
+            raise EngineDeadError("this LLM belongs to the parent process; make one after the fork")
 
     def _refuse_task(self, method: str, task: Task) -> NoReturn:
         self._check_open()

@@ -45,6 +45,8 @@ def read_options(options: Mapping[str, object], *, caller: str) -> EngineOptions
     ``caller`` is the function that a TypeError about an unknown option names. None means the
     default where an option's type does not contain None.
     """
+    if options.get("model") is None:
+        raise ConfigError("model=None must be a folder or a name")
     homes = _homes()
     nested: dict[str, Any] = {}
     plugins: dict[str, tuple[Any, ...]] = {}
@@ -62,8 +64,16 @@ def read_options(options: Mapping[str, object], *, caller: str) -> EngineOptions
             target[name] = _plain(value)
     try:
         config = msgspec.convert(nested, EngineConfig)
+        msgspec.msgpack.encode(config)  # as it crosses to an engine process
     except msgspec.ValidationError as error:
         raise ConfigError(_bad_type(error, options)) from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"options must be text, numbers, and lists or dicts of them: {error}"
+        ) from error
+    for name in plugins.get("disable_plugins", ()):
+        if not isinstance(name, str):
+            raise ConfigError(f"disable_plugins={options['disable_plugins']!r} must be names")
     return EngineOptions(config=config, **plugins)
 
 

@@ -207,9 +207,7 @@ class SamplingParams:
             raise ParameterError(f"{len(bad_words)} bad_words; at most 256 are allowed")
         for word in bad_words:
             if not _is_text(word, MAX_BAD_WORD_CHARS):
-                raise ParameterError(
-                    f"bad_words entry {shown(word)} must have 1 to 256 characters"
-                )
+                raise ParameterError(f"bad_words entry {shown(word)} must have 1 to 256 characters")
         if self.allowed_token_ids is not None:
             if not self.allowed_token_ids:
                 raise ParameterError("allowed_token_ids is empty: no token could be chosen")

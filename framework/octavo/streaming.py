@@ -96,5 +96,5 @@ def merge_delta(into: RequestOutput, later: RequestOutput) -> None:
     into.outputs.sort(key=lambda output: output.index)
     into.finished = later.finished
     into.metrics = later.metrics
-    into.error = later.error
+    into.error, into.error_type = later.error, later.error_type
     into.prompt_logprobs = later.prompt_logprobs or into.prompt_logprobs

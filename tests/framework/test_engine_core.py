@@ -137,7 +137,7 @@ def test_a_steady_step_sends_no_state_but_new_blocks(make_core):
     assert sum(changed[1:]) == 12 * 3
 
 
-def test_a_request_that_makes_the_batch_raise_fails_alone(make_core, folder, monkeypatch):
+def test_a_request_that_makes_the_batch_raise_fails_alone(make_core, folder, monkeypatch, caplog):
     from octavo_plugins.models.llama.model import Llama
 
     class FragileLlama(Llama):
@@ -156,6 +156,7 @@ def test_a_request_that_makes_the_batch_raise_fails_alone(make_core, folder, mon
     core.step()
     core.add([*culprits, *healthy[4:]])
     tokens, ends = finish(core)
+    assert "KV cache is full" not in caplog.text
     for culprit in (5000, 5100, 5101, 5102):
         reason, error = ends.pop(culprit)
         assert reason == "error"

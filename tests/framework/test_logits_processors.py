@@ -78,7 +78,8 @@ def test_each_request_gets_what_it_asks_of_a_processor(llm):
 
 def test_a_processor_that_refuses_a_request_hurts_no_other_and_no_later_one(llm):
     first, refused, last = generate(llm, 20, "bad", 21)
-    assert refused.error == "TypeError: token='bad' is no id"
+    assert "plugin 'Plugin' failed in logits processor 'forcing'" in refused.error
+    assert refused.error.endswith("TypeError: token='bad' is no id")
     assert first.outputs[0].token_ids == [20] * 3
     assert last.outputs[0].token_ids == [21] * 3
     assert [o.error for o in generate(llm, 22, 23, 24, 25)] == [None] * 4

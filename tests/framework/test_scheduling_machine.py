@@ -254,7 +254,7 @@ def quiet():
 )
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_examples):
-    """Five configurations of 20,000 steps: over 100,000 operations in the whole suite."""
+    """Six configurations of 20,000 steps: over 100,000 operations in the whole suite."""
     run_state_machine_as_test(
         machine(*case),
         settings=settings(
@@ -265,3 +265,12 @@ def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_e
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_a_long_prompt_swapped_out_after_one_chunk_comes_back_to_the_smallest_pool():
+    world = World("mixed", "swap", "fcfs", num_blocks=10, depth=1)
+    world.add([7] * (MAX_LEN - 1), 1, 1, 0, 0, "", ())
+    world.step()
+    world.preempt(0)
+    assert world.scheduler.placement.num_swaps == 1
+    world.drain()

@@ -1,4 +1,4 @@
-"""Configuration: frozen dataclasses by concern, and their resolution into a plan for a device."""
+"""Configuration: frozen dataclasses by concern, and what a model's folder makes of them."""
 
 from octavo.config.engine import (
     CacheConfig,

@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from octavo.errors import ConfigError
+from octavo.params import shown
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+MAX_COUNT = 2**31 - 1
+"""Tokens, rows and blocks are counted in 32 bits."""
+MAX_THREADS = 1024
+"""The threads of a CPU kernel are made at once, and a process that cannot make them crashes."""
+MAX_ASYNC_DEPTH = 16
+MAX_SEED = 2**63 - 1
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -19,10 +26,10 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}={value!r} must be one of: {', '.join(allowed)}")
 
 
-def _check_at_least(name: str, value: object, low: float) -> None:
+def _check_range(name: str, value: object, low: float, high: float = MAX_COUNT) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not value >= low:  # type: ignore[operator]
-        raise ConfigError(f"{name}={value!r} must be a number of at least {low:g}")
+    if not number or not low <= value <= high:  # type: ignore[operator]
+        raise ConfigError(f"{name}={shown(value)} must be a number from {low:g} to {high:.10g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +71,10 @@ class ModelConfig:
         _check_choice("load_format", self.load_format, ("auto", "dummy"))
         _check_choice("generation_config", self.generation_config, ("auto", "none"))
         if self.max_model_len not in (None, "auto"):
-            _check_at_least("max_model_len", self.max_model_len, 1)
+            _check_range("max_model_len", self.max_model_len, 1)
         if self.num_threads is not None:
-            _check_at_least("num_threads", self.num_threads, 1)
+            _check_range("num_threads", self.num_threads, 1, MAX_THREADS)
+        _check_range("seed", self.seed, -MAX_SEED, MAX_SEED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +97,17 @@ class CacheConfig:
     def __post_init__(self) -> None:
         size = self.block_size
         if not isinstance(size, int) or size < 1 or size & (size - 1):
-            raise ConfigError(f"block_size={size!r} is not a power of two; try 8, 16 or 32")
+            raise ConfigError(f"block_size={shown(size)} is not a power of two; try 8, 16 or 32")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ConfigError(
                 f"gpu_memory_utilization={self.gpu_memory_utilization!r} must be above 0, at most 1"
             )
         if self.kv_cache_memory_gib is not None:
-            _check_at_least("kv_cache_memory_gib", self.kv_cache_memory_gib, 0.0)
+            _check_range("kv_cache_memory_gib", self.kv_cache_memory_gib, 0.0)
         if self.num_blocks is not None:
-            _check_at_least("num_blocks", self.num_blocks, 2)
+            _check_range("num_blocks", self.num_blocks, 2)
         _check_choice("kv_cache_dtype", self.kv_cache_dtype, (*DTYPES, "fp8"))
-        _check_at_least("swap_gib", self.swap_gib, 0.0)
+        _check_range("swap_gib", self.swap_gib, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +127,14 @@ class SchedulerConfig:
     """Steps under way at once; 1 waits for each step before the next is planned (for debugging)."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "async_depth"):
-            _check_at_least(name, getattr(self, name), 1)
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            _check_range(name, getattr(self, name), 1)
+        _check_range("async_depth", self.async_depth, 1, MAX_ASYNC_DEPTH)
         _check_choice("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         _check_choice("preemption_mode", self.preemption_mode, ("recompute", "swap"))
         for name in ("max_queued_requests", "max_queued_tokens"):
             if getattr(self, name) is not None:
-                _check_at_least(name, getattr(self, name), 1)
+                _check_range(name, getattr(self, name), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +147,8 @@ class ParallelConfig:
     """A registered executor's name; None: the one for this many devices."""
 
     def __post_init__(self) -> None:
-        _check_at_least("tensor_parallel_size", self.tensor_parallel_size, 1)
-        _check_at_least("pipeline_parallel_size", self.pipeline_parallel_size, 1)
+        _check_range("tensor_parallel_size", self.tensor_parallel_size, 1)
+        _check_range("pipeline_parallel_size", self.pipeline_parallel_size, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

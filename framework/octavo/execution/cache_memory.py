@@ -7,6 +7,7 @@ from torch import Tensor
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.tables import BlockMoves
+from octavo.errors import CacheError
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.step import LayerCache
 
@@ -17,13 +18,21 @@ class CacheMemory:
     def __init__(
         self, layout: CacheLayout, num_blocks: int, num_swap_blocks: int, device: torch.device
     ) -> None:
-        shape = (layout.num_lanes, num_blocks, layout.lane_bytes)
-        self.pages = torch.zeros(shape, dtype=torch.uint8, device=device)
-        self.swap = torch.zeros(
-            (layout.num_lanes, num_swap_blocks, layout.lane_bytes),
-            dtype=torch.uint8,
-            pin_memory=device.type == "cuda" and num_swap_blocks > 0,
-        )
+        lanes, lane_bytes = layout.num_lanes, layout.lane_bytes
+        pinned = device.type == "cuda" and num_swap_blocks > 0
+        try:
+            self.pages = torch.zeros(
+                (lanes, num_blocks, lane_bytes), dtype=torch.uint8, device=device
+            )
+            self.swap = torch.zeros(
+                (lanes, num_swap_blocks, lane_bytes), dtype=torch.uint8, pin_memory=pinned
+            )
+        except RuntimeError as error:  # torch's allocators have no class of their own on a CPU
+            raise CacheError(
+                f"{num_blocks} blocks of {layout.page_bytes} bytes on {device} and "
+                f"{num_swap_blocks} on the host cannot be allocated; lower num_blocks, "
+                "kv_cache_memory_gib, block_size or swap_gib"
+            ) from error
 
     def layer_caches(
         self, layout: CacheLayout, backends: list[AttentionBackend]

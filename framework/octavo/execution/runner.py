@@ -15,6 +15,7 @@ from torch import Tensor
 from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.device_state import DeviceState
+from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
@@ -22,7 +23,6 @@ from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch
 from octavo.scheduling.plan import SECTIONS, StepPlan
 from octavo_registry.attention import AttentionBackend
-from octavo_registry.logits import LogitsProcessor
 from octavo_registry.model import Model
 from octavo_registry.step import AttentionStep, Step, StepBounds
 
@@ -51,7 +51,7 @@ class ModelRunner:
         memory: CacheMemory,
         backends: Sequence[AttentionBackend],
         vocab_size: int,
-        processors: Sequence[LogitsProcessor],
+        processors: Sequence[GuardedProcessor],
         device: torch.device,
         async_depth: int,
     ) -> None:
@@ -62,8 +62,7 @@ class ModelRunner:
         self._backends = list(backends)
         self._layers = memory.layer_caches(layout, self._backends)
         self._sampler = Sampler(vocab_size, self.state.sampling)
-        self._processors = [(processor, set[int]()) for processor in processors]
-        """With the slots that each is attached to."""
+        self._processors = list(processors)
         self._staging = Staging(device, async_depth)
 
     @torch.inference_mode()
@@ -83,15 +82,12 @@ class ModelRunner:
 
     def _change_attachments(self, plan: StepPlan) -> None:
         for slot in plan.detach:
-            for processor, attached in self._processors:
-                if slot in attached:  # not where an attach of the slot's sequence has raised
-                    attached.remove(slot)
-                    processor.detach(slot)
+            for processor in self._processors:
+                processor.detach(slot)
         for slot, sampling in plan.attach:
             self._sampler.attach(slot, sampling)
-            for processor, attached in self._processors:
+            for processor in self._processors:
                 processor.attach(slot, sampling.extra_args)
-                attached.add(slot)
 
     def _forward(
         self, plan: StepPlan, parts: dict[str, Tensor], slots_R: Tensor, query_starts_R1: Tensor
@@ -141,7 +137,7 @@ class ModelRunner:
         drawn = Drawn(None, None, None)
         if num_draws:
             logits_RV = self.model.logits(hidden_RD[:num_draws])
-            for processor, _ in self._processors:
+            for processor in self._processors:
                 logits_RV = processor.apply(logits_RV, slots_R)
             sampled = self._sampler.sample(
                 logits_RV,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.errors import ConfigError
 from octavo.params import MAX_STOP_TOKEN_IDS
 
 Ints = NDArray[np.int32]
@@ -48,12 +49,15 @@ class StateLayout:
         for name, width in widths.items():
             self.fields[name] = Field(offset, width, name in FLOAT_FIELDS)
             offset += width * num_slots
+        if offset >= 2**31:
+            raise ConfigError(
+                f"max_num_seqs={num_slots} sequences of max_model_len={max_model_len} tokens need "
+                f"{offset} words of device state, above the 2147483647 there may be; lower one"
+            )
         self.num_words = offset
         self.scalar_offsets = np.array(
             [self.fields[name].offset for name in (*INT_FIELDS, *FLOAT_FIELDS)], np.int32
         )
-        if offset >= 2**31:
-            raise ValueError(f"{offset} words of device state exceed 32-bit indices")
 
 
 class StateDiff:

@@ -14,7 +14,8 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError
 from octavo.execution.cache_memory import CacheMemory
-from octavo.execution.runner import ModelRunner
+from octavo.execution.processors import GuardedProcessor
+from octavo.execution.runner import LOGIT_ROWS, ModelRunner
 from octavo.execution.state_layout import StateLayout
 from octavo.weights.load import load_model
 from octavo_registry import PluginHost
@@ -84,7 +85,7 @@ class Worker:
             backends=[chosen[group.spec] for group in layout.groups],
             vocab_size=folder.vocab_size,
             processors=[
-                host.logits_processors.load(name)(folder.vocab_size, self.device)
+                GuardedProcessor(name, host, vocab_size=folder.vocab_size, device=self.device)
                 for name in config.logits_processors
             ],
             device=self.device,
@@ -140,4 +141,6 @@ def _workspace(model: object, config: EngineConfig, folder: ModelFolder) -> int:
     num_tokens = config.scheduler.max_num_batched_tokens
     if isinstance(model, HasWorkspace):
         return model.workspace_bytes(num_tokens)
-    return workspace_bytes(dict(folder.config), num_tokens, config.scheduler.max_num_seqs)
+    # A step may draw for all its rows and compute prompt logprobs, these some rows at a time.
+    num_logit_rows = config.scheduler.max_num_seqs + LOGIT_ROWS
+    return workspace_bytes(dict(folder.config), num_tokens, num_logit_rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import NoneType
 from typing import Any
 
 from octavo.errors import PromptError
@@ -75,6 +76,8 @@ class ChatRenderer:
     def _source(self, given: str | None, *, has_tools: bool) -> str:
         named = self._own if isinstance(self._own, Mapping) else {}
         if given is not None:
+            if not isinstance(given, str):
+                raise PromptError(f"chat_template must be text, not {type(given).__name__}")
             return named.get(given, given)
         if isinstance(self._own, str):
             return self._own
@@ -89,8 +92,12 @@ class ChatRenderer:
 
 
 def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not isinstance(kwargs, (Mapping, NoneType)):
+        raise PromptError(f"chat_template_kwargs must be a dict, not {type(kwargs).__name__}")
     plain: dict[str, Any] = plain_data("chat_template_kwargs", dict(kwargs or {}))
     for name in plain:
+        if not isinstance(name, str):
+            raise PromptError(f"chat_template_kwargs: the key {name!r} must be a name")
         if name in _RESERVED:
             raise PromptError(f"chat_template_kwargs may not set {name!r}; it is an argument")
     return plain

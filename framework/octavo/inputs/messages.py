@@ -34,7 +34,7 @@ def plain_data(name: str, value: Any) -> Any:
     """Copy into dicts, lists and scalars: a template must not reach methods of richer objects."""
     try:
         return msgspec.to_builtins(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise PromptError(f"{name} must be made of JSON types: {error}") from error
 
 
@@ -130,7 +130,7 @@ def _parse_tool_calls(where: str, message: dict[str, Any]) -> None:
             continue
         try:
             function["arguments"] = json.loads(arguments or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PromptError(f"{place}.function.arguments is no valid JSON: {error}") from error
 
 

@@ -11,7 +11,7 @@ from octavo.engine.messages import EngineRequest
 from octavo.errors import ParameterError, PromptError
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
-from octavo.params import SamplingParams
+from octavo.params import SamplingParams, shown
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
 
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _CACHE_SALT = re.compile(r"[A-Za-z0-9_-]{0,128}")
 _MAX_PRIORITY = 2**31 - 1
+_MAX_REQUEST_ID_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class InputProcessor:
         ``params`` None takes the model's defaults; a rendered chat template wants
         ``add_special_tokens=False``, for it has written them itself.
         """
-        params = params or self.default_params
+        params = self.params_or_default(params)
         parsed = parse_prompt(prompt)
         for modality in parsed.media:
             check_modality(modality, self._capabilities)
@@ -93,7 +94,7 @@ class InputProcessor:
         check_token_ids(ids, self._limits.vocab_size)
         sampling = resolve_sampling(params, self._limits, num_prompt_tokens=len(ids))
         request = EngineRequest(
-            request_id=request_id,
+            request_id=_checked_request_id(request_id),
             sequences=tuple(itertools.islice(self._sequence_ids, params.n)),
             prompt_token_ids=ids,
             sampling=sampling,
@@ -102,6 +103,14 @@ class InputProcessor:
             adapter=adapter,
         )
         return PreparedRequest(request=request, params=params, prompt=parsed.text)
+
+    def params_or_default(self, params: SamplingParams | None) -> SamplingParams:
+        """Return what was given, or the model's defaults for None."""
+        if params is None:
+            return self.default_params
+        if not isinstance(params, SamplingParams):
+            raise ParameterError(f"sampling_params={shown(params)} must be SamplingParams")
+        return params
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         if self._tokenizer is None:
@@ -128,17 +137,29 @@ class InputProcessor:
             )
 
 
+def _checked_request_id(request_id: str) -> str:
+    # Printable: it goes to logs. Half of a surrogate pair, which is no text, is not.
+    printable = isinstance(request_id, str) and request_id.isprintable()
+    if not printable or not 0 < len(request_id) <= _MAX_REQUEST_ID_CHARS:
+        raise ParameterError(
+            f"request_id={shown(request_id)} must have 1 to {_MAX_REQUEST_ID_CHARS} printable "
+            "characters"
+        )
+    return str(request_id)  # as for the salt
+
+
 def _checked_salt(salt: str) -> str:
     if not isinstance(salt, str) or _CACHE_SALT.fullmatch(salt) is None:
         raise ParameterError(
-            f"cache_salt={salt!r:.80} must have at most 128 characters of A-Z a-z 0-9 _ -"
+            f"cache_salt={shown(salt)} must have at most 128 characters of A-Z a-z 0-9 _ -"
         )
-    return salt
+    return str(salt)  # a subclass's object could not cross to an engine process
 
 
 def _checked_priority(priority: int) -> int:
     if type(priority) is not int or abs(priority) > _MAX_PRIORITY:
         raise ParameterError(
-            f"priority={priority!r} must be an integer from {-_MAX_PRIORITY} to {_MAX_PRIORITY}"
+            f"priority={shown(priority)} must be an integer from {-_MAX_PRIORITY} to "
+            f"{_MAX_PRIORITY}"
         )
     return priority

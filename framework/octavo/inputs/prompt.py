@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from octavo.errors import PromptError
+from octavo.params import shown
 from octavo_registry.model import ModelCapabilities
 
 Prompt = str | Mapping[str, Any] | Sequence[int]
@@ -29,9 +30,12 @@ def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Make a list of one prompt or of many; a list of integers is one prompt."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
-    if _is_ids(prompts):
-        return [prompts]
-    return list(prompts)  # type: ignore[arg-type]  # parse_prompt checks each
+    try:
+        return [prompts] if _is_ids(prompts) else list(prompts)  # type: ignore[arg-type]
+    except (TypeError, KeyError) as error:  # what is in a list parse_prompt checks
+        raise PromptError(
+            f"prompts must be one prompt or a list of them, not {type(prompts).__name__}"
+        ) from error
 
 
 def parse_prompt(prompt: Prompt) -> ParsedPrompt:
@@ -58,11 +62,12 @@ def parse_prompt(prompt: Prompt) -> ParsedPrompt:
     media = prompt.get("multi_modal_data") or {}
     if not isinstance(media, Mapping):
         raise PromptError(f"multi_modal_data must be a dict, not {type(media).__name__}")
+    salt = prompt.get("cache_salt")
     return ParsedPrompt(
         text=text,
         token_ids=None if ids is None else list(ids),
         media=media,
-        cache_salt=prompt.get("cache_salt") or "",
+        cache_salt="" if salt is None else salt,
     )
 
 
@@ -74,11 +79,13 @@ def check_token_ids(ids: Sequence[int], vocab_size: int) -> None:
     for position, token in enumerate(ids):
         if type(token) is not int:
             raise PromptError(
-                f"prompt token {position} is {token!r} of type {type(token).__name__}, not an int"
+                f"prompt token {position} is {shown(token)} of type {type(token).__name__}, "
+                "not an int"
             )
         if not 0 <= token < vocab_size:
             raise PromptError(
-                f"prompt token {position} is {token}, outside the vocabulary of {vocab_size} ids"
+                f"prompt token {position} is {shown(token)}, outside the vocabulary of "
+                f"{vocab_size} ids"
             )
 
 

@@ -44,8 +44,8 @@ def resolve_sampling(
     room = limits.max_model_len - num_prompt_tokens
     if params.min_tokens > room:
         raise ParameterError(
-            f"min_tokens={shown(params.min_tokens)} do not fit: {num_prompt_tokens} prompt tokens leave "
-            f"{room} of the context of {limits.max_model_len}"
+            f"min_tokens={shown(params.min_tokens)} do not fit: {num_prompt_tokens} prompt tokens "
+            f"leave {room} of the context of {limits.max_model_len}"
         )
     vocab_size = limits.vocab_size
     for name in ("logprobs", "prompt_logprobs"):

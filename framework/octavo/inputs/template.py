@@ -17,6 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from octavo.errors import ConfigError, PromptError
+from octavo_registry.faults import one_line
 
 
 def load_chat_template(path_or_text: str | os.PathLike[str]) -> str:
@@ -43,16 +44,19 @@ class ChatTemplate:
             raise PromptError(
                 f"the chat template is no valid Jinja, line {error.lineno}: {error.message}"
             ) from error
+        except (SyntaxError, RecursionError) as error:  # from Python, which Jinja compiles it to
+            raise PromptError(f"the chat template is no valid Jinja: {one_line(error)}") from error
 
-    def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+    def render(self, messages: list[dict[str, Any]], /, **variables: Any) -> str:
         """Run the template; whatever it raises is a PromptError with its message."""
         try:
             return self._template.render({**self._variables, **variables, "messages": messages})
         except TemplateError as error:
-            raise PromptError(f"the chat template refuses the messages: {error}") from error
+            reason = " ".join(str(error).split())
+            raise PromptError(f"the chat template refuses the messages: {reason}") from error
         except Exception as error:  # a template computes: any error of Python can come out
             raise PromptError(
-                f"the chat template fails on these messages: {type(error).__name__}: {error}"
+                f"the chat template fails on these messages: {one_line(error)}"
             ) from error
 
     @cached_property

@@ -108,7 +108,10 @@ class Placement:
         return count
 
     def preempt(self, sequence: Sequence, *, may_swap: bool = True) -> None:
-        """Take slot and blocks; results under way for it are dropped and drawn again later."""
+        """Take slot and blocks; results under way for it are dropped and drawn again later.
+
+        ``may_swap`` False: not for want of memory, but because a step that it may build on raised.
+        """
         slot = sequence.slot
         swapped = self._swap_out(slot) if self._swap and may_swap else None
         sequence.swapped = swapped
@@ -116,7 +119,7 @@ class Placement:
             sequence.prompt_logprobs.clear()
         self.num_preemptions += 1
         now = time.monotonic()
-        if now >= self._next_warning_seconds:
+        if may_swap and now >= self._next_warning_seconds:
             self._next_warning_seconds = now + WARNING_SECONDS
             log.warning(
                 "the KV cache is full: request %s %s; %d preemptions so far",
