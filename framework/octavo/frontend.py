@@ -84,7 +84,9 @@ def _load_tokenizer(config: ModelConfig, folder: ModelFolder, host: PluginHost) 
     named = config.tokenizer
     path = folder.path if named is None else find_model(host, named, config.revision)
     load = host.tokenizers.load(config.tokenizer_mode)
-    return load(path, trust_remote_code=config.trust_remote_code)
+    plugin = host.tokenizers.info(config.tokenizer_mode).plugin
+    with host.faults.guard(plugin, f"loading the tokenizer in {path}", request=True):
+        return load(path, trust_remote_code=config.trust_remote_code)
 
 
 def _chat_template(

@@ -17,11 +17,13 @@ from octavo_registry.errors import OctavoError, PluginError
 from octavo_registry.events import PluginFailure
 
 QUARANTINE_SECONDS = 30.0
+MAX_LINE_CHARS = 500
+"""Of an exception's message: torch puts the stack of its C++ code there."""
 
 
 def one_line(error: BaseException) -> str:
     """Return an exception's type and message on a single line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_LINE_CHARS]}"
 
 
 @dataclass(slots=True)

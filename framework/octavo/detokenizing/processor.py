@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from octavo.detokenizing.continuation import Continuation
 from octavo.detokenizing.logprobs import LogprobDecoder
@@ -68,11 +67,6 @@ class OutputProcessor:
         # By the engine's ids. One that has ended is gone, so that later tokens for it are dropped.
         self._continuations: dict[int, Continuation] = {}
 
-    @property
-    def num_unfinished_requests(self) -> int:
-        """Requests that were added and have not ended."""
-        return len(self._requests)
-
     def add(
         self,
         request: EngineRequest,
@@ -123,26 +117,15 @@ class OutputProcessor:
     def abort(self, request_id: str) -> ProcessedStep:
         """End a request; the last output holds what came so far. Nothing for an unknown one."""
         request = self._requests.get(request_id)
-        return self._end_early([] if request is None else [request], "abort", None)
-
-    def fail_all(self, message: str) -> ProcessedStep:
-        """End every request with an error, as when the engine has died."""
-        for request in self._requests.values():
-            request.error_type = "EngineDeadError"
-        return self._end_early(list(self._requests.values()), "error", message)
-
-    def _end_early(
-        self, requests: list[_LiveRequest], reason: Literal["abort", "error"], error: str | None
-    ) -> ProcessedStep:
+        if request is None:
+            return ProcessedStep()
         due: dict[str, _LiveRequest] = {}
         step = ProcessedStep()
-        for request in requests:
-            request.error = error
-            for continuation in request.continuations:
-                if continuation.finish_reason is None:
-                    end = SequenceEnd(continuation.sequence_id, reason)
-                    self._advance(request, continuation, end)
-            self._close(request, (), due, step.aborts)
+        for continuation in request.continuations:
+            if continuation.finish_reason is None:
+                end = SequenceEnd(continuation.sequence_id, "abort")
+                self._advance(request, continuation, end)
+        self._close(request, (), due, step.aborts)
         step.outputs = self._deliver(due.values(), self._clock())
         return step
 

@@ -17,10 +17,12 @@ class GuardedProcessor:
     def __init__(
         self, name: str, host: PluginHost, *, vocab_size: int, device: torch.device
     ) -> None:
-        self._inner: LogitsProcessor = host.logits_processors.load(name)(vocab_size, device)
         self._plugin = host.logits_processors.info(name).plugin
         self._call = f"logits processor {name!r}"
         self._faults = host.faults
+        make = host.logits_processors.load(name)
+        with self._faults.guard(self._plugin, self._call, request=True):
+            self._inner: LogitsProcessor = make(vocab_size, device)
         self._slots: set[int] = set()
 
     def attach(self, slot: int, extra_args: Mapping[str, Any]) -> None:
@@ -39,4 +41,21 @@ class GuardedProcessor:
     def apply(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
         """Change the logits of a step's rows."""
         with self._faults.guard(self._plugin, self._call, request=True):
-            return self._inner.apply(logits_RV, slots_R)
+            changed_RV = self._inner.apply(logits_RV, slots_R)
+            # A wider one would give ids out of the vocabulary, which break a device at the next
+            # step; another number of rows would give a row's tokens to another.
+            if (
+                not isinstance(changed_RV, Tensor)
+                or changed_RV.shape != logits_RV.shape
+                or changed_RV.dtype != logits_RV.dtype
+            ):
+                raise TypeError(
+                    f"apply returned {_described(changed_RV)}, not {_described(logits_RV)}"
+                )
+        return changed_RV
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {list(value.shape)}"
+    return type(value).__name__

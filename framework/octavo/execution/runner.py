@@ -69,8 +69,8 @@ class ModelRunner:
     def run(self, plan: StepPlan) -> Drawn:
         """Launch a step; its results are ready when the device has come so far."""
         parts = dict(zip(SECTIONS, self._staging.send(plan.buffer).split(plan.sizes), strict=True))
-        self.memory.move(plan.moves)
         self.state.apply(parts["diff_indices"], parts["diff_values"])
+        self.memory.move(plan.moves)
         self._change_attachments(plan)
         slots_R = parts["slots"].long()
         query_starts_R1 = parts["query_starts"]

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import ConfigError
-from octavo.params import MAX_STOP_TOKEN_IDS
+from octavo.params import MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
 
 Ints = NDArray[np.int32]
 
-STOP_IDS = MAX_STOP_TOKEN_IDS + 8
+STOP_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS
 """Room for a request's stop ids and the model's end-of-sequence ids."""
 
 FLOAT_FIELDS = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")

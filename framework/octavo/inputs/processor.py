@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass
 
 from octavo.engine.messages import EngineRequest
-from octavo.errors import ParameterError, PromptError
+from octavo.errors import ModelError, ParameterError, PromptError
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
-from octavo.params import SamplingParams, shown
+from octavo.params import MAX_EOS_TOKEN_IDS, SamplingParams, shown
+from octavo_registry.faults import one_line
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
 
@@ -50,6 +51,12 @@ class InputProcessor:
         self._tokenizer = tokenizer
         self._capabilities = capabilities or ModelCapabilities()
         self._sequence_ids = itertools.count()
+        if len(eos_token_ids) > MAX_EOS_TOKEN_IDS:
+            raise ModelError(
+                f"the model names {len(eos_token_ids)} end of sequence ids, and at most "
+                f"{MAX_EOS_TOKEN_IDS} are looked for; choose with "
+                "hf_overrides={'eos_token_id': [...]}"
+            )
         possible_eos = tuple(i for i in eos_token_ids if 0 <= i < vocab_size)
         if possible_eos != eos_token_ids:
             log.warning(
@@ -124,7 +131,10 @@ class InputProcessor:
             raise PromptError(
                 f"the prompt's character {error.start} is half of a surrogate pair, not text"
             ) from error
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except Exception as error:  # a plugin's, on a stranger's text: this request's failure only
+            raise PromptError(f"the tokenizer fails on the prompt: {one_line(error)}") from error
 
     def _check_length(self, num_tokens: int) -> None:
         limit = self._limits.max_model_len

@@ -107,19 +107,19 @@ class Placement:
         sequence.leader = None
         return count
 
-    def preempt(self, sequence: Sequence, *, may_swap: bool = True) -> None:
+    def preempt(self, sequence: Sequence, *, after_fault: bool = False) -> None:
         """Take slot and blocks; results under way for it are dropped and drawn again later.
 
-        ``may_swap`` False: not for want of memory, but because a step that it may build on raised.
+        ``after_fault``: not for want of memory, but because a step that it may build on raised.
         """
         slot = sequence.slot
-        swapped = self._swap_out(slot) if self._swap and may_swap else None
+        swapped = self._swap_out(slot) if self._swap and not after_fault else None
         sequence.swapped = swapped
         if swapped is None:
             sequence.prompt_logprobs.clear()
         self.num_preemptions += 1
         now = time.monotonic()
-        if may_swap and now >= self._next_warning_seconds:
+        if not after_fault and now >= self._next_warning_seconds:
             self._next_warning_seconds = now + WARNING_SECONDS
             log.warning(
                 "the KV cache is full: request %s %s; %d preemptions so far",

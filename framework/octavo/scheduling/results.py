@@ -17,6 +17,7 @@ from octavo.scheduling.plan import LogprobArrays, StepResult
 from octavo.scheduling.rows import Ints
 from octavo.scheduling.scheduler import Scheduler, StepRecord
 from octavo.scheduling.sequence import Sequence
+from octavo_registry.faults import one_line
 
 log = logging.getLogger(__name__)
 
@@ -78,21 +79,21 @@ class StepResults:
         ends: list[SequenceEnd] = []
         valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
         blamed = [rows.at(slot) for slot in record.slots[valid].tolist()]
-        log.warning("a step of %d rows raised: %s", len(record.slots), _one_line(error))
+        log.warning("a step of %d rows raised: %s", len(record.slots), one_line(error))
         if len(record.slots) == 1 and blamed:
             (culprit,) = blamed
-            ends.append(SequenceEnd(culprit.id, "error", error=_one_line(error)))
+            ends.append(SequenceEnd(culprit.id, "error", error=one_line(error)))
             scheduler.end(culprit)
             blamed = []
         for sequence, end in zip(blamed, record.ends[valid].tolist(), strict=False):
             sequence.suspect_until = end
             scheduler.suspects[sequence.id] = sequence
-            scheduler.requeue(sequence, may_swap=False)
+            scheduler.requeue(sequence, after_fault=True)
         for other in later:
             other.void = True
             current = rows.epoch_S[other.slots] == other.epochs
             for slot in other.slots[current].tolist():
-                scheduler.requeue(rows.at(slot), may_swap=False)
+                scheduler.requeue(rows.at(slot), after_fault=True)
         outputs = self.news()
         outputs.ends.extend(ends)
         return outputs
@@ -187,8 +188,3 @@ def _row_logprobs(arrays: LogprobArrays, row: int, wanted: int) -> SequenceLogpr
         arrays.logprobs[row, : wanted + 1].tolist(),
         int(arrays.ranks[row]),
     )
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or "no message"
-    return f"{type(error).__name__}: {text[:500]}"

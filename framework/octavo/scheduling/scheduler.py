@@ -110,8 +110,12 @@ class Scheduler:
         most = limits.max_queued_requests
         if most is not None and len(waiting) >= most:
             return QueueFullError(f"the queue is full: {len(waiting)} requests wait; try later")
-        total = waiting.num_tokens + len(request.prompt_token_ids)
-        if limits.max_queued_tokens is not None and total > limits.max_queued_tokens:
+        num_tokens = len(request.prompt_token_ids)
+        most = limits.max_queued_tokens
+        if most is not None and num_tokens > most:
+            return ParameterError(f"the prompt has {num_tokens} tokens; max_queued_tokens={most}")
+        total = waiting.num_tokens + num_tokens
+        if most is not None and total > most:
             return QueueFullError(f"the queue is full: {total} prompt tokens would wait; try later")
         if any(sequence in self.sequences for sequence in request.sequences):
             return ParameterError(f"request {request.request_id}: a sequence id is in use already")
@@ -137,10 +141,10 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._release_followers(sequence)
 
-    def requeue(self, sequence: Sequence, *, may_swap: bool = True) -> None:
+    def requeue(self, sequence: Sequence, *, after_fault: bool = False) -> None:
         """Preempt a running sequence: it waits again at its place in the order."""
         self.preempted.append(sequence.id)
-        self.placement.preempt(sequence, may_swap=may_swap)
+        self.placement.preempt(sequence, after_fault=after_fault)
         self.waiting.push(sequence)
 
     def _release_followers(self, leader: Sequence) -> None:
@@ -181,20 +185,27 @@ class Scheduler:
         before = np.cumsum(remaining) - remaining
         counts = np.clip(budget - before, 0, remaining).astype(np.int32)
         slots, counts = slots[counts > 0], counts[counts > 0]
+        # A row whose last token is being drawn frees its blocks by itself, and sooner.
+        victims = order[rows.planned_S[order] < rows.max_len_S[order]]
+        return self._make_room(slots, counts, victims)
+
+    def _make_room(self, slots: Ints, counts: Ints, victims: Ints) -> tuple[Ints, Ints, bool]:
+        """Give rows the blocks that they lack; preempt from the end of ``victims`` as needed.
+
+        Returns the rows that are left, and whether any was preempted.
+        """
+        tables, computed_S = self.placement.tables, self.rows.computed_S
         preempted = False
         while len(slots):
-            ends = rows.computed_S[slots] + counts
-            needed = int(self.placement.tables.num_new_blocks(slots, ends).sum())
-            if needed <= self.placement.pool.num_available:
+            ends = computed_S[slots] + counts
+            if int(tables.num_new_blocks(slots, ends).sum()) <= tables.pool.num_available:
+                tables.grow(slots, ends, self.placement.draft.diff)
                 break
-            victim, order = int(order[-1]), order[:-1]
-            self.requeue(rows.at(victim))
+            victim, victims = int(victims[-1]), victims[:-1]
+            self.requeue(self.rows.at(victim))
             keep = slots != victim
             slots, counts = slots[keep], counts[keep]
             preempted = True
-        if len(slots):
-            ends = rows.computed_S[slots] + counts
-            self.placement.tables.grow(slots, ends, self.placement.draft.diff)
         return slots, counts, preempted
 
     def _admit(self, slots: Ints, counts: Ints, budget: int) -> tuple[Ints, Ints]:
@@ -220,24 +231,16 @@ class Scheduler:
         if self.num_under_way:
             return none, none
         sequence = min(self.suspects.values(), key=self.waiting.sort_key)
-        if sequence.slot < 0:
-            while (count := self.placement.place(sequence, budget)) == 0:
-                others = self.running_order()
-                self.requeue(self.rows.at(int(others[-1])))
-            self.waiting.remove(sequence)
-            slots = np.array([sequence.slot], np.int32)
-        else:
-            slots = np.array([sequence.slot], np.int32)
-            remaining = int(self.rows.planned_S[slots[0]] - self.rows.computed_S[slots[0]])
-            count = min(remaining, budget)
-            ends = self.rows.computed_S[slots] + count
-            needed = int(self.placement.tables.num_new_blocks(slots, ends).sum())
-            while needed > self.placement.pool.num_available:
-                others = self.running_order()
-                others = others[others != slots[0]]
-                self.requeue(self.rows.at(int(others[-1])))
-            self.placement.tables.grow(slots, ends, self.placement.draft.diff)
-        return slots, np.array([count], np.int32)
+        slot, others = sequence.slot, self.running_order()
+        if slot >= 0:
+            remaining = self.rows.planned_S[slot] - self.rows.computed_S[slot]
+            slots, counts = np.array([slot], np.int32), np.array([min(remaining, budget)], np.int32)
+            return self._make_room(slots, counts, others[others != slot])[:2]
+        while (count := self.placement.place(sequence, budget)) == 0:
+            victim, others = int(others[-1]), others[:-1]
+            self.requeue(self.rows.at(victim))
+        self.waiting.remove(sequence)
+        return np.array([sequence.slot], np.int32), np.array([count], np.int32)
 
     def _pack(self, slots: Ints, counts: Ints) -> tuple[StepPlan, StepRecord]:
         rows = self.rows

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.errors import ModelError
+from octavo_registry.faults import one_line
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -71,11 +72,15 @@ def _load(folder: Path, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
+        tokenizer.encode("a")  # some of its settings are not looked at before
     except Exception as error:  # it raises whatever its parsers raise
-        raise ModelError(f"the tokenizer in {folder} cannot be loaded: {error}") from error
+        raise ModelError(
+            f"the tokenizer in {folder} cannot be loaded: {one_line(error)}"
+        ) from error
+    return tokenizer
 
 
 def _byte_fallback_ids(hf: Any) -> frozenset[int]:
