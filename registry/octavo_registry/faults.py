@@ -82,7 +82,7 @@ class Faults:
             if not request:
                 self._record(plugin, call, error, request=False)
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._record(plugin, call, error, request=request)
             raise PluginError(f"plugin {plugin!r} failed in {call}: {one_line(error)}") from error
         if on_trial:
@@ -104,7 +104,7 @@ class Faults:
             quarantine.until = now + QUARANTINE_SECONDS  # one trial at a time
             return True
 
-    def _record(self, plugin: str, call: str, error: Exception, *, request: bool) -> None:
+    def _record(self, plugin: str, call: str, error: BaseException, *, request: bool) -> None:
         cause = f"{call}: {one_line(error)}"
         with self._lock:
             self._counts[plugin, call] += 1

@@ -194,7 +194,7 @@ class PluginHost:
         assert record.module is not None
         try:
             module = import_module(record.module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module that ends the process, too
             raise PluginError(
                 f"plugin {record.name!r} cannot be imported from {record.module!r}: "
                 f"{one_line(error)}; repair it or disable it"

@@ -28,6 +28,10 @@ PARTS_CHAT = [
 ]
 
 
+DEEP: list[Any] = []
+DEEP.append(DEEP)
+
+
 def render(template: str | None, messages: Any, **options: Any) -> str:
     return ChatRenderer(None, chat_template=template).render(messages, **options)
 
@@ -86,6 +90,7 @@ def test_a_refusal_is_text() -> None:
             ],
             r"tool_calls\[0\].function.arguments is no valid JSON",
         ),
+        ([{"role": "user", "content": "a", "x": DEEP}], r"messages\[0\] must be made of JSON"),
     ],
 )
 def test_a_malformed_message_is_named_by_index_and_key(messages: Any, message: str) -> None:
@@ -117,6 +122,11 @@ def test_arguments_given_as_a_json_string_are_what_they_stand_for() -> None:
         ({"documents": [1]}, r"documents\[0\] must be a dict, not int"),
         ({"chat_template_kwargs": {"messages": []}}, "may not set 'messages'"),
         ({"chat_template_kwargs": {"x": object()}}, "chat_template_kwargs must be made of JSON"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs must be a dict, not int"),
+        ({"chat_template_kwargs": {1: 2}}, "chat_template_kwargs: the key 1 must be a name"),
+        ({"chat_template": 5}, "chat_template must be text, not int"),
+        ({"chat_template": "{% break %}"}, "no valid Jinja: SyntaxError: 'break' outside loop"),
+        ({"chat_template": "{{ raise_exception('a\nb') }}"}, "refuses the messages: a b"),
         (
             {"add_generation_prompt": True, "continue_final_message": True},
             "add_generation_prompt and continue_final_message exclude each other",
@@ -136,6 +146,11 @@ def test_arguments_given_as_a_json_string_are_what_they_stand_for() -> None:
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PromptError, match=message):
         render(PLAIN, TEXT_CHAT, **options)
+
+
+def test_a_variable_may_have_any_other_name() -> None:
+    assert render("{{ self_ }}{{ me }}", TEXT_CHAT, chat_template_kwargs={"me": 1}) == "1"
+    assert render("ok", TEXT_CHAT, chat_template_kwargs={"self": 1}) == "ok"
 
 
 def test_only_a_message_with_text_can_be_continued() -> None:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 import sample_tokenizers
-from octavo.errors import OctavoError, ParameterError, PromptError, UnsupportedConstraint
+from octavo.engine.messages import EngineRequest
+from octavo.errors import (
+    ModelError,
+    OctavoError,
+    ParameterError,
+    PromptError,
+    UnsupportedConstraint,
+)
 from octavo.inputs import InputProcessor, split_prompts
 from octavo.params import GuidedParams, SamplingParams
 from octavo_registry.model import ModelCapabilities
@@ -74,6 +83,8 @@ def test_one_prompt_or_many_become_a_list() -> None:
         ([5] * CONTEXT, "has 64 tokens, and the context of 64 .* truncate_prompt_tokens=63"),
         ({"prompt": "a", "multi_modal_data": {"image": 1}}, "takes no image input, only: text"),
         ({"prompt": "a", "cache_salt": "ä"}, "cache_salt='ä' must have at most 128"),
+        ({"prompt": "a", "cache_salt": []}, r"cache_salt=\[\] must have at most 128"),
+        ([10**5000], "token 0 is <int>, outside the vocabulary"),
     ],
 )
 def test_a_prompt_that_cannot_be_used_is_refused(
@@ -91,6 +102,10 @@ def test_a_prompt_that_cannot_be_used_is_refused(
         ({"logit_bias": {10**6: 1.0}}, "logit_bias names id 1000000"),
         ({"min_tokens": 64, "max_tokens": None}, "min_tokens=64 do not fit: 2 prompt tokens"),
         ({"guided": GuidedParams(regex="a+")}, "regex cannot be enforced: no guided backend"),
+        ({"allowed_token_ids": [1], "min_tokens": 2}, "allowed_token_ids leaves no token"),
+        ({"extra_args": {1: 2}}, "extra_args must be made of JSON types.*Expected `str`"),
+        ({"extra_args": {"a": object()}}, "extra_args must be made of JSON types"),
+        ({"extra_args": {"a": 10**30}}, "extra_args must be made of JSON types"),
     ],
 )
 def test_parameters_that_this_model_cannot_honour_are_refused(
@@ -219,3 +234,49 @@ def test_the_tokenizers_special_tokens_are_added_only_on_request() -> None:
     processor = InputProcessor(tokenizer, max_model_len=CONTEXT, vocab_size=tokenizer.vocab_size)
     plain = processor.process("r", "<s>a", add_special_tokens=False).request.prompt_token_ids
     assert plain[0] == tokenizer.bos_token_id
+
+
+def test_prompts_that_are_no_list_are_refused() -> None:
+    for prompts in (None, 3, object()):
+        with pytest.raises(PromptError, match="prompts must be one prompt or a list of them"):
+            split_prompts(prompts)  # type: ignore[arg-type]
+
+
+def test_what_a_request_carries_can_cross_to_an_engine_process(processor: InputProcessor) -> None:
+    half = np.float64(0.5)
+    params = SamplingParams(
+        temperature=half, top_p=half, min_p=half, presence_penalty=half, logit_bias={3: half}
+    )
+    prepared = processor.process(np.str_("r"), {"prompt": "a", "cache_salt": np.str_("b")}, params)
+    data = msgspec.msgpack.encode(prepared.request)
+    assert msgspec.msgpack.decode(data, type=EngineRequest) == prepared.request
+
+
+@pytest.mark.parametrize("request_id", [5, b"r", "", "two\nlines", "\ud800", "r" * 257])
+def test_a_request_id_that_a_log_or_an_engine_cannot_take_is_refused(
+    processor: InputProcessor, request_id: Any
+) -> None:
+    with pytest.raises(ParameterError, match=r"request_id=.* must have 1 to 256 printable"):
+        processor.process(request_id, "a")
+
+
+def test_parameters_of_another_type_are_refused(processor: InputProcessor) -> None:
+    for params in ({}, "x", {"max_tokens": 3}):
+        with pytest.raises(ParameterError, match=r"sampling_params=.* must be SamplingParams"):
+            processor.process("r", "a", params)  # type: ignore[arg-type]
+
+
+def test_more_end_of_sequence_ids_than_are_looked_for_are_refused() -> None:
+    with pytest.raises(ModelError, match="names 9 end of sequence ids, and at most 8"):
+        InputProcessor(None, max_model_len=8, vocab_size=99, eos_token_ids=tuple(range(9)))
+
+
+def test_a_tokenizer_that_raises_is_the_prompts_error(tokenizer: Tokenizer) -> None:
+    class Raising:
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            raise RuntimeError("no\nway")
+
+    broken: Any = Raising()
+    processor = InputProcessor(broken, max_model_len=8, vocab_size=99)
+    with pytest.raises(PromptError, match=r"the tokenizer fails .*: RuntimeError: no way"):
+        processor.process("r", "a")

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo import LLM, BeamSearchParams, LoRARequest, SamplingParams
-from octavo.errors import ConfigError, EngineDeadError, ParameterError, PromptError
+from octavo.errors import CacheError, ConfigError, EngineDeadError, ParameterError, PromptError
 from octavo.testing.random_model import make_random_model
 
 TEXTS = ["The capital of France", "A book begins", "She said", "def count(words):"]
@@ -274,3 +275,49 @@ def test_after_close_every_call_is_an_error(folder: Path, caplog: pytest.LogCapt
         with pytest.raises(EngineDeadError, match="was closed"):
             call()
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("engine_process", [False, True])
+def test_closing_ends_a_call_of_another_thread(folder: Path, engine_process: bool) -> None:
+    llm = LLM(folder, engine_process=engine_process, **SMALL)
+    with ThreadPoolExecutor(1) as pool:
+        endless = SamplingParams(max_tokens=900, ignore_eos=True)
+        call = pool.submit(llm.generate, TEXTS * 4, endless, use_tqdm=False)
+        time.sleep(0.1)
+        llm.close()
+        with pytest.raises(EngineDeadError, match="was closed"):
+            call.result()
+
+
+def test_a_forked_child_is_told_to_make_its_own(llm: LLM) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            llm.generate("x", GREEDY, use_tqdm=False)
+        except EngineDeadError as error:
+            os._exit(0 if "belongs to the parent process" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert llm.generate("x", GREEDY, use_tqdm=False)[0].finished
+
+
+def test_arguments_of_the_wrong_type_are_refused(llm: LLM) -> None:
+    chat: Any = {"role": "user", "content": "x"}
+    wrong: Any = {"max_tokens": 3}
+    for call, error in [
+        (lambda: llm.generate("x", wrong), ParameterError),
+        (lambda: llm.generate("x", [wrong]), ParameterError),
+        (lambda: llm.generate("x", priority=wrong), ParameterError),
+        (lambda: llm.beam_search("x", wrong), ParameterError),
+        (lambda: llm.chat(chat), PromptError),
+        (lambda: llm.chat(wrong), PromptError),
+    ]:
+        with pytest.raises(error):
+            call()
+
+
+def test_memory_that_cannot_be_had_is_a_cache_error(folder: Path) -> None:
+    with pytest.raises(CacheError, match="cannot be allocated"):  # more than can be addressed
+        LLM(folder, **{**SMALL, "block_size": 2**40})
+    with pytest.raises(ConfigError, match="words of device state"):
+        LLM(folder, **{**SMALL, "max_num_seqs": 2**31 - 1})

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from octavo import LLM, SamplingParams
 from octavo.testing.random_model import make_random_model
@@ -25,7 +26,7 @@ class Forcing:
     def attach(self, slot, extra_args) -> None:
         assert slot not in self.tokens
         token = extra_args.get("token")
-        if not isinstance(token, int | None):
+        if not isinstance(token, int | None) and token != "wide":
             raise TypeError(f"token={token!r} is no id")
         self.tokens[slot] = token
 
@@ -33,6 +34,8 @@ class Forcing:
         del self.tokens[slot]
 
     def apply(self, logits_RV, slots_R):
+        if "wide" in self.tokens.values():
+            return torch.cat((logits_RV, logits_RV + 1e4), dim=1)
         for row, slot in enumerate(slots_R.tolist()):
             if self.tokens[slot] is not None:
                 logits_RV[row, self.tokens[slot]] = 1e4
@@ -83,3 +86,9 @@ def test_a_processor_that_refuses_a_request_hurts_no_other_and_no_later_one(llm)
     assert first.outputs[0].token_ids == [20] * 3
     assert last.outputs[0].token_ids == [21] * 3
     assert [o.error for o in generate(llm, 22, 23, 24, 25)] == [None] * 4
+
+
+def test_logits_of_another_shape_fail_the_request_that_asks_for_them(llm):
+    first, refused, last = generate(llm, 20, "wide", 21)
+    assert "apply returned torch.float32 of shape [1, 640], not" in refused.error
+    assert [o.outputs[0].token_ids for o in (first, last)] == [[20] * 3, [21] * 3]

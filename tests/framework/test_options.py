@@ -76,3 +76,23 @@ def test_plugins_are_kept_apart_from_the_config() -> None:
     assert options.disable_plugins == ("c",)
     with pytest.raises(ConfigError, match=r"plugins='a.b' must be a list"):
         read(plugins="a.b")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": None}, "model=None must be a folder"),
+        ({"num_threads": 10**6}, "num_threads=1000000 must be a number from 1 to 1024"),
+        ({"async_depth": 10**9}, "async_depth=1000000000 must be a number from 1 to 16"),
+        ({"num_blocks": 10**30}, "num_blocks=.* must be a number from 2 to 2147483647"),
+        ({"swap_gib": float("inf")}, "swap_gib=inf must be a number from 0"),
+        ({"seed": 2**70}, "seed=.* must be a number from"),
+        ({"disable_plugins": [5]}, r"disable_plugins=\[5\] must be names"),
+        ({"hf_overrides": {"a": object()}}, "options must be text, numbers, and lists or dicts"),
+    ],
+)
+def test_a_value_that_no_engine_could_start_with_is_refused(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(**options)

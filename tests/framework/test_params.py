@@ -54,12 +54,21 @@ def test_an_unknown_name_is_a_type_error_with_near_matches() -> None:
         {"output_kind": "all"},
         {"guided": {"regex": "a"}},
         {"truncate_prompt_tokens": 0},
+        {"temperature": 10**400},
+        {"n": 10**5000},
+        {"min_tokens": 10**5000},
+        {"logit_bias": [1]},
+        {"logit_bias": {1: 10**400}},
+        {"output_kind": {"all": 1}},
+        {"extra_args": "x"},
+        {"bad_words": ["half \ud83d pair"]},
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(values: dict[str, Any]) -> None:
     (name, *_) = values
-    with pytest.raises(ParameterError, match=name.replace("_", "[ _]")):
+    with pytest.raises(ParameterError, match=name.replace("_", "[ _]")) as refusal:
         SamplingParams(**values)
+    assert "\n" not in str(refusal.value)
 
 
 def test_none_stands_for_no_stops_as_in_vllm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,11 @@ def test_the_plugin_is_found_and_its_import_loads_neither_torch_nor_transformers
         "sys.exit(len({'torch', 'transformers'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_setting_that_breaks_at_first_use_is_found_when_loading(tmp_path: Path) -> None:
+    sample_tokenizers.save("byte_level", tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": "x"}))
+    with pytest.raises(ModelError, match="cannot be loaded: TypeError"):
+        TransformersTokenizer(tmp_path)

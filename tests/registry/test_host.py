@@ -183,3 +183,15 @@ def test_loading_a_model_protects_its_plugin(site) -> None:
     host.notify("engine_started", plan=None)
     assert host.faults.counts == {("ape", "engine_started"): 1}
     assert host.faults.quarantined == {}
+
+
+def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(site) -> None:
+    site.install("leaver", "import sys\nsys.exit(3)")
+    with pytest.raises(PluginError, match=r"'leaver' cannot be imported .*SystemExit: 3"):
+        PluginHost.discover()
+
+
+def test_a_plugin_that_ends_the_process_in_a_hook_is_an_error_that_names_it(site) -> None:
+    site.install("leaver", "@hookimpl\ndef register_models(models): raise SystemExit(3)")
+    with pytest.raises(PluginError, match="'leaver' failed in register_models: SystemExit: 3"):
+        PluginHost.discover()

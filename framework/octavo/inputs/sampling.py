@@ -58,6 +58,17 @@ def resolve_sampling(
     _check_ids("logit_bias", params.logit_bias or (), vocab_size)
     allowed = params.allowed_token_ids
     _check_ids("allowed_token_ids", allowed or (), vocab_size)
+    eos_token_ids = () if params.ignore_eos else limits.eos_token_ids
+    bad_word_ids = _bad_word_ids(tuple(params.bad_words or ()), limits)
+    if allowed is not None:
+        banned = {ids[0] for ids in bad_word_ids if len(ids) == 1}
+        if params.min_tokens > 0:
+            banned.update(stop_token_ids, eos_token_ids)
+        if banned.issuperset(allowed):
+            raise ParameterError(
+                "allowed_token_ids leaves no token to choose: bad_words, or min_tokens with the "
+                "ids that end a sequence, ban them all"
+            )
     return TokenSampling(
         # Plain floats: callers may give NumPy's, which cannot cross to an engine process.
         temperature=float(params.temperature),
@@ -68,7 +79,7 @@ def resolve_sampling(
         min_tokens=params.min_tokens,
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
         stop_token_ids=stop_token_ids,
-        eos_token_ids=() if params.ignore_eos else limits.eos_token_ids,
+        eos_token_ids=eos_token_ids,
         logprobs=-1 if params.logprobs is None else params.logprobs,
         prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
         presence_penalty=float(params.presence_penalty),
@@ -76,7 +87,7 @@ def resolve_sampling(
         repetition_penalty=float(params.repetition_penalty),
         logit_bias={token: float(bias) for token, bias in (params.logit_bias or {}).items()},
         allowed_token_ids=None if allowed is None else tuple(allowed),
-        bad_word_ids=_bad_word_ids(tuple(params.bad_words or ()), limits),
+        bad_word_ids=bad_word_ids,
         extra_args=_plain_args(params.extra_args),
     )
 
