@@ -321,3 +321,15 @@ def test_memory_that_cannot_be_had_is_a_cache_error(folder: Path) -> None:
         LLM(folder, **{**SMALL, "block_size": 2**40})
     with pytest.raises(ConfigError, match="words of device state"):
         LLM(folder, **{**SMALL, "max_num_seqs": 2**31 - 1})
+
+
+@pytest.mark.parametrize("engine_process", [False, True])
+def test_a_signals_handler_may_close(folder: Path, engine_process: bool) -> None:
+    llm = LLM(folder, engine_process=engine_process, **SMALL)
+    before = signal.signal(signal.SIGTERM, lambda *_: llm.close())
+    try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(EngineDeadError, match="was closed"):
+            llm.generate(TEXTS * 4, SamplingParams(max_tokens=900, ignore_eos=True), use_tqdm=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo.errors import ParameterError
@@ -59,7 +60,7 @@ def test_an_unknown_name_is_a_type_error_with_near_matches() -> None:
         {"min_tokens": 10**5000},
         {"logit_bias": [1]},
         {"logit_bias": {1: 10**400}},
-        {"output_kind": {"all": 1}},
+        {"output_kind": np.array([1, 2])},
         {"extra_args": "x"},
         {"bad_words": ["half \ud83d pair"]},
     ],

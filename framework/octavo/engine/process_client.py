@@ -189,7 +189,11 @@ class ProcessClient:
         deadline = time.monotonic() + timeout_seconds
         while True:
             left = max(0, math.ceil((deadline - time.monotonic()) * 1000))
-            events = dict(self._poller.poll(min(left, LIVENESS_MILLISECONDS)))
+            try:
+                events = dict(self._poller.poll(min(left, LIVENESS_MILLISECONDS)))
+            except (zmq.ZMQError, OSError):
+                self._check_alive()  # a signal's handler has closed this client meanwhile
+                raise
             if self._socket in events:
                 return self._take()
             if events:
