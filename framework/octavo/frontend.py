@@ -69,6 +69,8 @@ def start_frontend(options: Mapping[str, object], *, engine_process: bool, calle
             eos_token_ids=eos_token_ids,
             default_params=default_params,
             capabilities=folder.capabilities,
+            seed=config.model.seed,
+            takes_priority=config.scheduler.scheduling_policy == "priority",
         ),
         outputs=OutputProcessor(
             tokenizer,

@@ -34,7 +34,11 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def processor(tokenizer: Tokenizer) -> InputProcessor:
     return InputProcessor(
-        tokenizer, max_model_len=CONTEXT, vocab_size=tokenizer.vocab_size, eos_token_ids=(1,)
+        tokenizer,
+        max_model_len=CONTEXT,
+        vocab_size=tokenizer.vocab_size,
+        eos_token_ids=(1,),
+        takes_priority=True,
     )
 
 
@@ -177,6 +181,27 @@ def test_without_a_seed_each_request_draws_its_own(processor: InputProcessor) ->
         for seed in (None, None, -1, -1)
     }
     assert len(seeds) == 4
+
+
+def test_the_engines_seed_repeats_the_seeds_of_requests_without_one() -> None:
+    def seeds(seed: int) -> list[int]:
+        processor = InputProcessor(None, max_model_len=8, vocab_size=10, seed=seed)
+        return [processor.process("r", [5]).request.sampling.seed for _ in range(3)]
+
+    assert seeds(1) == seeds(1) != seeds(2)
+
+
+def test_a_priority_that_nothing_looks_at_is_refused() -> None:
+    processor = InputProcessor(None, max_model_len=8, vocab_size=10)
+    with pytest.raises(ParameterError, match="scheduling_policy='priority'"):
+        processor.process("r", [5], priority=1)
+
+
+def test_text_that_no_context_holds_is_refused_before_it_is_tokenized(
+    processor: InputProcessor,
+) -> None:
+    with pytest.raises(PromptError, match="10000000 characters"):
+        processor.process("r", "a" * 10**7)
 
 
 def test_sequence_ids_never_repeat(processor: InputProcessor) -> None:

@@ -60,6 +60,7 @@ class ModelConfig:
     generation_config: Literal["auto", "none"] = "auto"
     """Whether generation_config.json gives the default sampling parameters."""
     seed: int = 0
+    """Requests without a seed of their own draw one from it, so a script repeats its tokens."""
     device: str = "auto"
     num_threads: int | None = None
     """CPU threads of the model; None: torch's choice."""

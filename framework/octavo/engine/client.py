@@ -121,8 +121,9 @@ class InProcessClient:
         try:
             return self._core.step()
         except Exception as error:
-            self._end = f"the engine failed: {cause_of(error)}"
-            log.exception("the engine's step failed")
+            if self._end is None:  # not closed inside the step, by a signal's handler
+                self._end = f"the engine failed: {cause_of(error)}"
+                log.exception("the engine's step failed")
             raise EngineDeadError(self._end) from error
 
     def wake(self) -> None:

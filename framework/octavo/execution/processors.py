@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 
 from octavo_registry import LogitsProcessor, PluginHost
+from octavo_registry.faults import one_line
+
+log = logging.getLogger(__name__)
 
 
 class GuardedProcessor:
@@ -32,11 +36,18 @@ class GuardedProcessor:
         self._slots.add(slot)
 
     def detach(self, slot: int) -> None:
-        """End with a slot's sequence; nothing where its ``attach`` has raised or never came."""
-        if slot in self._slots:
-            self._slots.remove(slot)
+        """End with a slot's sequence; nothing where its ``attach`` has raised or never came.
+
+        A failure is counted and logged: no request is left to fail for it.
+        """
+        if slot not in self._slots:
+            return
+        self._slots.remove(slot)
+        try:
             with self._faults.guard(self._plugin, self._call, request=True):
                 self._inner.detach(slot)
+        except Exception as error:
+            log.warning("%s failed to detach slot %d: %s", self._call, slot, one_line(error))
 
     def apply(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
         """Change the logits of a step's rows."""

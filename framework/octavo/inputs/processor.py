@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import re
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from octavo_registry.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 _CACHE_SALT = re.compile(r"[A-Za-z0-9_-]{0,128}")
+MAX_CHARS_PER_TOKEN = 128
+"""The longest tokens of known vocabularies, runs of blanks. Longer text is refused unread."""
 _MAX_PRIORITY = 2**31 - 1
 _MAX_REQUEST_ID_CHARS = 256
 
@@ -45,8 +48,13 @@ class InputProcessor:
         eos_token_ids: tuple[int, ...] = (),
         default_params: SamplingParams | None = None,
         capabilities: ModelCapabilities | None = None,
+        seed: int = 0,
+        takes_priority: bool = False,
     ) -> None:
-        """``vocab_size`` is the model's; ``tokenizer`` None takes prompts as ids only."""
+        """``vocab_size`` is the model's; ``tokenizer`` None takes prompts as ids only.
+
+        ``seed`` is for requests without one; ``takes_priority``: the scheduler looks at priorities.
+        """
         self.default_params = default_params or SamplingParams()
         self._tokenizer = tokenizer
         self._capabilities = capabilities or ModelCapabilities()
@@ -69,7 +77,9 @@ class InputProcessor:
             vocab_size=vocab_size,
             eos_token_ids=possible_eos,
             tokenizer=tokenizer,
+            seeds=random.Random(seed),
         )
+        self._takes_priority = takes_priority
 
     def process(
         self,
@@ -105,7 +115,7 @@ class InputProcessor:
             sequences=tuple(itertools.islice(self._sequence_ids, params.n)),
             prompt_token_ids=ids,
             sampling=sampling,
-            priority=_checked_priority(priority),
+            priority=self._checked_priority(priority),
             cache_salt=_checked_salt(cache_salt or parsed.cache_salt),
             adapter=adapter,
         )
@@ -124,6 +134,11 @@ class InputProcessor:
             raise PromptError(
                 "a text prompt needs a tokenizer (skip_tokenizer_init is set); "
                 "give {'prompt_token_ids': [...]}"
+            )
+        if len(text) > self._limits.max_model_len * MAX_CHARS_PER_TOKEN:
+            raise PromptError(
+                f"the prompt has {len(text)} characters, more than a context of "
+                f"{self._limits.max_model_len} tokens can hold; shorten it"
             )
         try:
             text.encode()
@@ -146,6 +161,18 @@ class InputProcessor:
                 f"least one more; shorten it, or set truncate_prompt_tokens={limit - 1} or less"
             )
 
+    def _checked_priority(self, priority: int) -> int:
+        if type(priority) is not int or abs(priority) > _MAX_PRIORITY:
+            raise ParameterError(
+                f"priority={shown(priority)} must be an integer from {-_MAX_PRIORITY} to "
+                f"{_MAX_PRIORITY}"
+            )
+        if priority and not self._takes_priority:
+            raise ParameterError(
+                f"priority={priority} has no effect here; set scheduling_policy='priority'"
+            )
+        return priority
+
 
 def _checked_request_id(request_id: str) -> str:
     # Printable: it goes to logs. Half of a surrogate pair, which is no text, is not.
@@ -164,12 +191,3 @@ def _checked_salt(salt: str) -> str:
             f"cache_salt={shown(salt)} must have at most 128 characters of A-Z a-z 0-9 _ -"
         )
     return str(salt)  # a subclass's object could not cross to an engine process
-
-
-def _checked_priority(priority: int) -> int:
-    if type(priority) is not int or abs(priority) > _MAX_PRIORITY:
-        raise ParameterError(
-            f"priority={shown(priority)} must be an integer from {-_MAX_PRIORITY} to "
-            f"{_MAX_PRIORITY}"
-        )
-    return priority

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,8 @@ class SamplingLimits:
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     tokenizer: Tokenizer | None
+    seeds: random.Random
+    """For requests that bring no seed."""
 
 
 def resolve_sampling(
@@ -75,7 +77,7 @@ def resolve_sampling(
         top_p=float(params.top_p),
         top_k=0 if params.top_k >= vocab_size else max(params.top_k, 0),
         min_p=float(params.min_p),
-        seed=_seed(params.seed),
+        seed=_seed(params.seed, limits.seeds),
         min_tokens=params.min_tokens,
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
         stop_token_ids=stop_token_ids,
@@ -104,9 +106,9 @@ def _plain_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
         ) from error
 
 
-def _seed(seed: int | None) -> int:
+def _seed(seed: int | None, seeds: random.Random) -> int:
     if seed is None or seed == -1:
-        return secrets.randbits(_SEED_BITS)
+        return seeds.getrandbits(_SEED_BITS)
     return seed & ((1 << _SEED_BITS) - 1)
 
 
