@@ -13,7 +13,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -q
 
 test-fast: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n 2
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
