@@ -12,6 +12,7 @@ from types import NoneType, TracebackType
 from typing import Any, Final, NoReturn, cast
 
 from octavo.beam_search import BeamSearch, Candidates, num_candidates, run_beam_searches
+from octavo.detokenizing import IncrementalDetokenizer
 from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestFailedError
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
@@ -153,8 +154,12 @@ class LLM:
             for head, search in zip(heads, searches, strict=True)
         ]
         if self._front.tokenizer is not None:
-            for beam in itertools.chain.from_iterable(output.sequences for output in outputs):
-                beam.text = self._front.tokenizer.decode(beam.token_ids)
+            for output in outputs:
+                for beam in output.sequences:
+                    text = IncrementalDetokenizer(
+                        self._front.tokenizer, prompt_ids=output.prompt_token_ids
+                    )
+                    beam.text = text.push(beam.token_ids) + text.finish()
         return outputs
 
     def encode(self, *args: object, **kwargs: object) -> NoReturn:
