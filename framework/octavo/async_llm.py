@@ -9,7 +9,6 @@ import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Final
 
 from octavo.engine.thread import EngineThread
@@ -143,12 +142,7 @@ class AsyncLLM:
     async def __aenter__(self) -> AsyncLLM:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
     async def _stream(

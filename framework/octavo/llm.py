@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import Any, Final, NoReturn, cast
 
 from octavo.beam_search import BeamSearch, Candidates, num_candidates, run_beam_searches
@@ -210,12 +210,7 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _prepare(

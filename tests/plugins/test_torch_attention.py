@@ -176,7 +176,6 @@ def test_upper_bounds_suffice_where_the_host_must_not_read_the_device(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("keywords", KEYWORDS.values(), ids=KEYWORDS)
 def test_a_gpu_gives_the_same(keywords: dict[str, Any]) -> None:
     history = History(4, 2, window=keywords.get("window"), device="cuda")

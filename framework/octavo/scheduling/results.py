@@ -84,11 +84,11 @@ class StepResults:
             (culprit,) = blamed
             ends.append(SequenceEnd(culprit.id, "error", error=one_line(error)))
             scheduler.end(culprit)
-            blamed = []
-        for sequence, end in zip(blamed, record.ends[valid].tolist(), strict=False):
-            sequence.suspect_until = end
-            scheduler.suspects[sequence.id] = sequence
-            scheduler.requeue(sequence, after_fault=True)
+        else:
+            for sequence, end in zip(blamed, record.ends[valid].tolist(), strict=True):
+                sequence.suspect_until = end
+                scheduler.suspects[sequence.id] = sequence
+                scheduler.requeue(sequence, after_fault=True)
         for other in later:
             other.void = True
             current = rows.epoch_S[other.slots] == other.epochs

@@ -9,7 +9,6 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,12 +64,7 @@ class EngineRun:
     def __enter__(self) -> EngineRun:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._core.close()
 
     def count(self, name: str) -> int:
