@@ -72,8 +72,6 @@ class Bench:
             slots_R=torch.tensor(list(slots), dtype=torch.int32, device=self.device),
             features_R=np.array([features_of(row.sampling) for row in rows], np.int32),
             num_logprobs=num_logprobs,
-            max_top_k=max((row.sampling.top_k for row in rows), default=0),
-            max_num_tokens=max((len(row.tokens) for row in rows), default=1),
             mask=mask,
         )
 
@@ -99,6 +97,7 @@ def make_state(rows: Sequence[Row], device: str = "cpu") -> SamplingState:
         tokens_SL=ints(tokens),
         num_tokens_S=ints([len(row.tokens) for row in rows]),
         prompt_len_S=ints([len(row.prompt) for row in rows]),
+        features_S=ints([int(features_of(p)) for p in params]),
         temperature_S=floats([p.temperature for p in params]),
         top_p_S=floats([p.top_p for p in params]),
         min_p_S=floats([p.min_p for p in params]),

@@ -14,7 +14,7 @@ import numpy as np
 from octavo.cache.groups import CacheLayout
 from octavo.cache.prefix import first_visible
 from octavo.execution.state_layout import StateLayout
-from octavo.scheduling.plan import SECTIONS, StepPlan, StepResult
+from octavo.scheduling.plan import StepPlan, StepResult
 
 MASK = 2**63 - 1
 
@@ -89,8 +89,7 @@ class ShadowDevice:
             return ShadowStep(error)
 
     def run(self, plan: StepPlan) -> StepResult:
-        cuts = np.cumsum(plan.sizes)[:-1]
-        parts = dict(zip(SECTIONS, np.split(plan.buffer, cuts), strict=True))
+        parts = plan.sections()
         for block, swap in plan.moves.swap_out:
             self.swap[swap] = self.pages[block]
         for swap, block in plan.moves.swap_in:
@@ -106,7 +105,7 @@ class ShadowDevice:
         counts = np.diff(starts)
         assert (counts == plan.query_lens).all()
         assert self.broken or (computed[slots] + counts == plan.context_lens).all()
-        assert len(parts["token_rows"]) == plan.num_tokens == starts[-1]
+        assert plan.num_tokens == starts[-1]
         if self.raise_for is not None:
             for slot, count in zip(slots, counts, strict=True):
                 seen = tokens[slot, computed[slot] : computed[slot] + count]

@@ -87,7 +87,7 @@ class StepBuilder:
         positions = np.concatenate(
             [np.arange(n - q, n) for q, n in zip(query_lens, context_lens, strict=True)]
         )
-        token_rows = np.repeat(np.arange(len(rows)), query_lens)
+        token_rows = np.repeat(np.arange(len(rows), dtype=np.int32), query_lens)
         bounds = StepBounds(query_lens_R=query_lens, context_lens_R=context_lens + late_tokens)
         groups = []
         for group, spec in enumerate(self.specs):
@@ -100,7 +100,8 @@ class StepBuilder:
                 context_lens_R=self._tensor(context_lens),
                 token_rows_T=self._tensor(token_rows),
                 positions_T=self._tensor(positions),
-                block_table_RB=self._tensor(table_RB),
+                table_SB=self._tensor(table_RB),
+                table_rows_R=self._tensor(np.arange(len(rows), dtype=np.int32)),
                 slots_T=self._tensor(
                     blocks_T.astype(np.int64) * self.block_tokens + positions % self.block_tokens
                 ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -12,6 +13,23 @@ if TYPE_CHECKING:
     from octavo_registry.step import AttentionStep
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QKTransform:
+    """What is done to queries and keys before keys are stored: a norm by head, then a rotation.
+
+    A backend may do it in the kernel that stores; ``octavo_kernels.store_kv`` does so for layouts
+    in which a token's key is one run.
+    """
+
+    cos_TF: Tensor | None = None
+    """Cosines and sines of each token's angles; each pair (x[i], x[i + F]) of a head turns."""
+    sin_TF: Tensor | None = None
+    q_norm_D: Tensor | None = None
+    """Weights of RMS norms over each head."""
+    k_norm_D: Tensor | None = None
+    eps: float = 1e-6
+
+
 @runtime_checkable
 class AttentionBackend(Protocol):
     """Writes keys and values into pages and attends over them.
@@ -20,6 +38,11 @@ class AttentionBackend(Protocol):
     that the framework copies, swaps and transfers blocks as bytes. Instances are made once per
     worker, without arguments.
     """
+
+    recordable: bool
+    """Whether a step of one token a row may be recorded in a CUDA graph and run again with other
+    lengths and tables: ``plan`` and ``attend`` then take from ``step.bounds`` no more than the
+    number of rows and an upper bound."""
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """Return None when layers of this spec can run on the device, else the reason.
@@ -37,7 +60,10 @@ class AttentionBackend(Protocol):
         ...
 
     def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
-        """Prepare what all layers of a group share in a step; its result is ``step.plan``."""
+        """Prepare what all layers of a group share in a step; its result is ``step.plan``.
+
+        A backend that cannot give ``step.batch_invariant`` results must raise.
+        """
         ...
 
     def attend(
@@ -54,9 +80,11 @@ class AttentionBackend(Protocol):
         softcap: float | None = None,
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
+        transform: QKTransform | None = None,
     ) -> Tensor:
         """Store k and v at ``step.slots_T``, then attend; returns [T, heads, value_dim].
 
+        ``transform`` comes first; q and k may be overwritten by it.
         k and v of None mean that the cache is read only. A keyword that is not supported must
         raise, never be ignored.
         """

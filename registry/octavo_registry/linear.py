@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+Activation = Literal["silu", "gelu", "gelu_tanh"]
 Axis = Literal["in", "out"] | None
 """What one axis of a parameter runs along: the linear's inputs, its outputs, or neither."""
 
@@ -41,4 +42,22 @@ class QuantizationMethod(Protocol):
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return x @ weight.T + bias."""
+        ...
+
+
+@runtime_checkable
+class FusedProducts(Protocol):
+    """A ``QuantizationMethod`` that does what follows a product in the product's own kernel.
+
+    Layers use these where a method has them, and else separate operations after ``apply``.
+    """
+
+    def add_(self, layer: nn.Module, residual: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Add x @ weight.T + bias to ``residual`` in place, and return it."""
+        ...
+
+    def gated(
+        self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: Activation
+    ) -> Tensor:
+        """Return activation(gate) * up, the product's first and second half of outputs."""
         ...

@@ -68,13 +68,17 @@ class ModelSpec:
     last_layer: int | None = None
     """Layers first_layer <= i < last_layer live here; None means to the end (pipeline stages)."""
     quantization: QuantizationMethod | None = None
+    batch_invariant: bool = False
+    """Products must give a row the same bits whatever rows stand beside it."""
 
 
 @runtime_checkable
 class Model(Protocol):
     """A model architecture. It is built on ``spec.device`` with uninitialised weights.
 
-    ``forward`` runs once a step for all rows together: no Python per request may stand in it.
+    ``forward`` runs once a step for all rows together: no Python per request may stand in it. On
+    CUDA the engine records it for steps of one token a row and runs the recording again: nothing in
+    it may wait for the device or depend on values there.
     """
 
     def cache_specs(self) -> dict[str, CacheSpec]:

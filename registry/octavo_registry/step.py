@@ -1,8 +1,8 @@
 """One forward pass over the shared paged cache, as models and attention backends see it.
 
 Axis suffixes: A position axes (1, or 3 for M-RoPE), T tokens of the step, R rows (one per running
-sequence), B blocks of a row, L layers. Tensors lie on the device at fixed addresses; nothing here
-may be read back by the host on CUDA, for which ``StepBounds`` holds what the host knows.
+sequence), S slots that sequences run in, B blocks of a slot, L layers. Tensors lie on the device;
+nothing here may be read back by the host on CUDA, for which ``StepBounds`` holds what it knows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class StepBounds:
 
     query_lens_R: NDArray[np.int32]
     context_lens_R: NDArray[np.int32]
-    """Tokens in the cache once this step has written; exact unless tokens may be rejected."""
+    """Tokens in the cache once this step has written; exact unless tokens may be rejected, or the
+    step is recorded to be run again with other lengths: then the most there may be."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,23 +34,35 @@ class AttentionStep:
     """What one cache group's attention calls share in one step.
 
     Row r's queries are tokens ``query_starts_R1[r]:query_starts_R1[r + 1]``; they are the last
-    ``query_len`` of its ``context_lens_R[r]`` tokens. ``block_table_RB[r, p // block]`` holds
-    position p; entries before a window and past the context are arbitrary but valid block ids.
+    ``query_len`` of its ``context_lens_R[r]`` tokens. Its blocks stand in line ``table_rows_R[r]``
+    of ``table_SB``: entry ``p // block`` holds position p; entries before a window and past the
+    context are arbitrary but valid block ids.
     """
 
     block_tokens: int
     query_starts_R1: Tensor
+    """int32, as the others where nothing is said."""
     context_lens_R: Tensor
     token_rows_T: Tensor
     """The row of each token."""
     positions_T: Tensor
     """Index of each token in its sequence; int64."""
-    block_table_RB: Tensor
+    table_SB: Tensor
+    """The block tables of all slots."""
+    table_rows_R: Tensor
     slots_T: Tensor
     """Where each token's key and value go: block * block_tokens + offset; int64."""
     bounds: StepBounds
+    batch_invariant: bool = False
+    """A row's result must have the same bits whatever rows stand beside it, and however its tokens
+    were cut into steps."""
     plan: Any = None
     """What ``AttentionBackend.plan`` made for this step and group."""
+
+    def block_table_RB(self) -> Tensor:
+        """The rows' block tables as one tensor, as wide as the longest context asks for."""
+        num_blocks = -(-int(self.bounds.context_lens_R.max()) // self.block_tokens)
+        return self.table_SB[:, :num_blocks].index_select(0, self.table_rows_R)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -47,7 +47,7 @@ class StubCore:
             vocab_size=10000,
             num_blocks=64,
             block_tokens=16,
-            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_seqs=256,
             max_num_batched_tokens=512,
         )
         self._live: dict[int, list[int]] = {}

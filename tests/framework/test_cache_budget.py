@@ -20,6 +20,7 @@ def size(memory=None, *, workspace=0, length=4096, shrink=False, swap=False, **c
     return size_pool(
         config,
         LAYOUT,
+        num_slots=256,
         memory=memory,
         workspace=workspace,
         max_model_len=length,

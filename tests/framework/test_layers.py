@@ -61,8 +61,7 @@ def test_fused_parts_come_to_stand_side_by_side() -> None:
     layer, tensors = qkv_of(), qkv_checkpoint()
     assert load_weights(layer, tensors.items()) == {"weight", "bias"}
     x_TI = torch.randn(5, 8)
-    qkv_THD = layer(x_TI).unflatten(-1, (-1, 3))
-    for name, part_THD in zip("qkv", layer.split(qkv_THD), strict=True):
+    for name, part_THD in zip("qkv", layer.heads_of(x_TI), strict=True):
         weight, bias = (tensors[f"attn.{name}_proj.{key}"] for key in ("weight", "bias"))
         expected_TO = F.linear(x_TI, weight, bias)
         torch.testing.assert_close(part_THD.flatten(1), expected_TO)

@@ -37,8 +37,8 @@ def test_an_unknown_option_is_a_type_error_with_near_matches() -> None:
 
 
 def test_a_wrong_type_names_option_and_value() -> None:
-    with pytest.raises(ConfigError, match=r"^max_num_seqs='many': expected int, got str$"):
-        read(max_num_seqs="many")
+    with pytest.raises(ConfigError, match=r"^block_size='many': expected int, got str$"):
+        read(block_size="many")
     with pytest.raises(ConfigError, match=r"^enable_prefix_caching=1: expected bool, got int$"):
         read(enable_prefix_caching=1)
     with pytest.raises(ConfigError, match=r"logits_processors=.*expected str"):

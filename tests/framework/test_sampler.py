@@ -158,7 +158,7 @@ def test_top_p_finds_the_last_token_whatever_the_bits_of_its_score() -> None:
 def test_a_very_small_top_p_leaves_the_likeliest_token() -> None:
     rows = [Row(params(seed=seed, temperature=2.0, top_p=1e-6)) for seed in range(50)]
     logits = normal_logits(50, 6)
-    assert torch.equal(Bench(rows, VOCAB).sample(logits).tokens_R, logits.argmax(1))
+    assert torch.equal(Bench(rows, VOCAB).sample(logits).tokens_R.long(), logits.argmax(1))
 
 
 def test_the_only_allowed_token_is_always_drawn() -> None:
@@ -179,7 +179,7 @@ def test_bits_of_a_mask_ban_tokens_of_their_rows_only() -> None:
     tokens = Bench([Row(params())] * 4, VOCAB).sample(logits.clone(), mask=mask).tokens_R
     banned = torch.zeros(4, VOCAB, dtype=torch.bool)
     banned[[3, 1]] = ~torch.tensor(allowed)
-    assert torch.equal(tokens, logits.masked_fill(banned, -torch.inf).argmax(1))
+    assert torch.equal(tokens.long(), logits.masked_fill(banned, -torch.inf).argmax(1))
 
 
 def test_stop_ids_are_banned_until_the_least_length() -> None:
@@ -234,6 +234,25 @@ def test_a_slots_next_sequence_inherits_no_bias_allowed_tokens_or_bad_words() ->
     assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 8
 
 
+def test_a_recorded_draw_is_out_of_date_when_a_table_is_made_and_only_then() -> None:
+    bench = Bench([Row(params()), Row(params())], VOCAB)
+    sampler, slots_R = bench.sampler, torch.tensor([0, 1], dtype=torch.int32)
+    logits = normal_logits(2, 10)
+    assert torch.equal(sampler.draw(logits, slots_R), bench.sample(logits).tokens_R)
+    versions = []
+    for sampling in (
+        params(),
+        params(logit_bias={1: 1.0}),
+        params(logit_bias={2: 1.0, 3: 1.0}),
+        params(allowed_token_ids=(1,)),
+        params(bad_word_ids=((1,),)),
+        params(allowed_token_ids=(2,), bad_word_ids=((1, 2),)),
+    ):
+        sampler.attach(0, sampling)
+        versions.append(sampler.version)
+    assert versions == [0, 1, 1, 2, 3, 3]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_log_probabilities_are_of_the_raw_logits(dtype: torch.dtype) -> None:
     rows = [
@@ -249,7 +268,7 @@ def test_log_probabilities_are_of_the_raw_logits(dtype: torch.dtype) -> None:
     assert sampled.tokens_R[0] == 17
     reference = before.double().log_softmax(1)
     ids = sampled.logprobs.token_ids_RK1
-    assert torch.equal(ids[:, 0], sampled.tokens_R)
+    assert torch.equal(ids[:, 0], sampled.tokens_R.long())
     torch.testing.assert_close(
         sampled.logprobs.logprobs_RK1.double(), reference.gather(1, ids), rtol=0, atol=1e-5
     )

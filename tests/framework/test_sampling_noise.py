@@ -6,7 +6,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from octavo.sampling.noise import log_exponential, mix, row_keys
+from octavo_kernels.sample.noise import log_exponential, mix, row_keys
 from sampling_reference import hashed_log_exponential
 
 

@@ -70,13 +70,12 @@ def test_it_passes_the_conformance_kit(site: Path) -> None:
     assert any("equal octavo_tandem.reference:reference" in c["name"] for c in report["checks"])
 
 
-def test_a_version_that_forgets_to_turn_its_keys_fails_the_kit(site: Path, tmp_path: Path) -> None:
+def test_a_version_that_forgets_to_turn_its_heads_fails_the_kit(site: Path, tmp_path: Path) -> None:
     broken = shutil.copytree(site, tmp_path / "site")
     model = broken / "octavo_tandem" / "model.py"
-    lines = model.read_text().splitlines()
-    kept = [line for line in lines if "rotary_(k_TKD" not in line]
-    assert len(kept) == len(lines) - 1
-    model.write_text("\n".join(kept))
+    text = model.read_text()
+    assert text.count("v_TKD, step, angles)") == 1
+    model.write_text(text.replace("v_TKD, step, angles)", "v_TKD, step)"))
     done = octavo("plugin", "test", "tandem", site=broken)
     assert done.returncode == 1
     assert "FAIL model 'TandemForCausalLM', one key/value head: logits" in done.stdout

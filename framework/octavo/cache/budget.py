@@ -11,7 +11,7 @@ from octavo.errors import CacheError
 GIB = 1024**3
 CPU_POOL_GIB = 4.0
 SAMPLER_BYTES = 256 * 1024**2
-"""Scratch that ``octavo.sampling.chunks`` keeps the sampler below on an accelerator."""
+"""Scratch that ``octavo_kernels.sample.chunks`` keeps sampling below on an accelerator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,7 @@ def size_pool(
     *,
     memory: DeviceMemory | None,
     workspace: int,
+    num_slots: int,
     max_model_len: int,
     shrink_context: bool,
 ) -> PoolSize:
@@ -74,7 +75,7 @@ def size_pool(
     elif cache.kv_cache_memory_gib is not None:
         num_blocks = int(cache.kv_cache_memory_gib * GIB) // layout.page_bytes
     elif memory is None:
-        wanted = 1 + one * scheduler.max_num_seqs
+        wanted = 1 + one * num_slots
         num_blocks = min(wanted, int(CPU_POOL_GIB * GIB) // layout.page_bytes)
     else:
         used_by_others = memory.total - memory.free

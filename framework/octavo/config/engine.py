@@ -64,6 +64,10 @@ class ModelConfig:
     device: str = "auto"
     num_threads: int | None = None
     """CPU threads of the model; None: torch's choice."""
+    enforce_eager: bool = False
+    """Launch every kernel anew on CUDA instead of recording decode steps (for debugging)."""
+    batch_invariant: bool = False
+    """The same tokens in 16-bit too, whatever else runs: slower kernels with fixed splits."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
@@ -115,8 +119,8 @@ class CacheConfig:
 class SchedulerConfig:
     """How requests share a step."""
 
-    max_num_seqs: int = 256
-    """Rows: sequences that run at the same time."""
+    max_num_seqs: int | None = None
+    """Rows: sequences that run at the same time; None: 1024 on CUDA, 256 on a CPU."""
     max_num_batched_tokens: int = 8192
     """Tokens of one step, prefill chunks and decodes together."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
@@ -128,12 +132,11 @@ class SchedulerConfig:
     """Steps under way at once; 1 waits for each step before the next is planned (for debugging)."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
-            _check_range(name, getattr(self, name), 1)
+        _check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         _check_range("async_depth", self.async_depth, 1, MAX_ASYNC_DEPTH)
         _check_choice("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         _check_choice("preemption_mode", self.preemption_mode, ("recompute", "swap"))
-        for name in ("max_queued_requests", "max_queued_tokens"):
+        for name in ("max_num_seqs", "max_queued_requests", "max_queued_tokens"):
             if getattr(self, name) is not None:
                 _check_range(name, getattr(self, name), 1)
 

@@ -16,8 +16,9 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import open_model
 from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
 from octavo.errors import ConfigError, EngineDeadError
+from octavo.scheduling.plan import StepRecord
 from octavo.scheduling.results import StepResults
-from octavo.scheduling.scheduler import Scheduler, StepRecord
+from octavo.scheduling.scheduler import Scheduler
 from octavo_registry import EnginePlan, PluginHost
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 
@@ -53,7 +54,7 @@ class EngineCore:
             vocab_size=folder.vocab_size,
             num_blocks=facts.num_blocks,
             block_tokens=config.cache.block_size,
-            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_seqs=facts.state.num_slots,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         )
         host.notify(

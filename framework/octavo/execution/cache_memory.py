@@ -8,6 +8,7 @@ from torch import Tensor
 from octavo.cache.groups import CacheLayout
 from octavo.cache.tables import BlockMoves
 from octavo.errors import CacheError
+from octavo_kernels.block_moves import copy_blocks_, swap_blocks_
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.step import LayerCache
 
@@ -50,17 +51,20 @@ class CacheMemory:
     def move(self, moves: BlockMoves) -> None:
         """Do a step's block copies, before anything of the step reads or writes the cache."""
         if moves.swap_out:
-            blocks, swaps = _columns(moves.swap_out)
-            self.swap[:, swaps] = self.pages[:, blocks.to(self.pages.device)].to(self.swap.device)
+            blocks, swaps = self._columns(moves.swap_out)
+            swap_blocks_(self.pages, self.swap, blocks, swaps)
         if moves.swap_in:
-            swaps, blocks = _columns(moves.swap_in)
-            self.pages[:, blocks.to(self.pages.device)] = self.swap[:, swaps].to(self.pages.device)
+            swaps, blocks = self._columns(moves.swap_in)
+            swap_blocks_(self.swap, self.pages, swaps, blocks)
         if moves.copy:
-            sources, targets = _columns(moves.copy)
-            device = self.pages.device
-            self.pages[:, targets.to(device)] = self.pages[:, sources.to(device)]
+            sources, targets = self._columns(moves.copy)
+            copy_blocks_(self.pages, sources, targets)
 
-
-def _columns(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    first, second = torch.tensor(pairs, dtype=torch.int64).unbind(1)
-    return first, second
+    def _columns(self, pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+        """Both sides of the moves on the device; from pinned memory, so that nothing waits."""
+        device = self.pages.device
+        columns = torch.tensor(
+            list(zip(*pairs, strict=True)), dtype=torch.int64, pin_memory=device.type == "cuda"
+        )
+        first, second = columns.to(device, non_blocking=True).unbind(0)
+        return first, second

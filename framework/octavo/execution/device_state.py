@@ -7,6 +7,7 @@ from torch import Tensor
 
 from octavo.execution.state_layout import FLOAT_FIELDS, INT_FIELDS, StateLayout
 from octavo.sampling.state import SamplingState
+from octavo_kernels.step_state import StepInputs, advance_, scatter_words_, step_inputs
 
 
 class DeviceState:
@@ -24,6 +25,7 @@ class DeviceState:
             tokens_SL=self.tokens_SL,
             num_tokens_S=self.num_tokens_S,
             prompt_len_S=self._view("prompt_len"),
+            features_S=self._view("features"),
             temperature_S=self._view("temperature"),
             top_p_S=self._view("top_p"),
             min_p_S=self._view("min_p"),
@@ -38,22 +40,41 @@ class DeviceState:
 
     def apply(self, indices: Tensor, values: Tensor) -> None:
         """Write a step's diff."""
-        self.arena.index_copy_(0, indices.long(), values)
+        scatter_words_(self.arena, indices, values)
+
+    def inputs(
+        self, slots_R: Tensor, query_starts_R1: Tensor, *, num_tokens: int, block_tokens: int
+    ) -> StepInputs:
+        """What the tokens of a step are and where they go."""
+        return step_inputs(
+            slots_R,
+            query_starts_R1,
+            self.computed_S,
+            self.tokens_SL,
+            self.tables_SB,
+            num_tokens=num_tokens,
+            block_tokens=block_tokens,
+        )
 
     def advance(
-        self, slots_R: Tensor, query_lens_R: Tensor, drawn_R: Tensor, tokens_R: Tensor | None
+        self, slots_R: Tensor, query_starts_R1: Tensor, drawn_slots_D: Tensor, tokens_D: Tensor
     ) -> None:
         """Count what the step has computed, and append what it has drawn."""
-        self.computed_S.index_add_(0, slots_R, query_lens_R)
-        if tokens_R is not None:
-            positions = self.num_tokens_S.index_select(0, drawn_R)
-            self.tokens_SL[drawn_R, positions.long()] = tokens_R.to(torch.int32)
-            self.num_tokens_S.index_copy_(0, drawn_R, positions + 1)
+        advance_(
+            slots_R,
+            query_starts_R1,
+            self.computed_S,
+            drawn_slots_D,
+            tokens_D,
+            self.num_tokens_S,
+            self.tokens_SL,
+            padding_slot=self.layout.padding_slot,
+        )
 
     def _view(self, name: str) -> Tensor:
         field = self.layout.fields[name]
-        num_slots = self.layout.num_slots
-        words = self.arena[field.offset : field.offset + num_slots * field.width]
+        num_lines = self.layout.num_slots + 1
+        words = self.arena[field.offset : field.offset + num_lines * field.width]
         words = words.view(torch.float32) if field.is_float else words
         scalar = name in INT_FIELDS or name in FLOAT_FIELDS
-        return words if scalar else words.view(num_slots, field.width)
+        return words if scalar else words.view(num_lines, field.width)

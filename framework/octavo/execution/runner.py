@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
+from octavo.execution.decode_graphs import DecodeGraphs
 from octavo.execution.device_state import DeviceState
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
@@ -22,6 +25,7 @@ from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch
 from octavo.scheduling.plan import SECTIONS, StepPlan
+from octavo_kernels.row_features import Work, work_of
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model
 from octavo_registry.step import AttentionStep, Step, StepBounds
@@ -54,6 +58,8 @@ class ModelRunner:
         processors: Sequence[GuardedProcessor],
         device: torch.device,
         async_depth: int,
+        use_graphs: bool,
+        batch_invariant: bool,
     ) -> None:
         self.model = model
         self.state = DeviceState(state_layout, device)
@@ -64,23 +70,71 @@ class ModelRunner:
         self._sampler = Sampler(vocab_size, self.state.sampling)
         self._processors = list(processors)
         self._staging = Staging(device, async_depth)
+        self._batch_invariant = batch_invariant
+        num_slots = state_layout.num_slots
+        self._starts_R1 = torch.arange(num_slots + 1, dtype=torch.int32, device=device)
+        """Query starts of rows that have one token each."""
+        self._graphs: DecodeGraphs | None = None
+        if use_graphs and all(backend.recordable for backend in self._backends):
+            self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> Drawn:
         """Launch a step; its results are ready when the device has come so far."""
+        if self._graphs is not None and plan.is_decode and self._graphs.takes(plan.num_rows):
+            return self._run_recorded(plan, self._graphs)
         parts = dict(zip(SECTIONS, self._staging.send(plan.buffer).split(plan.sizes), strict=True))
-        self.state.apply(parts["diff_indices"], parts["diff_values"])
-        self.memory.move(plan.moves)
-        self._change_attachments(plan)
-        slots_R = parts["slots"].long()
-        query_starts_R1 = parts["query_starts"]
-        hidden_RD = self._forward(plan, parts, slots_R, query_starts_R1)
-        drawn_slots_R = parts["sample_slots"].long()
-        drawn = self._draw(plan, hidden_RD, drawn_slots_R, parts["prompt_targets"])
-        self.state.advance(slots_R, query_starts_R1.diff(), drawn_slots_R, drawn.tokens_R)
+        self._begin(plan, parts["diff_indices"], parts["diff_values"])
+        slots_R, query_starts_R1 = parts["slots"], parts["query_starts"]
+        bounds = StepBounds(query_lens_R=plan.query_lens, context_lens_R=plan.context_lens)
+        hidden_TD = self._forward(slots_R, query_starts_R1, parts["logit_tokens"], bounds)
+        hidden_RD = hidden_TD.index_select(0, parts["logit_tokens"])
+        drawn = self._draw(plan, hidden_RD, parts["sample_slots"], parts["prompt_targets"])
+        self._advance(slots_R, query_starts_R1, parts["sample_slots"], drawn)
         return drawn
 
-    def _change_attachments(self, plan: StepPlan) -> None:
+    def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Drawn:
+        """A step of one token a row: what has changed goes to the device, the rest is there."""
+        num_words, num_rows = plan.sizes[0], plan.num_rows
+        diff = self._staging.send(plan.buffer[: 2 * num_words])
+        self._begin(plan, diff[:num_words], diff[num_words:])
+        slots_R = graphs.place(plan.sections()["slots"])
+        if plan.num_logprobs < 0 and not self._processors:
+            work = work_of(plan.features)
+            kind = f"step {self._sampler.version} {int(work)}"
+            tokens_R = graphs.run(kind, slots_R, partial(self._decode_and_draw, work=work))
+            return Drawn(tokens_R[:num_rows], None, None)
+        hidden_RD = graphs.run("forward", slots_R, self._decode)[:num_rows]
+        slots_R = slots_R[:num_rows]
+        drawn = self._draw(plan, hidden_RD, slots_R, slots_R[:0])
+        self._advance(slots_R, self._starts_R1[: num_rows + 1], slots_R, drawn)
+        return drawn
+
+    def _decode(self, slots_R: Tensor) -> Tensor:
+        """The hidden states of rows of one token each; follows from the device state alone."""
+        num_rows = len(slots_R)
+        longest = np.full(num_rows, self.state.layout.max_model_len, np.int32)
+        bounds = StepBounds(query_lens_R=np.ones(num_rows, np.int32), context_lens_R=longest)
+        starts_R1 = self._starts_R1[: num_rows + 1]
+        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds)
+
+    def _decode_and_draw(self, slots_R: Tensor, *, work: Work) -> Tensor:
+        """A whole step of rows that need nothing of the host; the tokens drawn."""
+        logits_RV = self.model.logits(self._decode(slots_R))
+        tokens_R = self._sampler.draw(logits_RV, slots_R, work)
+        self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
+        return tokens_R
+
+    def _advance(
+        self, slots_R: Tensor, query_starts_R1: Tensor, drawn_slots_D: Tensor, drawn: Drawn
+    ) -> None:
+        tokens_D = drawn_slots_D[:0] if drawn.tokens_R is None else drawn.tokens_R
+        self.state.advance(slots_R, query_starts_R1, drawn_slots_D[: len(tokens_D)], tokens_D)
+
+    def _begin(self, plan: StepPlan, indices: Tensor, values: Tensor) -> None:
+        """Bring device state, cache and what is attached to slots to where the step begins."""
+        self.state.apply(indices, values)
+        self.memory.move(plan.moves)
         for slot in plan.detach:
             for processor in self._processors:
                 processor.detach(slot)
@@ -90,46 +144,39 @@ class ModelRunner:
                 processor.attach(slot, sampling.extra_args)
 
     def _forward(
-        self, plan: StepPlan, parts: dict[str, Tensor], slots_R: Tensor, query_starts_R1: Tensor
+        self, slots_R: Tensor, query_starts_R1: Tensor, logit_tokens_R: Tensor, bounds: StepBounds
     ) -> Tensor:
-        """Ids to the hidden states whose logits are asked for."""
-        state = self.state
-        rows_T = parts["token_rows"].long()
-        computed_R = state.computed_S.index_select(0, slots_R)
-        positions_T = (computed_R.index_select(0, rows_T) + parts["token_offsets"]).long()
-        ids_T = state.tokens_SL[slots_R.index_select(0, rows_T), positions_T].long()
-        bounds = StepBounds(query_lens_R=plan.query_lens, context_lens_R=plan.context_lens)
-        context_lens_R = computed_R + query_starts_R1.diff()
+        """Ids to hidden states [T, D]."""
         block_tokens = self._layout.block_tokens
-        max_blocks = -(-int(plan.context_lens.max()) // block_tokens)
+        num_tokens = int(bounds.query_lens_R.sum())
+        inputs = self.state.inputs(
+            slots_R, query_starts_R1, num_tokens=num_tokens, block_tokens=block_tokens
+        )
         groups = []
-        for group, table_SB in enumerate(state.tables_SB):
-            table_RB = table_SB[:, :max_blocks].index_select(0, slots_R)
-            blocks_T = table_RB[rows_T, positions_T // block_tokens].long()
-            step = AttentionStep(
+        for index, backend in enumerate(self._backends):
+            group = AttentionStep(
                 block_tokens=block_tokens,
                 query_starts_R1=query_starts_R1,
-                context_lens_R=context_lens_R,
-                token_rows_T=rows_T,
-                positions_T=positions_T,
-                block_table_RB=table_RB,
-                slots_T=blocks_T * block_tokens + positions_T % block_tokens,
+                context_lens_R=inputs.context_lens_R,
+                token_rows_T=inputs.rows_T,
+                positions_T=inputs.positions_T,
+                table_SB=self.state.tables_SB[index],
+                table_rows_R=slots_R,
+                slots_T=inputs.cache_slots[index],
                 bounds=bounds,
+                batch_invariant=self._batch_invariant,
             )
-            step.plan = self._backends[group].plan(step, self._layout.groups[group].spec)
-            groups.append(step)
-        logit_tokens = parts["logit_tokens"].long()
-        model_step = Step(
-            num_tokens=plan.num_tokens,
-            num_rows=plan.num_rows,
-            positions_AT=positions_T.unsqueeze(0),
+            group.plan = backend.plan(group, self._layout.groups[index].spec)
+            groups.append(group)
+        step = Step(
+            num_tokens=num_tokens,
+            num_rows=len(slots_R),
+            positions_AT=inputs.positions_T.unsqueeze(0),
             groups=tuple(groups),
             layers=self._layers,
-            sample_tokens_R=logit_tokens,
+            sample_tokens_R=logit_tokens_R,
         )
-        x_TD = self.model.embed(ids_T, model_step.media)
-        x_TD = self.model.forward(x_TD, model_step)
-        return x_TD.index_select(0, logit_tokens)
+        return self.model.forward(self.model.embed(inputs.ids_T, step.media), step)
 
     def _draw(self, plan: StepPlan, hidden_RD: Tensor, slots_R: Tensor, targets: Tensor) -> Drawn:
         """Hidden states to tokens; prompt rows stand behind the rows that draw."""
@@ -145,8 +192,6 @@ class ModelRunner:
                     slots_R=slots_R,
                     features_R=plan.features,
                     num_logprobs=plan.num_logprobs,
-                    max_top_k=plan.max_top_k,
-                    max_num_tokens=plan.max_num_tokens,
                 ),
             )
             drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs

@@ -17,6 +17,7 @@ class Staging:
     def __init__(self, device: torch.device, depth: int) -> None:
         self._device = device
         self._pinned = [torch.empty(0, dtype=torch.int32)] * (depth + 1)
+        self._nothing = torch.empty(0, dtype=torch.int32, device=device)
         self._next = 0
 
     def send(self, buffer: NDArray[np.int32]) -> Tensor:
@@ -24,6 +25,8 @@ class Staging:
         words = torch.from_numpy(buffer)
         if self._device.type != "cuda":
             return words
+        if len(buffer) == 0:
+            return self._nothing
         turn = self._next
         self._next = (turn + 1) % len(self._pinned)
         if self._pinned[turn].numel() < words.numel():

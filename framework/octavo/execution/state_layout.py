@@ -20,7 +20,7 @@ STOP_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS
 """Room for a request's stop ids and the model's end-of-sequence ids."""
 
 FLOAT_FIELDS = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
-INT_FIELDS = ("num_tokens", "computed", "prompt_len", "min_len", "top_k", "adapter")
+INT_FIELDS = ("num_tokens", "computed", "prompt_len", "min_len", "features", "top_k", "adapter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class Field:
 
 
 class StateLayout:
-    """The arena's fields for ``num_slots`` slots; the same in the scheduler and on the device."""
+    """The arena's fields for ``num_slots`` slots; the same in the scheduler and on the device.
+
+    One more line than slots, ``padding_slot``, is nobody's: rows that only fill up a step run there.
+    """
 
     def __init__(
         self, *, num_slots: int, max_model_len: int, max_blocks: int, num_groups: int
@@ -41,6 +44,8 @@ class StateLayout:
         self.num_slots = num_slots
         self.max_model_len = max_model_len
         self.num_groups = num_groups
+        self.padding_slot = num_slots
+        num_lines = num_slots + 1
         widths = dict.fromkeys((*INT_FIELDS, *FLOAT_FIELDS), 1)
         widths |= {"seed": 2, "stop_ids": STOP_IDS, "tokens": max_model_len}
         widths |= {f"table{group}": max_blocks for group in range(num_groups)}
@@ -48,7 +53,7 @@ class StateLayout:
         offset = 0
         for name, width in widths.items():
             self.fields[name] = Field(offset, width, name in FLOAT_FIELDS)
-            offset += width * num_slots
+            offset += width * num_lines
         if offset >= 2**31:
             raise ConfigError(
                 f"max_num_seqs={num_slots} sequences of max_model_len={max_model_len} tokens need "

@@ -26,6 +26,9 @@ from octavo_registry.model import HasWorkspace
 
 log = logging.getLogger(__name__)
 
+DEFAULT_SLOTS = {"cpu": 256, "cuda": 1024}
+"""Sequences that run at the same time, where max_num_seqs does not say."""
+
 
 def choose_device(name: str) -> torch.device:
     """The device of that name; "auto" is the first CUDA device where there is one."""
@@ -62,16 +65,18 @@ class Worker:
         layout = make_layout(
             specs, lambda spec: chosen[spec].page_bytes(spec, block_tokens), block_tokens
         )
+        num_slots = config.scheduler.max_num_seqs or DEFAULT_SLOTS[self.device.type]
         size = size_pool(
             config,
             layout,
             memory=_device_memory(self.device),
-            workspace=_workspace(model, config, folder),
+            workspace=_workspace(model, config, folder, num_slots),
+            num_slots=num_slots,
             max_model_len=folder.max_model_len,
             shrink_context=config.model.max_model_len == "auto",
         )
         state = StateLayout(
-            num_slots=config.scheduler.max_num_seqs,
+            num_slots=num_slots,
             max_model_len=size.max_model_len,
             max_blocks=-(-size.max_model_len // block_tokens),
             num_groups=len(layout.groups),
@@ -90,6 +95,8 @@ class Worker:
             ],
             device=self.device,
             async_depth=config.scheduler.async_depth,
+            use_graphs=self.device.type == "cuda" and not config.model.enforce_eager,
+            batch_invariant=config.model.batch_invariant,
         )
         self.facts = ExecutorFacts(
             layout=layout,
@@ -137,10 +144,12 @@ def _device_memory(device: torch.device) -> DeviceMemory | None:
     return DeviceMemory(total=total, free=free)
 
 
-def _workspace(model: object, config: EngineConfig, folder: ModelFolder) -> int:
-    num_tokens = config.scheduler.max_num_batched_tokens
+def _workspace(model: object, config: EngineConfig, folder: ModelFolder, num_slots: int) -> int:
+    """Scratch of the largest step, and of the recorded ones, which keep theirs; device state."""
+    num_tokens = config.scheduler.max_num_batched_tokens + num_slots
+    state_bytes = 4 * num_slots * folder.max_model_len
     if isinstance(model, HasWorkspace):
-        return model.workspace_bytes(num_tokens)
+        return model.workspace_bytes(num_tokens) + state_bytes
     # A step may draw for all its rows and compute prompt logprobs, these some rows at a time.
-    num_logit_rows = config.scheduler.max_num_seqs + LOGIT_ROWS
-    return workspace_bytes(dict(folder.config), num_tokens, num_logit_rows)
+    num_logit_rows = num_slots + LOGIT_ROWS
+    return workspace_bytes(dict(folder.config), num_tokens, num_logit_rows) + state_bytes

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from octavo.layers.loading import Source
 from octavo.layers.sharding import Shard, collectives_of
 from octavo.layers.unquantized import UnquantizedLinear
-from octavo_registry.linear import Axis, QuantizationMethod
+from octavo_kernels.gated_activation import gated_activation
+from octavo_registry.linear import Activation, Axis, FusedProducts, QuantizationMethod
 from octavo_registry.model import ModelSpec
 
 
@@ -40,7 +41,12 @@ class Linear(nn.Module):
         self.parts = dict(parts)
         self.in_features = inputs.size
         self.out_features = sum(part.size for part in parts.values())
-        self.quantization = quantization or spec.quantization or UnquantizedLinear()
+        self.quantization = (
+            quantization
+            or spec.quantization
+            or UnquantizedLinear(batch_invariant=spec.batch_invariant)
+        )
+        self._fused = self.quantization if isinstance(self.quantization, FusedProducts) else None
         self._axes: dict[str, tuple[Axis, ...]] = dict(
             self.quantization.create(
                 self,
@@ -126,6 +132,12 @@ class ColumnParallelLinear(Linear):
         }
         super().__init__(name, Shard.whole(in_features), parts, bias=bias, spec=spec)
 
+    def gated(self, x_TI: Tensor, activation: Activation) -> Tensor:
+        """activation(gate) * up for two fused linears, gate and up in this order."""
+        if self._fused is not None:
+            return self._fused.gated(self, x_TI, self.bias, activation)
+        return gated_activation(self(x_TI), activation)
+
 
 class QKVLinear(Linear):
     """Queries, keys and values of this rank's heads in one product, side by side in this order."""
@@ -153,8 +165,9 @@ class QKVLinear(Linear):
         self.kv_heads = kv.size
         self.head_dim = head_dim
 
-    def split(self, qkv_THD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Views of queries, keys and values in this layer's result, unflattened to heads."""
+    def heads_of(self, x_TI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [T, H, D], keys and values [T, K, D], views of one product."""
+        qkv_THD = self(x_TI).unflatten(-1, (-1, self.head_dim))
         first_key, first_value = self.heads, self.heads + self.kv_heads
         return qkv_THD[:, :first_key], qkv_THD[:, first_key:first_value], qkv_THD[:, first_value:]
 
@@ -174,3 +187,9 @@ class RowParallelLinear(Linear):
         """All outputs [T, O], summed over the ranks."""
         out_TO = self.quantization.apply(self, x_TI, self.bias if self._adds_bias else None)
         return out_TO if self._collectives is None else self._collectives.all_reduce(out_TO)
+
+    def add_to(self, residual_TO: Tensor, x_TI: Tensor) -> Tensor:
+        """Add all outputs to the residual stream in place, and return it."""
+        if self._fused is not None and self._collectives is None:
+            return self._fused.add_(self, residual_TO, x_TI, self.bias)
+        return residual_TO.add_(self(x_TI))

@@ -36,7 +36,7 @@ class LMHead(nn.Module):
         super().__init__()
         self.name = name
         self.rows = VocabRows(vocab_size, spec)
-        self.quantization = UnquantizedLinear()
+        self.quantization = UnquantizedLinear(batch_invariant=spec.batch_invariant)
         self.weight = (
             self.rows.empty_weight(hidden_size, spec) if tied_to is None else tied_to.weight
         )

@@ -6,10 +6,16 @@ from torch import Tensor, nn
 
 from octavo.errors import ModelError
 from octavo.layers.linear import ColumnParallelLinear, RowParallelLinear
-from octavo_kernels.silu_and_mul import silu_and_mul
+from octavo_registry.linear import Activation
 from octavo_registry.model import ModelSpec
 
-GATED_ACTIVATIONS = {"silu": silu_and_mul, "swish": silu_and_mul}
+GATED_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 """By their names in config.json's ``hidden_act``."""
 
 
@@ -30,7 +36,7 @@ class GatedMLP(nn.Module):
         if activation not in GATED_ACTIVATIONS:
             known = ", ".join(GATED_ACTIVATIONS)
             raise ModelError(f"hidden_act={activation!r} of {name} is not known; known: {known}")
-        self._activate = GATED_ACTIVATIONS[activation]
+        self._activation = GATED_ACTIVATIONS[activation]
         self.gate_up_proj = ColumnParallelLinear(
             f"{name}.gate_up_proj",
             hidden_size,
@@ -44,5 +50,9 @@ class GatedMLP(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """The layer's result [T, D], without the residual."""
-        out_TD: Tensor = self.down_proj(self._activate(self.gate_up_proj(x_TD)))
+        out_TD: Tensor = self.down_proj(self.gate_up_proj.gated(x_TD, self._activation))
         return out_TD
+
+    def add_to(self, residual_TD: Tensor, x_TD: Tensor) -> Tensor:
+        """Add the layer's result for x to the residual stream in place, and return it."""
+        return self.down_proj.add_to(residual_TD, self.gate_up_proj.gated(x_TD, self._activation))

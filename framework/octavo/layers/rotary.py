@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from octavo.errors import ModelError
 from octavo_registry.model import ModelSpec
 
+Angles = tuple[Tensor, Tensor]
+"""Cosines and sines [T, F] of a step's tokens."""
+
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
@@ -34,7 +37,7 @@ class RotaryEmbedding(nn.Module):
         self._table_P2F: Tensor
         self.register_buffer("_table_P2F", table_P2F.to(spec.dtype), persistent=False)
 
-    def forward(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, positions_T: Tensor) -> Angles:
         """Cosines and sines [T, F] of these positions, the same for all layers of a step."""
         cos_TF, sin_TF = self._table_P2F.index_select(0, positions_T).unbind(1)
         return cos_TF, sin_TF

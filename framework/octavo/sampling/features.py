@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
-
 from octavo.engine.messages import TokenSampling
 from octavo.params import MAX_BAD_WORDS
+from octavo_kernels.row_features import RowFeature
 
 LEAST_TEMPERATURE = 1e-5
 """Below it the likeliest token is taken."""
@@ -15,20 +14,6 @@ MAX_BAD_WORD_FORMS = 2 * MAX_BAD_WORDS
 
 MAX_BAD_WORD_TOKENS = 32
 """Length of one entry."""
-
-
-class RowFeature(enum.IntFlag):
-    """One bit for each part of the sampler that costs work; a row without a bit pays nothing."""
-
-    RANDOM = enum.auto()
-    TOP_K = enum.auto()
-    TOP_P = enum.auto()
-    MIN_P = enum.auto()
-    PENALTY = enum.auto()
-    BIAS = enum.auto()
-    """``logit_bias`` or ``allowed_token_ids``."""
-    BAD_WORDS = enum.auto()
-    MIN_TOKENS = enum.auto()
 
 
 def features_of(sampling: TokenSampling) -> RowFeature:
@@ -52,3 +37,12 @@ def features_of(sampling: TokenSampling) -> RowFeature:
     if sampling.min_tokens > 0 and (sampling.stop_token_ids or sampling.eos_token_ids):
         features |= RowFeature.MIN_TOKENS
     return features
+
+
+__all__ = [
+    "LEAST_TEMPERATURE",
+    "MAX_BAD_WORD_FORMS",
+    "MAX_BAD_WORD_TOKENS",
+    "RowFeature",
+    "features_of",
+]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo.sampling.chunks import rows_together
-from octavo.sampling.likeliest import likeliest
+from octavo_kernels.sample.chunks import rows_together
+from octavo_kernels.sample.likeliest import likeliest
 
 
 @dataclass(slots=True)

@@ -1,9 +1,4 @@
-"""What the sampler reads of the device state: one row a slot.
-
-Axis suffixes of this folder: S slots, R rows that draw in a step, L tokens of a sequence,
-V vocabulary, K stop ids; G rows of a group drawn together, C candidate tokens of a row, N tokens
-or words that a row's parameters name, D values of a digit, M rows under a mask, W words of 32 bits.
-"""
+"""What a draw takes besides the logits; axis suffixes as in ``octavo_kernels.sample.state``."""
 
 from __future__ import annotations
 
@@ -13,33 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo_kernels.sample import SamplingState
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(slots=True, kw_only=True)
-class SamplingState:
-    """Device tensors by slot, views that their owner updates before each draw."""
-
-    tokens_SL: Tensor
-    """int32, prompt and output; every id up to the length is in the vocabulary."""
-    num_tokens_S: Tensor
-    """int32, at least 1; the token being drawn gets this index."""
-    prompt_len_S: Tensor
-    temperature_S: Tensor
-    top_p_S: Tensor
-    min_p_S: Tensor
-    presence_S: Tensor
-    frequency_S: Tensor
-    repetition_S: Tensor
-    top_k_S: Tensor
-    """int32; read only for rows with RowFeature.TOP_K."""
-    seed_S2: Tensor
-    """int32, low and high word."""
-    min_len_S: Tensor
-    """int32; stop ids may not be drawn while there are fewer tokens."""
-    stop_ids_SK: Tensor
-    """int32, padded with -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +28,13 @@ class SampleBatch:
     """The rows of one draw and what the host knows about them."""
 
     slots_R: Tensor
-    """On the device, any integer type."""
+    """On the device, int32."""
     features_R: NDArray[np.int32]
-    """RowFeature bits."""
+    """RowFeature bits: those in the device state, or fewer where the host knows that a ban of stop
+    ids has ended."""
     num_logprobs: int = -1
-    """Largest number that a row wants; -1: none wants any, and the logits may be overwritten."""
-    max_top_k: int = 0
-    """At least the largest top_k of the rows."""
-    max_num_tokens: int
-    """At least the longest row's length, at most L."""
+    """Largest number that a row wants; -1: none wants any."""
     mask: TokenMask | None = None
+
+
+__all__ = ["SampleBatch", "SamplingState", "TokenMask"]

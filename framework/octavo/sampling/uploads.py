@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -17,10 +16,3 @@ def upload(array: NDArray[Any], device: torch.device) -> Tensor:
         # Only a copy from pinned memory leaves the host free while earlier kernels run.
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
-
-
-def upload_row_sets(sets: list[NDArray[np.bool_]], device: torch.device) -> list[Tensor]:
-    """The indices of the rows in each set, in one copy."""
-    indices = [np.flatnonzero(rows_R) for rows_R in sets]
-    flat = upload(np.concatenate(indices), device)
-    return list(torch.split(flat, [len(rows) for rows in indices]))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from octavo.cache.tables import BlockMoves
 from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import StateDiff
+from octavo.scheduling.sequence import Sequence
 
 Ints = NDArray[np.int32]
 
@@ -18,8 +19,6 @@ SECTIONS = (
     "diff_values",
     "slots",  # of the step's rows
     "query_starts",  # one more than rows
-    "token_rows",  # of each token
-    "token_offsets",  # within its row's query
     "sample_slots",  # of the rows that draw a token
     "logit_tokens",  # tokens whose logits are needed: first those that draw, then prompt logprobs
     "prompt_targets",  # the token that follows each of the latter
@@ -52,6 +51,17 @@ class StepPlan:
     """Slots whose sequence has left, where there are processors; done before ``attach``."""
     moves: BlockMoves = field(default_factory=BlockMoves)
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether each row has one token and draws the next, and nothing else is asked for."""
+        has_prompt_rows = self.num_prompt_logprobs >= 0
+        return self.num_tokens == self.num_rows == len(self.features) and not has_prompt_rows
+
+    def sections(self) -> dict[str, Ints]:
+        """The buffer's parts by name, as views."""
+        parts = np.split(self.buffer, np.cumsum(self.sizes)[:-1])
+        return dict(zip(SECTIONS, parts, strict=True))
+
 
 def pack_sections(diff: StateDiff, *sections: Ints) -> tuple[Ints, tuple[int, ...]]:
     """Lay the diff and the step's index arrays into one buffer; returns it and the sizes."""
@@ -79,3 +89,21 @@ class LogprobArrays:
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     ranks: NDArray[np.int32]
+
+
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """What the host remembers of a step under way, to understand its result."""
+
+    slots: Ints
+    epochs: NDArray[np.int64]
+    ends: Ints
+    """Tokens of each row that are in the cache once the step has run."""
+    sample_slots: Ints
+    sample_epochs: NDArray[np.int64]
+    prompt_spans: list[tuple[Sequence, int]]
+    """Sequences that get prompt logprobs, and how many."""
+    membership: int
+    """Who ran: while ``Rows.membership`` is the same, all rows are still there."""
+    void: bool = False
+    """Launched behind a step that raised: what it gives, or raises, means nothing."""

@@ -6,6 +6,7 @@ import logging
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.engine.messages import (
     PromptReport,
@@ -13,9 +14,9 @@ from octavo.engine.messages import (
     SequenceLogprobs,
     StepOutputs,
 )
-from octavo.scheduling.plan import LogprobArrays, StepResult
+from octavo.scheduling.plan import LogprobArrays, StepRecord, StepResult
 from octavo.scheduling.rows import Ints
-from octavo.scheduling.scheduler import Scheduler, StepRecord
+from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
 from octavo_registry.faults import one_line
 
@@ -42,13 +43,15 @@ class StepResults:
         """Take one step's result; rows whose sequence has left meanwhile are passed over."""
         rows = self._rows
         self._scheduler.num_under_way -= 1
-        valid = rows.epoch_S[record.slots] == record.epochs
-        slots = record.slots[valid]
+        valid: slice | NDArray[np.int64] = slice(None)
+        drawn: slice | NDArray[np.int64] = slice(None)
+        if record.membership != rows.membership:
+            valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
+            drawn = np.flatnonzero(rows.epoch_S[record.sample_slots] == record.sample_epochs)
+        slots, drawn_slots = record.slots[valid], record.sample_slots[drawn]
         rows.confirmed_S[slots] = record.ends[valid]
         self._take_prompt_logprobs(record, result.prompt_logprobs)
 
-        drawn = np.flatnonzero(rows.epoch_S[record.sample_slots] == record.sample_epochs)
-        drawn_slots = record.sample_slots[drawn]
         tokens = result.tokens[drawn]
         lengths = rows.known_S[drawn_slots]
         rows.tokens_SL[drawn_slots, lengths] = tokens
@@ -58,7 +61,7 @@ class StepResults:
             self.news(),
             sequences=rows.sequence_ids_S[drawn_slots].tolist(),
             tokens=tokens.tolist(),
-            logprobs=self._logprobs(drawn, drawn_slots, result.logprobs),
+            logprobs=self._logprobs(np.arange(len(result.tokens))[drawn], drawn_slots, result),
             prompts=self._prompt_reports(drawn_slots),
         )
         self._complete_blocks(slots)
@@ -108,7 +111,8 @@ class StepResults:
 
     def _finish(self, slots: Ints, tokens: Ints, ends: list[SequenceEnd]) -> None:
         rows = self._rows
-        stopped = (rows.stop_ids_SK[slots] == tokens[:, None]).any(axis=1)
+        stop_ids_RK = rows.stop_ids_SK[slots, : rows.most_stop_ids]
+        stopped = (stop_ids_RK == tokens[:, None]).any(axis=1)
         at_length = rows.known_S[slots] >= rows.max_len_S[slots]
         for index in np.flatnonzero(stopped | at_length).tolist():
             sequence = rows.at(int(slots[index]))
@@ -170,8 +174,9 @@ class StepResults:
         return bool((self._rows.epoch_S[record.slots[match]] == record.epochs[match]).any())
 
     def _logprobs(
-        self, drawn: np.ndarray, slots: Ints, arrays: LogprobArrays | None
+        self, drawn: np.ndarray, slots: Ints, result: StepResult
     ) -> dict[int, SequenceLogprobs]:
+        arrays = result.logprobs
         if arrays is None:
             return {}
         rows = self._rows

@@ -35,6 +35,8 @@ class Rows:
         self.num_logprobs_S = np.full(num_slots, -1, np.int32)
         self.prompt_logprobs_S = np.zeros(num_slots, np.bool_)
         self.top_k_S = np.zeros(num_slots, np.int32)
+        self.most_stop_ids = 0
+        """Of any sequence so far: how much of ``stop_ids_SK`` must be read."""
         self.stop_ids_SK = np.full((num_slots, STOP_IDS), -1, np.int32)
         self.sequence_ids_S = np.zeros(num_slots, np.int64)
         self.epoch_S = np.zeros(num_slots, np.int64)
@@ -67,6 +69,7 @@ class Rows:
         stop_ids = np.full(STOP_IDS, -1, np.int32)
         ids = (*sampling.stop_token_ids, *sampling.eos_token_ids)
         stop_ids[: len(ids)] = ids
+        self.most_stop_ids = max(self.most_stop_ids, len(ids))
         min_len = sequence.prompt_len + sampling.min_tokens
 
         sequence.slot = slot
@@ -91,7 +94,15 @@ class Rows:
 
         diff.put_scalars(
             slot,
-            [num_tokens, computed, sequence.prompt_len, min_len, max(sampling.top_k, 0), -1],
+            [
+                num_tokens,
+                computed,
+                sequence.prompt_len,
+                min_len,
+                int(self.features_S[slot]),
+                max(sampling.top_k, 0),
+                -1,
+            ],
             [
                 sampling.temperature,
                 sampling.top_p,

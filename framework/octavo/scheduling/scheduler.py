@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.pool import BlockPool
@@ -16,26 +13,11 @@ from octavo.engine.messages import EngineRequest, SequenceEnd
 from octavo.errors import OctavoError, ParameterError, QueueFullError
 from octavo.execution.state_layout import StateLayout
 from octavo.scheduling.placement import Placement
-from octavo.scheduling.plan import StepPlan, pack_sections
+from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
 from octavo.scheduling.rows import Ints, Rows
 from octavo.scheduling.sequence import Sequence
+from octavo.scheduling.steady import SteadySteps
 from octavo.scheduling.waiting import WaitingQueue
-
-
-@dataclass(slots=True, kw_only=True)
-class StepRecord:
-    """What the host remembers of a step under way, to understand its result."""
-
-    slots: Ints
-    epochs: NDArray[np.int64]
-    ends: Ints
-    """Tokens of each row that are in the cache once the step has run."""
-    sample_slots: Ints
-    sample_epochs: NDArray[np.int64]
-    prompt_spans: list[tuple[Sequence, int]]
-    """Sequences that get prompt logprobs, and how many."""
-    void: bool = False
-    """Launched behind a step that raised: what it gives, or raises, means nothing."""
 
 
 class Scheduler:
@@ -73,6 +55,7 @@ class Scheduler:
         self._model_identity = model_identity
         self._num_arrivals = 0
         self._step_id = 0
+        self._steady = SteadySteps(self.rows, self.placement)
         self._order = np.zeros(0, np.int32)
         self._order_membership = 0
 
@@ -163,6 +146,12 @@ class Scheduler:
 
     def schedule(self) -> tuple[StepPlan, StepRecord] | None:
         """Plan the next step; None when there is nothing to run now."""
+        if not self.suspects and not self.waiting:
+            steady = self._steady.next(self._step_id + 1)
+            if steady is not None:
+                self._step_id += 1
+                self.num_under_way += 1
+                return steady
         budget = self._config.max_num_batched_tokens
         if self.suspects:
             slots, counts = self._schedule_suspect(budget)
@@ -252,8 +241,6 @@ class Scheduler:
         query_starts = np.zeros(len(slots) + 1, np.int32)
         np.cumsum(counts, out=query_starts[1:])
         num_tokens = int(query_starts[-1])
-        token_rows = np.repeat(np.arange(len(slots), dtype=np.int32), counts)
-        token_offsets = np.arange(num_tokens, dtype=np.int32) - query_starts[token_rows]
         prompt_tokens, prompt_targets, prompt_spans = self._prompt_rows(slots, counts, query_starts)
         logit_tokens = np.concatenate([query_starts[1:][draws] - 1, prompt_tokens])
         draft = self.placement.take_draft()
@@ -261,8 +248,6 @@ class Scheduler:
             draft.diff,
             slots,
             query_starts,
-            token_rows,
-            token_offsets,
             sample_slots,
             logit_tokens,
             prompt_targets,
@@ -295,6 +280,7 @@ class Scheduler:
             sample_slots=sample_slots,
             sample_epochs=rows.epoch_S[sample_slots],
             prompt_spans=prompt_spans,
+            membership=rows.membership,
         )
         rows.computed_S[slots] = ends
         rows.planned_S[sample_slots] += 1
@@ -302,6 +288,7 @@ class Scheduler:
             rows.leads_S[slot] = False
             self._release_followers(rows.at(slot))
         self.num_under_way += 1
+        self._steady.remember(plan, record)
         return plan, record
 
     def _prompt_rows(

@@ -35,6 +35,8 @@ NO_BLOCK: Final = 0
 class _Attention:
     """A backend that passes everything on to another."""
 
+    recordable = False
+
     def __init__(self, inner: AttentionBackend) -> None:
         self._inner = inner
 
@@ -75,7 +77,8 @@ class StaleBlock(_Attention):
     def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
         """Change the table; keys and values still go to the right place."""
         last_1 = (step.context_lens_R[:1].long() - 1) // step.block_tokens
-        step.block_table_RB[0].index_fill_(0, last_1, NO_BLOCK)
+        step.table_SB = step.table_SB.clone()
+        step.table_SB[step.table_rows_R[:1].long(), last_1] = NO_BLOCK
         return super().plan(step, spec)
 
 

@@ -1,6 +1,6 @@
 """From a model's name to its tensors: sources, safetensors files, dummy weights, loading.
 
-``octavo.weights.load`` and ``octavo.weights.dummy`` need torch; what stands here does not.
+``octavo.weights.load``, ``dummy`` and ``staging`` need torch; what stands here does not.
 """
 
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint

@@ -14,6 +14,7 @@ from octavo.config.model_folder import ModelFolder
 from octavo.errors import ModelError, OctavoError, PluginError
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.dummy import fill_dummy
+from octavo.weights.staging import staged_tensors
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 from octavo_registry.linear import QuantizationMethod
@@ -56,7 +57,7 @@ def load_model(
         if checkpoint is None:
             fill_dummy(model, config.seed)
         else:
-            _fill(model, checkpoint, folder)
+            _fill(model, checkpoint, folder, device)
         _finish_quantization(model)
     model.requires_grad_(False).eval()
     return cast(Model, model)
@@ -89,8 +90,10 @@ def _build(spec: ModelSpec, folder: ModelFolder, host: PluginHost) -> nn.Module:
     return model
 
 
-def _fill(model: nn.Module, checkpoint: Checkpoint, folder: ModelFolder) -> None:
-    stream = _Stream(checkpoint)
+def _fill(
+    model: nn.Module, checkpoint: Checkpoint, folder: ModelFolder, device: torch.device
+) -> None:
+    stream = _Stream(checkpoint, device)
     try:
         loaded = cast(Model, model).load(stream)
     except Exception as error:
@@ -109,6 +112,8 @@ def _fill(model: nn.Module, checkpoint: Checkpoint, folder: ModelFolder) -> None
             f"{', '.join(missing[:MAX_NAMES_SHOWN])}{more}; the download is not complete, or "
             "config.json belongs to another model"
         )
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # tensors that came by device; what is free becomes kv cache
 
 
 def _finish_quantization(model: nn.Module) -> None:
@@ -122,12 +127,17 @@ def _finish_quantization(model: nn.Module) -> None:
 class _Stream:
     """A checkpoint's tensors; remembers the one in hand, so that an error can name its file."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
         self.current: tuple[Path, str, Tensor] | None = None
-        self._checkpoint = checkpoint
+        self._checkpoint, self._device = checkpoint, device
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        for path, name, tensor in self._checkpoint.tensors():
+        tensors = (
+            staged_tensors(self._checkpoint, self._device)
+            if self._device.type == "cuda"
+            else self._checkpoint.tensors()
+        )
+        for path, name, tensor in tensors:
             self.current = path, name, tensor
             yield name, tensor
             self.current = None

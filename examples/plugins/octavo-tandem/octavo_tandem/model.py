@@ -18,8 +18,7 @@ from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.linear import ColumnParallelLinear, QKVLinear, RowParallelLinear
 from octavo.layers.loading import Source, load_weights
 from octavo.layers.logits import LMHead
-from octavo.layers.rotary import RotaryEmbedding
-from octavo_kernels.rotary import rotary_
+from octavo.layers.rotary import Angles, RotaryEmbedding
 from octavo_registry import CacheSpec, ModelSpec, Step
 
 
@@ -54,9 +53,9 @@ class Tandem(nn.Module):
 
     def forward(self, x_TD: Tensor, step: Step) -> Tensor:
         """All layers, for all rows of the step at once: no loop over requests stands here."""
-        cos_TF, sin_TF = self.rotary(step.positions_AT[0])
+        angles = self.rotary(step.positions_AT[0])
         for layer in self.layers:
-            x_TD = layer(x_TD, cos_TF, sin_TF, step)
+            x_TD = layer(x_TD, angles, step)
         out_TD: Tensor = self.norm(x_TD)
         return out_TD
 
@@ -82,10 +81,10 @@ class Layer(nn.Module):
         self.attention = SelfAttention(f"{name}.attention", spec)
         self.mlp = SquaredReluMLP(f"{name}.mlp", spec)
 
-    def forward(self, x_TD: Tensor, cos_TF: Tensor, sin_TF: Tensor, step: Step) -> Tensor:
+    def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
         """The residual stream after this layer."""
         normed_TD = self.norm(x_TD)
-        attended_TD = self.attention(normed_TD, cos_TF, sin_TF, step)
+        attended_TD = self.attention(normed_TD, angles, step)
         out_TD: Tensor = x_TD + attended_TD + self.mlp(normed_TD)
         return out_TD
 
@@ -114,13 +113,11 @@ class SelfAttention(nn.Module):
             f"{name}.o_proj", hidden_size, hidden_size, bias=False, spec=spec
         )
 
-    def forward(self, x_TD: Tensor, cos_TF: Tensor, sin_TF: Tensor, step: Step) -> Tensor:
+    def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
         """The layer's result, without the residual."""
-        qkv_THD = self.qkv_proj(x_TD).unflatten(-1, (-1, self.head_dim))
-        q_THD, k_TKD, v_TKD = self.qkv_proj.split(qkv_THD)
-        rotary_(q_THD, cos_TF, sin_TF)
-        rotary_(k_TKD, cos_TF, sin_TF)
-        out_TD: Tensor = self.o_proj(self.cached(q_THD, k_TKD, v_TKD, step).flatten(1))
+        q_THD, k_TKD, v_TKD = self.qkv_proj.heads_of(x_TD)
+        out_THD = self.cached(q_THD, k_TKD, v_TKD, step, angles)  # turns queries and keys first
+        out_TD: Tensor = self.o_proj(out_THD.flatten(1))
         return out_TD
 
 

@@ -12,6 +12,9 @@ from octavo_plugins.attention.torch.pages import Pages, slot_bytes_of
 from octavo_plugins.attention.torch.plan import StepPlan
 from octavo_plugins.attention.torch.ragged import hush_sparse_warnings
 from octavo_plugins.attention.torch.scoring import Scoring
+from octavo_kernels.rms_norm import rms_norm
+from octavo_kernels.rotary import rotary_
+from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
 from octavo_registry.step import AttentionStep
@@ -24,6 +27,9 @@ class TorchAttention:
 
     So consecutive blocks are one array of slots, which is read where it lies.
     """
+
+    recordable = False
+    """Batches are made by length, on the host."""
 
     def __init__(self) -> None:
         hush_sparse_warnings()
@@ -48,6 +54,11 @@ class TorchAttention:
 
     def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
         """Wait with all but the host's arithmetic until the first layer tells its head count."""
+        if step.batch_invariant:
+            raise PluginError(
+                "attention backend 'torch' pads rows of similar length together, so it cannot give "
+                "batch_invariant results; name another"
+            )
         return StepPlan(step, spec)
 
     def attend(
@@ -64,6 +75,7 @@ class TorchAttention:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
+        transform: QKTransform | None = None,
     ) -> Tensor:
         """Softmax in float32; each query sees its row's cached positions up to its own."""
         if window is not None and not causal:
@@ -71,6 +83,8 @@ class TorchAttention:
         scoring = Scoring(
             scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, alibi=alibi
         )
+        if transform is not None:
+            q_THD, k_TKD = _transformed(q_THD, k_TKD, transform)
         plan: StepPlan = step.plan
         if k_TKD is not None and v_TKD is not None:
             kv_T2KD = torch.stack((k_TKD, v_TKD), dim=1).to(view.slots_P2KD.dtype)
@@ -83,3 +97,18 @@ class TorchAttention:
             batch_q_THD = q_THD.index_select(0, batch.tokens_T)
             out_THD.index_copy_(0, batch.tokens_T, batch.attend(batch_q_THD, view, scoring))
         return out_THD
+
+
+def _transformed(
+    q_THD: Tensor, k_TKD: Tensor | None, transform: QKTransform
+) -> tuple[Tensor, Tensor | None]:
+    """Queries and keys as they are stored and compared; rotated in place."""
+    if transform.q_norm_D is not None:
+        q_THD = rms_norm(q_THD, transform.q_norm_D, transform.eps)
+    if transform.k_norm_D is not None and k_TKD is not None:
+        k_TKD = rms_norm(k_TKD, transform.k_norm_D, transform.eps)
+    if transform.cos_TF is not None and transform.sin_TF is not None:
+        rotary_(q_THD, transform.cos_TF, transform.sin_TF)
+        if k_TKD is not None:
+            rotary_(k_TKD, transform.cos_TF, transform.sin_TF)
+    return q_THD, k_TKD

@@ -32,6 +32,7 @@ class PaddedBatch:
         self,
         pieces: Pieces,
         step: AttentionStep,
+        table_RB: Tensor,
         *,
         block_stride: int,
         causal: bool,
@@ -57,7 +58,7 @@ class PaddedBatch:
         self._queries_NQ = firsts_N1 + torch.minimum(query_index_Q, sizes_N.unsqueeze(1) - 1)
         self._keys_NC = begins_N1 + torch.arange(self._num_keys, device=device)
         self._ends_N1 = ends_N1
-        table_NB = step.block_table_RB.index_select(0, rows_N)
+        table_NB = table_RB.index_select(0, rows_N)
         live_NC = torch.minimum(self._keys_NC, ends_N1 - 1)
         slots_NC = slots_at(table_NB, live_NC, step.block_tokens, block_stride)
         self._slots: Tensor | slice = slots_NC.flatten()

@@ -58,6 +58,7 @@ class StepPlan:
         self._query_lens_R = step.bounds.query_lens_R.astype(np.int64)
         contexts = step.context_lens_R.numpy() if self._is_exact else step.bounds.context_lens_R
         self._context_lens_R = contexts[: len(self._query_lens_R)].astype(np.int64)
+        self._table_RB = step.block_table_RB()
         self._batches: dict[tuple[object, ...], list[Batch]] = {}
 
     def batches(self, q_THD: Tensor, pages: Pages, scoring: Scoring) -> list[Batch]:
@@ -110,7 +111,9 @@ class StepPlan:
         # Padding costs the softmax only, so lengths may differ much. Cells are not bounded: all of
         # a step take about a quarter of what one layer's cache takes for the same positions.
         for group in similar(pieces, spread=4.0, max_cells=2**62):
-            yield RaggedBatch(group, self._step, pages, heads=heads, causal=scoring.causal)
+            yield RaggedBatch(
+                group, self._step, self._table_RB, pages, heads=heads, causal=scoring.causal
+            )
 
     def _padded(
         self, rows: Ints, max_size: int | None, pages: Pages, scoring: Scoring
@@ -128,6 +131,7 @@ class StepPlan:
             yield PaddedBatch(
                 group,
                 self._step,
+                self._table_RB,
                 block_stride=pages.block_stride,
                 causal=scoring.causal,
                 window=scoring.window,

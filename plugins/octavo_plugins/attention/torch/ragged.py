@@ -37,7 +37,14 @@ class RaggedBatch:
     """Pieces of one query each, in float32; for how they compare see ``StepPlan``."""
 
     def __init__(
-        self, pieces: Pieces, step: AttentionStep, pages: Pages, *, heads: int, causal: bool
+        self,
+        pieces: Pieces,
+        step: AttentionStep,
+        table_RB: Tensor,
+        pages: Pages,
+        *,
+        heads: int,
+        causal: bool,
     ) -> None:
         self.tokens_T = torch.from_numpy(pieces.tokens_N)
         """Which of the step's tokens these are, in this batch's order."""
@@ -50,7 +57,7 @@ class RaggedBatch:
         ends_T1 = queries_T1 + 1 if causal else contexts_T1
         keys_TC = ends_T1 - lens_T.unsqueeze(1) + torch.arange(num_keys)
         self._distances_TC = keys_TC - queries_T1
-        table_TB = step.block_table_RB.index_select(0, rows_T)
+        table_TB = table_RB.index_select(0, rows_T)
         # Rows that see less than the longest see all from 0 on, so no key is past the table.
         slots_TC = slots_at(table_TB, keys_TC, step.block_tokens, pages.block_stride)
         # One more column than positions takes the sinks; without them it stays at -inf.

@@ -6,6 +6,8 @@ answers while the model computes: torch releases the interpreter lock in its ker
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -39,11 +41,16 @@ class LocalExecutor:
         self._worker: Worker | None = None
         # The CPU's command queue: one thread, so that steps run in order.
         self._thread: ThreadPoolExecutor | None = None
+        self._landings: Iterator[_Landing] = iter(())
 
     def start(self) -> ExecutorFacts:
         """Load the model and make the cache."""
         if choose_device(self._config.model.device).type == "cuda":
             self._worker = Worker(self._config, self._folder, self._host)
+            num_slots = self._worker.facts.state.num_slots
+            # One more than steps may be under way: the oldest is read while the newest is launched.
+            landings = [_Landing(num_slots) for _ in range(self._config.scheduler.async_depth + 1)]
+            self._landings = itertools.cycle(landings)
         else:
             self._thread = ThreadPoolExecutor(1, "octavo-cpu", self._set_threads)
             self._worker = self._thread.submit(
@@ -58,7 +65,7 @@ class LocalExecutor:
         if self._thread is not None:
             return self._thread.submit(_run_on_cpu, self._worker.runner, plan)
         try:
-            return _CudaStep(self._worker.runner.run(plan), self._worker.device)
+            return _CudaStep(self._worker.runner.run(plan), next(self._landings))
         except Exception as error:
             return _FailedStep(_judge(error))
 
@@ -71,6 +78,7 @@ class LocalExecutor:
             on_cuda = self._worker.device.type == "cuda"
             self._worker = None
             if on_cuda:
+                torch._C._cuda_clearCublasWorkspaces()  # that of the recording stream: 32 MiB
                 torch.cuda.empty_cache()
 
     def _set_threads(self) -> None:
@@ -85,7 +93,7 @@ def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult:
 def _to_host(drawn: Drawn) -> StepResult:
     tokens = drawn.tokens_R
     return StepResult(
-        tokens=np.zeros(0, np.int32) if tokens is None else tokens.to(torch.int32).numpy(),
+        tokens=np.zeros(0, np.int32) if tokens is None else tokens.to(torch.int32).numpy().copy(),
         logprobs=_arrays(drawn.logprobs),
         prompt_logprobs=_arrays(drawn.prompt_logprobs),
     )
@@ -101,15 +109,24 @@ def _arrays(tensors: TokenLogprobTensors | None) -> LogprobArrays | None:
     )
 
 
-class _CudaStep:
-    """Results on their way to the host; the event says when they have arrived."""
+class _Landing:
+    """Where a step's tokens arrive on the host, and the event that says so; steps take turns."""
 
-    def __init__(self, drawn: Drawn, device: torch.device) -> None:
-        self._host = Drawn(
-            _copy(drawn.tokens_R), _copy_all(drawn.logprobs), _copy_all(drawn.prompt_logprobs)
-        )
-        self._arrived = torch.cuda.Event()
-        self._arrived.record(torch.cuda.current_stream(device))
+    def __init__(self, num_slots: int) -> None:
+        self.tokens_S = torch.empty(num_slots, dtype=torch.int32, pin_memory=True)
+        self.arrived = torch.cuda.Event()
+
+
+class _CudaStep:
+    """Results on their way to the host."""
+
+    def __init__(self, drawn: Drawn, landing: _Landing) -> None:
+        tokens_R = drawn.tokens_R
+        if tokens_R is not None:
+            tokens_R = landing.tokens_S[: len(tokens_R)].copy_(tokens_R, non_blocking=True)
+        self._host = Drawn(tokens_R, _copy_all(drawn.logprobs), _copy_all(drawn.prompt_logprobs))
+        self._arrived = landing.arrived
+        self._arrived.record()
 
     def result(self) -> StepResult:
         """Wait for the copies."""
@@ -131,9 +148,7 @@ class _FailedStep:
         raise self.error
 
 
-def _copy(tensor: Tensor | None) -> Tensor | None:
-    if tensor is None:
-        return None
+def _copy(tensor: Tensor) -> Tensor:
     pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return pinned.copy_(tensor, non_blocking=True)
 
@@ -141,9 +156,11 @@ def _copy(tensor: Tensor | None) -> Tensor | None:
 def _copy_all(tensors: TokenLogprobTensors | None) -> TokenLogprobTensors | None:
     if tensors is None:
         return None
-    pieces = [_copy(t) for t in (tensors.token_ids_RK1, tensors.logprobs_RK1, tensors.ranks_R)]
-    ids, logprobs, ranks = (piece for piece in pieces if piece is not None)
-    return TokenLogprobTensors(token_ids_RK1=ids, logprobs_RK1=logprobs, ranks_R=ranks)
+    return TokenLogprobTensors(
+        token_ids_RK1=_copy(tensors.token_ids_RK1),
+        logprobs_RK1=_copy(tensors.logprobs_RK1),
+        ranks_R=_copy(tensors.ranks_R),
+    )
 
 
 def _judge(error: Exception) -> Exception:

@@ -18,9 +18,8 @@ from octavo.layers.loading import load_weights
 from octavo.layers.logits import LMHead
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.norm import RMSNorm
-from octavo.layers.rotary import RotaryEmbedding
+from octavo.layers.rotary import Angles, RotaryEmbedding
 from octavo.layers.sharding import Stage
-from octavo_kernels.rotary import rotary_
 from octavo_registry.cache import CacheSpec
 from octavo_registry.model import ModelSpec
 from octavo_registry.step import Step
@@ -56,9 +55,9 @@ class Llama(nn.Module):
 
     def forward(self, x_TD: Tensor, step: Step) -> Tensor:
         """This stage's layers; the last one also normalises."""
-        cos_TF, sin_TF = self.model.rotary(step.positions_AT[0])
+        angles = self.model.rotary(step.positions_AT[0])
         for layer in self.model.layers.values():
-            x_TD = layer(x_TD, cos_TF, sin_TF, step)
+            x_TD = layer(x_TD, angles, step)
         return self.model.norm(x_TD) if self.stage.is_last else x_TD
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
@@ -114,10 +113,10 @@ class DecoderLayer(nn.Module):
             spec=spec,
         )
 
-    def forward(self, x_TD: Tensor, cos_TF: Tensor, sin_TF: Tensor, step: Step) -> Tensor:
-        """The residual stream after this layer, a new tensor."""
-        x_TD = self.self_attn(self.input_layernorm(x_TD), cos_TF, sin_TF, step).add_(x_TD)
-        out_TD: Tensor = self.mlp(self.post_attention_layernorm(x_TD)).add_(x_TD)
+    def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """The residual stream after this layer, in place."""
+        self.self_attn(x_TD, self.input_layernorm(x_TD), angles, step)
+        out_TD: Tensor = self.mlp.add_to(x_TD, self.post_attention_layernorm(x_TD))
         return out_TD
 
 
@@ -149,13 +148,11 @@ class SelfAttention(nn.Module):
             f"{name}.o_proj", heads * self.head_dim, config["hidden_size"], bias=bias, spec=spec
         )
 
-    def forward(self, x_TD: Tensor, cos_TF: Tensor, sin_TF: Tensor, step: Step) -> Tensor:
-        """The layer's result [T, D], without the residual."""
-        qkv_THD = self.qkv_proj(x_TD).unflatten(-1, (-1, self.head_dim))
-        q_THD, k_TKD, v_TKD = self.qkv_proj.split(qkv_THD)
-        rotary_(qkv_THD[:, : -self.qkv_proj.kv_heads], cos_TF, sin_TF)  # queries and keys at once
-        out_TD: Tensor = self.o_proj(self.attention(q_THD, k_TKD, v_TKD, step).flatten(1))
-        return out_TD
+    def forward(self, residual_TD: Tensor, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """Add the layer's result for x to the residual stream in place, and return it."""
+        q_THD, k_TKD, v_TKD = self.qkv_proj.heads_of(x_TD)
+        out_THD = self.attention(q_THD, k_TKD, v_TKD, step, angles)
+        return self.o_proj.add_to(residual_TD, out_THD.flatten(1))
 
 
 def norm_eps_of(config: Mapping[str, Any]) -> float:

@@ -1,0 +1,1 @@
+"""Each kernel against the limits of the machine: python -m benchmarks.kernels.<op>."""

@@ -1,0 +1,100 @@
+"""Decode steps recorded as CUDA graphs: the host launches a whole step with one call.
+
+A recording serves every step of up to so many rows: it reads which slots run from one buffer, and
+all else (tokens, positions, lengths, block tables, parameters) from the persistent device state.
+Rows that a recording has too many run in the padding slot.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from octavo_registry.faults import one_line
+
+log = logging.getLogger(__name__)
+
+SIZES = (*(1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64), *range(80, 257, 16))
+LARGE_SIZES = tuple(range(288, 1025, 32))
+"""Rows of a recording. Steps of more rows than the largest run as they are: the device is busy with
+one for longer than the host needs to launch it."""
+
+
+class DecodeGraphs:
+    """Recordings by kind and size, each made when a step first needs it."""
+
+    def __init__(self, max_rows: int, padding_slot: int, device: torch.device) -> None:
+        sizes = [size for size in (*SIZES, *LARGE_SIZES) if size < max_rows]
+        self._sizes = [*sizes, max_rows] if max_rows <= LARGE_SIZES[-1] else sizes
+        self._padding_slot = padding_slot
+        self._slots_R = torch.full(
+            (self._sizes[-1],), padding_slot, dtype=torch.int32, device=device
+        )
+        self._on_device = np.full(self._sizes[-1], padding_slot, np.int32)
+        self._recordings: dict[tuple[str, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._can_record = True
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def takes(self, num_rows: int) -> bool:
+        """Whether there is a size for so many rows."""
+        return bool(num_rows <= self._sizes[-1])
+
+    def place(self, slots: NDArray[np.int32]) -> Tensor:
+        """The slots on the device, padded to a recording's size.
+
+        They are sent where they differ from the last step's, which in steady decoding they do not.
+        """
+        size = self._sizes[bisect_left(self._sizes, len(slots))]
+        wanted = np.full(size, self._padding_slot, np.int32)
+        wanted[: len(slots)] = slots
+        if not np.array_equal(wanted, self._on_device[:size]):
+            self._on_device[:size] = wanted
+            self._slots_R[:size].copy_(torch.from_numpy(wanted).pin_memory(), non_blocking=True)
+        return self._slots_R[:size]
+
+    def run(self, kind: str, slots_R: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
+        """Run ``step`` on slots that ``place`` gave; its result is valid until the next run.
+
+        The first time it runs as it is, and is recorded then: what it does must follow from
+        ``kind``, the number of rows and the device state alone.
+        """
+        recording = self._recordings.get((kind, len(slots_R)))
+        if recording is not None:
+            graph, result = recording
+            graph.replay()
+            return result
+        result = step(slots_R)
+        if self._can_record:
+            self._record(kind, slots_R, step)
+        return result
+
+    def _record(self, kind: str, slots_R: Tensor, step: Callable[[Tensor], Tensor]) -> None:
+        """Record a step without running it. torch.cuda.graph would collect garbage and wait."""
+        start = time.monotonic()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    result = step(slots_R)
+                finally:
+                    graph.capture_end()
+        except Exception as error:
+            # The step itself has run: a model that waits for the device cannot be recorded.
+            log.warning(
+                "decode steps cannot be recorded and will be launched anew each time: %s",
+                one_line(error),
+            )
+            self._can_record = False
+            return
+        self._recordings[kind, len(slots_R)] = graph, result
+        milliseconds = (time.monotonic() - start) * 1e3
+        log.debug("recorded %s for %d rows in %.1f ms", kind, len(slots_R), milliseconds)

@@ -1,0 +1,82 @@
+"""Steady decoding: the next step has the rows of the last one, each with one token more.
+
+Then nothing is sorted, counted or packed anew. At 256 rows that halves the scheduler's time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.sampling.features import RowFeature
+from octavo.scheduling.placement import Placement
+from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
+from octavo.scheduling.rows import Ints, Rows
+
+
+@dataclass(slots=True)
+class _Repeatable:
+    plan: StepPlan
+    record: StepRecord
+    sections: Ints
+    """The plan's buffer behind the diff."""
+    num_left: int
+    """Steps before a row reaches a length at which it changes."""
+
+
+class SteadySteps:
+    """Remembers the last step planned if it can be repeated."""
+
+    def __init__(self, rows: Rows, placement: Placement) -> None:
+        self._rows = rows
+        self._placement = placement
+        self._last: _Repeatable | None = None
+
+    def remember(self, plan: StepPlan, record: StepRecord) -> None:
+        """Keep a step just planned, if all rows decode in it and none is about to change."""
+        rows, slots = self._rows, record.slots
+        self._last = None
+        is_all = len(slots) == len(rows.sequences) - rows.num_free
+        if not (plan.is_decode and is_all) or rows.prompt_logprobs_S[slots].any():
+            return
+        planned = rows.planned_S[slots]
+        limits = rows.max_len_S[slots]
+        early = (plan.features & RowFeature.MIN_TOKENS) != 0
+        limits = np.where(early, np.minimum(limits, rows.min_len_S[slots]), limits)
+        num_left = int((limits - planned).min())
+        sections = plan.buffer[2 * plan.sizes[0] :]
+        self._last = _Repeatable(plan, record, sections, num_left)
+
+    def next(self, step_id: int) -> tuple[StepPlan, StepRecord] | None:
+        """Plan the same rows again; None where something has changed or the pool lacks blocks."""
+        last, rows, placement = self._last, self._rows, self._placement
+        if last is None or last.num_left <= 0 or last.record.membership != rows.membership:
+            return None
+        slots, ends = last.record.slots, last.record.ends + np.int32(1)
+        tables = placement.tables
+        crossing: NDArray[np.bool_] = ends % tables.layout.block_tokens == 1
+        if tables.layout.block_tokens == 1 or crossing.any():
+            grown, grown_ends = slots[crossing], ends[crossing]
+            if int(tables.num_new_blocks(grown, grown_ends).sum()) > tables.pool.num_available:
+                return None
+            tables.grow(grown, grown_ends, placement.draft.diff)
+        draft = placement.take_draft()
+        buffer, sizes = pack_sections(draft.diff, last.sections)
+        last.plan = replace(
+            last.plan,
+            step_id=step_id,
+            buffer=buffer,
+            sizes=(*sizes[:2], *last.plan.sizes[2:]),
+            context_lens=ends,
+            max_num_tokens=last.plan.max_num_tokens + 1,
+            attach=draft.attach,
+            detach=draft.detach,
+            moves=draft.moves,
+        )
+        last.record = replace(last.record, ends=ends)
+        last.num_left -= 1
+        rows.computed_S[slots] = ends
+        rows.planned_S[slots] += 1
+        return last.plan, last.record

@@ -1,0 +1,453 @@
+// Attention of one query per row over a paged cache, see reference.py.
+//
+// Letters: a product of two fragments is 16 x 8. Scores are keys (16 tokens) times queries (8 heads
+// of one key/value head), outputs are values (16 entries) times weights (8 heads): the few heads of
+// a group fill the side of 8, and a lane has the same two heads in both products, so that maxima,
+// sums and rescaling stay in its registers.
+#pragma once
+
+#include "merge.cuh"
+
+namespace octavo::decode {
+
+template <typename Element, bool kFloat8Cache, int kHeadDim, int kHeadTiles8> struct Shape {
+  using T = Element;                                             // of queries and outputs
+  using Product = std::conditional_t<kFloat8Cache, __half, T>;   // of matrix products
+  static constexpr bool kFloat8 = kFloat8Cache;
+  static constexpr int kDim = kHeadDim;
+  static constexpr int kHeadTiles = kHeadTiles8;                 // of 8 heads
+  static constexpr int kTokenBytes = kDim * (kFloat8 ? 1 : 2);   // of one head's key
+  // Tiles of 4 KB, so that a tile's latencies (about 700 cycles from the arrival of the keys to the
+  // last product) weigh alike for all types: at full bandwidth a tile of keys and values arrives
+  // every 1750 cycles per warp.
+  static constexpr int kTileTokens = kTokenBytes >= 256 ? 16 : 4096 / kTokenBytes;
+  static constexpr int kTileBytes = kTileTokens * kTokenBytes;
+  static constexpr int kTokenTiles = kTileTokens / 16;
+  static constexpr int kSteps = kDim / 16;                       // of a product over the head dim
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = kWarps * 32;
+  // Keys and values each. Two stages are 64 KB per SM, of which 48 KB or more are always under way.
+  static constexpr int kStages = 2;
+  static constexpr int kWarpBytes = 2 * kStages * kTileBytes;
+  static constexpr int kSharedBytes = kWarps * kWarpBytes;
+};
+
+// Where a byte of a tile is kept: eight rows of a matrix lie in different 16-byte columns.
+template <int kTokenBytes> __device__ __forceinline__ int swizzle(int byte) {
+  constexpr int kShift = kTokenBytes >= 512 ? 9 : kTokenBytes == 256 ? 8 : 7;
+  return byte ^ (((byte >> kShift) & 7) << 4);
+}
+
+// Where a lane points load_matrices in a tile, for 16 tokens and 32 bytes of each. What repeats
+// after 16 tokens or 128 bytes is left to the instruction's offset.
+template <typename S> class Columns {
+ public:
+  __device__ __forceinline__ Columns(int token, int byte) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      columns_[i] = swizzle<S::kTokenBytes>(token * S::kTokenBytes + i * 32 + byte);
+    }
+  }
+  // ``load`` counts 32 bytes, ``tokens`` 16 tokens.
+  __device__ __forceinline__ int at(int tokens, int load) const {
+    return columns_[load % kCount] + load / kCount * kCount * 32 + tokens * 16 * S::kTokenBytes;
+  }
+
+ private:
+  static constexpr int kCount = S::kTokenBytes < 128 ? S::kTokenBytes / 32 : 4;
+  int columns_[kCount];
+};
+
+// The copies of one warp run two tiles ahead of its products, through this.
+//
+// A tile lies in one run of memory or, where blocks are smaller, in several. Each lane copies from
+// one run, so that it needs one block and one pointer.
+template <typename S> class Loader {
+ public:
+  using Place = Position<S::kTileTokens>;
+
+  __device__ __forceinline__ Loader(const Arguments& arguments, const Place& start, int num_tiles)
+      : arguments_(arguments), next_(start), num_left_(num_tiles) {
+    const int lane = threadIdx.x % 32, run_tokens = min(1 << arguments.at.block_shift, S::kTileTokens);
+    const int lanes = run_tokens * 32 / S::kTileTokens;  // of a run
+    lane_token_ = lane / lanes * run_tokens;
+    step_bytes_ = lanes * 16;
+    lane_bytes_ = lane % lanes * 16;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      targets_[i] =
+          swizzle<S::kTokenBytes>(lane_token_ * S::kTokenBytes + lane_bytes_ + i * step_bytes_);
+    }
+    if (num_left_ > 0) look_up();
+  }
+
+  // To the next tile; false if there is none.
+  __device__ __forceinline__ bool advance() {
+    if (num_left_ == 0) return false;
+    const int shift = arguments_.at.block_shift, first = next_.tile * S::kTileTokens;
+    const int in_block = (first + lane_token_) & ((1 << shift) - 1);
+    source_ = arguments_.pages + next_block_ * arguments_.at.block_stride +
+              ((next_.head << shift) + in_block) * S::kTokenBytes + lane_bytes_;
+    // From the tile's start.
+    context_ = next_.tiles.context - first;
+    seen_ = max(next_.tiles.context - arguments_.at.window, 0) - first;
+    if (--num_left_ > 0) {
+      if (++next_.tile == next_.tiles.end) next_.next_head(arguments_);
+      look_up();
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ void copy_keys(uint32_t target) const { copy(target, source_); }
+  __device__ __forceinline__ void copy_values(uint32_t target) const {
+    copy(target, source_ + (arguments_.at.kv_heads << arguments_.at.block_shift) * S::kTokenBytes);
+  }
+
+ private:
+  static constexpr int kCopies = S::kTileBytes / 512;
+
+  // One tile before it is needed: a table entry takes as long as a key.
+  __device__ __forceinline__ void look_up() {
+    const int shift = arguments_.at.block_shift, last = (next_.tiles.context - 1) >> shift;
+    const int entry = min((next_.tile * S::kTileTokens + lane_token_) >> shift, last);
+    next_block_ = arguments_.table[arguments_.table_rows[next_.row] * arguments_.at.table_stride +
+                                   entry];
+  }
+
+  __device__ __forceinline__ void copy(uint32_t target, const uint8_t* source) const {
+    if (seen_ <= 0 && context_ >= S::kTileTokens) {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        copy_async(target + targets_[i], source);
+        source += step_bytes_;
+      }
+      return;
+    }
+    // Rolled up: only a segment's first and last tiles come here.
+#pragma unroll 1
+    for (int i = 0; i < kCopies; ++i) {
+      const int byte = lane_bytes_ + i * step_bytes_;
+      const int token = lane_token_ + byte / S::kTokenBytes;
+      copy_async(target + swizzle<S::kTokenBytes>(lane_token_ * S::kTokenBytes + byte), source,
+                 token >= seen_ && token < context_);
+      source += step_bytes_;
+    }
+  }
+
+  const Arguments& arguments_;
+  Place next_;
+  int num_left_;  // tiles of which nothing has been asked for
+  int next_block_;
+  int lane_token_;  // of the tile: where the lane's run begins
+  int lane_bytes_;  // in the run: where the lane's copies begin
+  int step_bytes_;  // from copy to copy
+  int targets_[kCopies];
+  const uint8_t* source_;
+  int context_, seen_;
+};
+
+// The queries of a key/value head as the right side of products; heads past the group's are zero.
+template <typename S>
+__device__ __forceinline__ void load_queries(const Arguments& arguments, int row, int head,
+                                             uint32_t (&queries)[S::kSteps][S::kHeadTiles][2]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < S::kHeadTiles; ++n) {
+    const int member = n * 8 + lane / 4;
+    const auto* const q = static_cast<const typename S::T*>(arguments.q) +
+                          row * arguments.at.q_stride +
+                          (head * arguments.at.group + member) * S::kDim;
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // Products are over entries in any order; keys of one byte come in fours.
+        const int entry = step * 16 + (S::kFloat8 ? lane % 4 * 4 + half * 2
+                                                  : lane % 4 * 2 + half * 8);
+        uint32_t pair = 0;
+        if (member < arguments.at.group) pair = *reinterpret_cast<const uint32_t*>(q + entry);
+        if constexpr (!std::is_same_v<typename S::T, typename S::Product>) {
+          const auto wide = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
+          pair = pack<typename S::Product>(wide.x, wide.y);
+        }
+        queries[step][n][half] = pair;
+      }
+    }
+  }
+}
+
+// scores[i][n]: tokens 16 i to 16 i + 15 of the tile with heads 8 n to 8 n + 7.
+template <typename S>
+__device__ __forceinline__ void multiply_keys(
+    uint32_t keys, const Columns<S>& columns,
+    const uint32_t (&queries)[S::kSteps][S::kHeadTiles][2],
+    float (&scores)[S::kTokenTiles][S::kHeadTiles][4]) {
+  float odd[S::kTokenTiles][S::kHeadTiles][4] = {};  // two chains of products instead of one
+#pragma unroll
+  for (int i = 0; i < S::kTokenTiles; ++i) {
+#pragma unroll
+    for (int n = 0; n < S::kHeadTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) scores[i][n][j] = 0.0f;
+    }
+  }
+  constexpr int kStepsPerLoad = S::kFloat8 ? 2 : 1;
+#pragma unroll
+  for (int load = 0; load < S::kSteps / kStepsPerLoad; ++load) {
+#pragma unroll
+    for (int i = 0; i < S::kTokenTiles; ++i) {
+      uint32_t raw[4];
+      load_matrices<false>(raw, keys + columns.at(i, load));
+#pragma unroll
+      for (int n = 0; n < S::kHeadTiles; ++n) {
+        if constexpr (S::kFloat8) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t low = raw[2 * half], high = raw[2 * half + 1];
+            const uint32_t a[4] = {widen_float8(low), widen_float8(high), widen_float8(low >> 16),
+                                   widen_float8(high >> 16)};
+            multiply_add<typename S::Product>(half ? odd[i][n] : scores[i][n], a,
+                                              queries[load * 2 + half][n]);
+          }
+        } else {
+          multiply_add<typename S::Product>(load % 2 ? odd[i][n] : scores[i][n], raw,
+                                            queries[load][n]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < S::kTokenTiles; ++i) {
+#pragma unroll
+    for (int n = 0; n < S::kHeadTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) scores[i][n][j] += odd[i][n][j];
+    }
+  }
+}
+
+// Turns scores into weights, and brings the totals and what was summed before up to the new
+// maxima. ``sum`` stays each lane's own until a segment ends.
+template <typename S>
+__device__ __forceinline__ void weigh(const Arguments& arguments, const RowTiles& tiles, int tile,
+                                      float (&scores)[S::kTokenTiles][S::kHeadTiles][4],
+                                      State<S>& state) {
+  const int lane = threadIdx.x % 32, first = tile * S::kTileTokens;
+  const int seen = max(tiles.context - arguments.at.window, 0);
+  const bool is_whole = first >= seen && first + S::kTileTokens <= tiles.context;
+  const bool is_capped = arguments.softcap > 0.0f;
+  const float to_cap = is_capped ? arguments.scale / arguments.softcap : 0.0f;
+  const float scale = (is_capped ? arguments.softcap : arguments.scale) * kLog2E;
+#pragma unroll
+  for (int n = 0; n < S::kHeadTiles; ++n) {
+    float max_of[2] = {state.max[n][0], state.max[n][1]};
+#pragma unroll
+    for (int i = 0; i < S::kTokenTiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float score = scores[i][n][j];
+        if (is_capped) score = tanh_fast(score * to_cap);
+        score *= scale;
+        const int token = first + i * 16 + j / 2 * 8 + lane / 4;
+        if (!is_whole && (token < seen || token >= tiles.context)) score = -INFINITY;
+        scores[i][n][j] = score;
+        max_of[j % 2] = fmaxf(max_of[j % 2], score);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      max_of[h] = over_rows(max_of[h], [](float x, float y) { return fmaxf(x, y); });
+    }
+    // Seldom, after a segment's first tiles.
+    if (__any_sync(kAllLanes, max_of[0] > state.max[n][0] || max_of[1] > state.max[n][1])) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float factor = exp2_fast(state.max[n][h] - max_of[h]);
+        state.max[n][h] = max_of[h];
+        state.sum[n][h] *= factor;
+#pragma unroll
+        for (int step = 0; step < S::kSteps; ++step) {
+          state.outputs[step][n][h] *= factor;
+          state.outputs[step][n][h + 2] *= factor;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < S::kTokenTiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        scores[i][n][j] = exp2_fast(scores[i][n][j] - max_of[j % 2]);
+        state.sum[n][j % 2] += scores[i][n][j];
+      }
+    }
+  }
+}
+
+// outputs[step][n]: entries 16 step to 16 step + 15 of heads 8 n to 8 n + 7. A lane's four are, with
+// r = lane / 4, entries r and r + 8 of its heads; of one-byte values, entries 2 r and 2 r + 1.
+template <typename S>
+__device__ __forceinline__ void multiply_values(
+    uint32_t values, const Columns<S>& columns,
+    const float (&weights)[S::kTokenTiles][S::kHeadTiles][4],
+    float (&outputs)[S::kSteps][S::kHeadTiles][4]) {
+#pragma unroll
+  for (int i = 0; i < S::kTokenTiles; ++i) {
+    uint32_t right[S::kHeadTiles][2];
+#pragma unroll
+    for (int n = 0; n < S::kHeadTiles; ++n) {
+      const auto& w = weights[i][n];
+      right[n][0] = transpose(pack<typename S::Product>(w[0], w[1]));
+      right[n][1] = transpose(pack<typename S::Product>(w[2], w[3]));
+    }
+    if constexpr (S::kFloat8) {
+#pragma unroll
+      for (int load = 0; load < S::kSteps / 2; ++load) {
+        uint32_t raw[4];
+        load_matrices<true>(raw, values + columns.at(i, load));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          // Bytes are (entry 2 r, 2 r + 1) of one token, then of the next: entries apart first.
+          const uint32_t low = __byte_perm(raw[2 * half], 0, 0x3120);
+          const uint32_t high = __byte_perm(raw[2 * half + 1], 0, 0x3120);
+          const uint32_t a[4] = {widen_float8(low), widen_float8(low >> 16), widen_float8(high),
+                                 widen_float8(high >> 16)};
+#pragma unroll
+          for (int n = 0; n < S::kHeadTiles; ++n) {
+            multiply_add<typename S::Product>(outputs[load * 2 + half][n], a, right[n]);
+          }
+        }
+      }
+    } else {
+#pragma unroll
+      for (int step = 0; step < S::kSteps; ++step) {
+        uint32_t a[4];
+        load_matrices<true>(a, values + columns.at(i, step));
+#pragma unroll
+        for (int n = 0; n < S::kHeadTiles; ++n) {
+          multiply_add<typename S::Product>(outputs[step][n], a, right[n]);
+        }
+      }
+    }
+  }
+}
+
+template <typename S>
+__global__ void __launch_bounds__(S::kThreads, 2)
+    decode_kernel(const __grid_constant__ Arguments arguments) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ int sums[S::kThreads];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = arguments.at.group;
+  const int block = arguments.at.blocks - 1 - static_cast<int>(blockIdx.x);
+  let_next_start();
+  wait_for_previous();
+
+  const Line<S::kTileTokens, S::kWarps> line(arguments, sums);
+  const auto& split = line.split();
+  const int block_begin = split.block_begin(block), block_end = split.block_begin(block + 1);
+  if (block_begin == block_end) return;
+  int unit = split.warp_begin(block, warp);
+  int num_left = split.warp_begin(block, warp + 1) - unit;
+  auto here = line.find(min(unit, block_end - 1));  // a warp without units stays with the others
+
+  const uint32_t keys = shared_address(shared) + warp * S::kWarpBytes;
+  const uint32_t values = keys + S::kStages * S::kTileBytes;
+  Loader<S> loader(arguments, here, num_left);
+#pragma unroll 1  // as all that runs once: a cold instruction costs more than a loop
+  for (int stage = 0; stage < S::kStages; ++stage) {
+    const bool has_tile = loader.advance();
+    if (has_tile) loader.copy_keys(keys + stage * S::kTileBytes);
+    commit_copies();
+    if (has_tile) loader.copy_values(values + stage * S::kTileBytes);
+    commit_copies();
+  }
+
+  // Four matrices of 8 tokens by 16 bytes: the left side of products takes lower and upper tokens,
+  // of one half and the other; transposed, tokens and halves change places. Fragments of one-byte
+  // entries are put together later.
+  const Columns<S> key_columns(lane % 16, lane / 16 * 16);
+  const Columns<S> value_columns(S::kFloat8 ? lane % 16 : lane % 8 + lane / 16 * 8,
+                                 S::kFloat8 ? lane / 16 * 16 : lane / 8 % 2 * 16);
+  float* const own = reinterpret_cast<float*>(shared + warp * S::kWarpBytes);
+  const auto partial_of = [&](int worker) {
+    return arguments.partials + static_cast<long long>(worker) * Partial<S>::kFloats;
+  };
+  int begin = min(unit, block_end - 1) - (here.tile - here.tiles.first);  // of the segment
+  int end = begin + here.tiles.count();
+  const bool has_one_segment = split.is_within(block, begin, end);
+  State<S> state;
+  state.reset();
+  int stage = 0;
+  while (num_left > 0) {
+    const int num_tiles = min(num_left, here.tiles.end - here.tile);
+    uint32_t queries[S::kSteps][S::kHeadTiles][2];
+    load_queries<S>(arguments, here.row, here.head, queries);
+    for (int i = 0; i < num_tiles; ++i) {
+      float scores[S::kTokenTiles][S::kHeadTiles][4];
+      wait_copies<2 * S::kStages - 1>();
+      __syncwarp();
+      multiply_keys<S>(keys + stage * S::kTileBytes, key_columns, queries, scores);
+      __syncwarp();
+      const bool has_tile = loader.advance();
+      if (has_tile) loader.copy_keys(keys + stage * S::kTileBytes);
+      commit_copies();
+      weigh<S>(arguments, here.tiles, here.tile + i, scores, state);
+      wait_copies<2 * S::kStages - 1>();
+      __syncwarp();
+      multiply_values<S>(values + stage * S::kTileBytes, value_columns, scores, state.outputs);
+      __syncwarp();
+      if (has_tile) loader.copy_values(values + stage * S::kTileBytes);
+      commit_copies();
+      stage = stage + 1 == S::kStages ? 0 : stage + 1;
+    }
+    if (has_one_segment) break;
+
+    state.join_sums();
+    const Segment segment = {here.row, here.head, begin, end};
+    const int worker = block * S::kWarps + warp;
+    if (unit > begin) {
+      write_partial<S, false>(partial_of(worker), group, state);
+    } else if (num_tiles == end - begin) {
+      store_outputs<S>(arguments, here.row, here.head, state);
+    } else {
+      // It goes on in the next warp, so this is the warp's last; no copies are under way.
+      write_partial<S, true>(own, group, state);
+      __syncwarp();
+      join_parts<S, 32, 4, 2, 1>(arguments, split, segment, own, 0, nullptr, worker + 1);
+    }
+    unit += num_tiles;
+    num_left -= num_tiles;
+    here.next_head(arguments);
+    begin = unit;
+    end = begin + here.tiles.count();
+    state.reset();
+  }
+  if (!has_one_segment) return;
+
+  state.join_sums();
+  write_partial<S, true>(own, group, state);
+  __syncthreads();
+  float* const target = block_begin > begin ? partial_of(block * S::kWarps) : nullptr;
+  join_parts<S, S::kThreads, 1, 8, S::kWarps>(
+      arguments, split, {here.row, here.head, begin, end}, reinterpret_cast<float*>(shared),
+      S::kWarpBytes / sizeof(float), target, (block + 1) * S::kWarps);
+}
+
+// The caller has checked that there is such a shape.
+template <typename T, bool kFloat8>
+cudaError_t launch_decode(const Arguments& arguments, cudaStream_t stream) {
+  const auto start = [&](auto shape) {
+    using S = decltype(shape);
+    const auto kernel = decode_kernel<S>;
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+    if (error != cudaSuccess) return error;
+    return launch(kernel, dim3(arguments.at.blocks), dim3(S::kThreads), S::kSharedBytes, stream, arguments);
+  };
+  const bool is_small = arguments.at.group <= 8;
+  if (arguments.at.head_dim == 64) {
+    return is_small ? start(Shape<T, kFloat8, 64, 1>{}) : start(Shape<T, kFloat8, 64, 2>{});
+  }
+  return is_small ? start(Shape<T, kFloat8, 128, 1>{}) : start(Shape<T, kFloat8, 128, 2>{});
+}
+
+}  // namespace octavo::decode

@@ -1,0 +1,318 @@
+// How what several warps found of one segment becomes one output.
+//
+// A partial result has, for each query head of a segment, the weighted sum of values, then the
+// maximum and the sum of the weights. Between blocks it passes through global memory, where each
+// word says itself whether it is there: words that are not hold kNothing, to which the reader puts
+// them back. So a result takes one write and one read; a counter with its fences took 2 us more.
+#pragma once
+
+#include "fragments.cuh"
+
+namespace octavo::decode {
+
+constexpr uint32_t kNothing = 0xffffffffu;  // a NaN that no instruction makes
+
+template <typename S> struct Partial {
+  static constexpr int kQuads = S::kDim / 4;  // of a head
+  // Four floats more than a head has, so that lanes write different banks of shared memory.
+  static constexpr int kHeadFloats = S::kDim + 4;
+  static constexpr int kFloats = 8 * S::kHeadTiles * kHeadFloats;
+};
+
+// Weights and weighted values of one lane's heads, as its fragments hold them.
+template <typename S> struct State {
+  float max[S::kHeadTiles][2];  // base-2 logarithms
+  float sum[S::kHeadTiles][2];
+  float outputs[S::kSteps][S::kHeadTiles][4];
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int n = 0; n < S::kHeadTiles; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        max[n][h] = -INFINITY;
+        sum[n][h] = 0.0f;
+      }
+#pragma unroll
+      for (int step = 0; step < S::kSteps; ++step) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) outputs[step][n][j] = 0.0f;
+      }
+    }
+  }
+
+  // While a segment lasts each lane sums for itself.
+  __device__ __forceinline__ void join_sums() {
+#pragma unroll
+    for (int n = 0; n < S::kHeadTiles; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        sum[n][h] = over_rows(sum[n][h], [](float x, float y) { return x + y; });
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ void put(float* target, float x) {
+  const uint32_t word = __float_as_uint(x);
+  asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(target), "r"(word == kNothing ? 0x7fffffff : word)
+               : "memory");
+}
+
+template <int kWords> struct Words {
+  uint32_t word[kWords];
+  __device__ __forceinline__ bool are_there() const {
+    bool result = true;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) result = result && word[i] != kNothing;
+    return result;
+  }
+};
+
+__device__ __forceinline__ void look(Words<4>& words, const float* source) {
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]), "=r"(words.word[3])
+               : "l"(source)
+               : "memory");
+}
+__device__ __forceinline__ void look(Words<2>& words, const float* source) {
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
+               : "=r"(words.word[0]), "=r"(words.word[1])
+               : "l"(source)
+               : "memory");
+}
+
+// To shared memory, or by put to global memory.
+template <typename S, bool kShared>
+__device__ __forceinline__ void write_partial(float* partial, int group, const State<S>& state) {
+  const auto write = [](float* target, float x) {
+    if constexpr (kShared) *target = x;
+    else put(target, x);
+  };
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < S::kHeadTiles; ++n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int member = n * 8 + lane % 4 * 2 + h;
+      if (member >= group) continue;
+      float* const values = partial + member * Partial<S>::kHeadFloats;
+      float* const own = values + (S::kFloat8 ? lane / 4 * 2 : lane / 4);
+#pragma unroll
+      for (int step = 0; step < S::kSteps; ++step) {
+        write(own + step * 16, state.outputs[step][n][h]);
+        write(own + step * 16 + (S::kFloat8 ? 1 : 8), state.outputs[step][n][h + 2]);
+      }
+      if (lane < 4) {
+        write(values + S::kDim, state.max[n][h]);
+        write(values + S::kDim + 1, state.sum[n][h]);
+      }
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ float sink_of(const Arguments& arguments, int head) {
+  return arguments.at.sinks_are_float ? static_cast<const float*>(arguments.sinks)[head]
+                                      : to_float(static_cast<const T*>(arguments.sinks)[head]);
+}
+
+// What turns a weighted sum of values into the output of a head.
+template <typename T>
+__device__ __forceinline__ float normaliser(const Arguments& arguments, int head, float max,
+                                            float sum) {
+  if (arguments.sinks != nullptr) {
+    sum += exp2_fast(sink_of<T>(arguments, head) * kLog2E - max);
+  }
+  return __fdividef(arguments.v_scale, sum);
+}
+
+// A segment that one warp has seen whole: divides by the sums and writes.
+template <typename S>
+__device__ __forceinline__ void store_outputs(const Arguments& arguments, int row, int head,
+                                              const State<S>& state) {
+  using T = typename S::T;
+  const int lane = threadIdx.x % 32, group = arguments.at.group;
+#pragma unroll
+  for (int n = 0; n < S::kHeadTiles; ++n) {
+    float factor[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int member = min(n * 8 + lane % 4 * 2 + h, group - 1);
+      factor[h] =
+          normaliser<T>(arguments, head * group + member, state.max[n][h], state.sum[n][h]);
+    }
+    const int member = n * 8 + lane / 4;
+    T* const out = static_cast<T*>(arguments.out) + row * arguments.at.out_stride +
+                   (head * group + member) * S::kDim;
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+      const auto& o = state.outputs[step][n];
+      const uint32_t low = transpose(pack<T>(o[0] * factor[0], o[1] * factor[1]));
+      const uint32_t high = transpose(pack<T>(o[2] * factor[0], o[3] * factor[1]));
+      if (member >= group) continue;
+      T* const entries = out + step * 16;
+      if constexpr (S::kFloat8) {
+        const uint2 four = {__byte_perm(low, high, 0x5410), __byte_perm(low, high, 0x7632)};
+        *reinterpret_cast<uint2*>(entries + lane % 4 * 4) = four;
+      } else {
+        *reinterpret_cast<uint32_t*>(entries + lane % 4 * 2) = low;
+        *reinterpret_cast<uint32_t*>(entries + lane % 4 * 2 + 8) = high;
+      }
+    }
+  }
+}
+
+// Four entries of one head, of all parts that have been added.
+struct Quad {
+  float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
+  float max = -INFINITY, sum = 0.0f;
+
+  // In their order; at least one of all must have seen a token.
+  template <int kCount>
+  __device__ __forceinline__ void add(const float4 (&values)[kCount],
+                                      const float2 (&totals)[kCount]) {
+    float new_max = max;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) new_max = fmaxf(new_max, totals[i].x);
+    const float factor = exp2_fast(max - new_max);
+    max = new_max;
+    sum *= factor;
+    value = {value.x * factor, value.y * factor, value.z * factor, value.w * factor};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float weight = exp2_fast(totals[i].x - new_max);
+      sum += totals[i].y * weight;
+      value.x += values[i].x * weight;
+      value.y += values[i].y * weight;
+      value.z += values[i].z * weight;
+      value.w += values[i].w * weight;
+    }
+  }
+};
+
+// A segment [begin, end) of the line, which several warps share.
+struct Segment {
+  int row, head, begin, end;
+};
+
+// kThreads threads (a block or a warp), each with kItems quads at a time, put together what they
+// have in shared memory, kOwn partial results ``stride`` floats apart. With ``target``, the result
+// goes there for others; without, it is joined with what the workers from ``next_worker`` on found
+// of the segment, and becomes the output.
+template <typename S, int kThreads, int kItems, int kAtOnce, int kOwn>
+__device__ __forceinline__ void join_parts(const Arguments& arguments,
+                                           const Split<S::kWarps>& split, const Segment& segment,
+                                           const float* own, int stride, float* target,
+                                           int next_worker) {
+  using T = typename S::T;
+  constexpr int kQuads = Partial<S>::kQuads, kHeadFloats = Partial<S>::kHeadFloats;
+  const int lane = threadIdx.x % 32, thread = threadIdx.x % kThreads;
+  const int group = arguments.at.group, num_quads = group * kQuads;
+  const int end_worker = ((segment.end - 1) / split.share + 1) * S::kWarps;
+  for (int first = 0; first < num_quads; first += kThreads * kItems) {
+    Quad quads[kItems];
+    int at[kItems], totals_at[kItems];  // in a partial result; -1 past the group
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      const int index = first + j * kThreads + thread, member = index / kQuads;
+      at[j] = index < num_quads ? member * kHeadFloats + index % kQuads * 4 : -1;
+      totals_at[j] = member * kHeadFloats + S::kDim;
+      if (at[j] < 0) continue;
+      float4 values[kOwn];
+      float2 totals[kOwn];
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        values[i] = *reinterpret_cast<const float4*>(own + i * stride + at[j]);
+        totals[i] = *reinterpret_cast<const float2*>(own + i * stride + totals_at[j]);
+      }
+      quads[j].add(values, totals);
+    }
+    if (target != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kItems; ++j) {
+        if (at[j] < 0) continue;
+        const Quad& quad = quads[j];
+        put(target + at[j], quad.value.x);
+        put(target + at[j] + 1, quad.value.y);
+        put(target + at[j] + 2, quad.value.z);
+        put(target + at[j] + 3, quad.value.w);
+        if (totals_at[j] - at[j] != S::kDim) continue;
+        put(target + totals_at[j], quad.max);
+        put(target + totals_at[j] + 1, quad.sum);
+      }
+      continue;
+    }
+    for (int base = next_worker; base < end_worker; base += 32) {
+      unsigned left =
+          __ballot_sync(kAllLanes, split.has_partial(base + lane, segment.begin, segment.end));
+      while (left != 0) {
+        float* sources[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const long long worker = base + __ffs(left) - 1;
+          sources[i] = left == 0 ? nullptr : arguments.partials + worker * Partial<S>::kFloats;
+          left &= left - 1;
+        }
+        Words<4> values[kItems][kAtOnce];
+        Words<2> totals[kItems][kAtOnce];
+        bool is_waiting;
+        do {
+          is_waiting = false;
+#pragma unroll
+          for (int j = 0; j < kItems; ++j) {
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+              values[j][i] = {};
+              totals[j][i] = {__float_as_uint(-INFINITY), 0};
+              if (at[j] < 0 || sources[i] == nullptr) continue;
+              look(values[j][i], sources[i] + at[j]);
+              look(totals[j][i], sources[i] + totals_at[j]);
+            }
+          }
+#pragma unroll
+          for (int j = 0; j < kItems; ++j) {
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+              is_waiting |= !values[j][i].are_there() || !totals[j][i].are_there();
+            }
+          }
+          // Together, because lanes share the totals that are put back.
+        } while (__any_sync(kAllLanes, is_waiting));
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+          if (at[j] < 0) continue;
+          float4 found[kAtOnce];
+          float2 found_totals[kAtOnce];
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            const auto& word = values[j][i].word;
+            found[i] = {__uint_as_float(word[0]), __uint_as_float(word[1]),
+                        __uint_as_float(word[2]), __uint_as_float(word[3])};
+            found_totals[i] = {__uint_as_float(totals[j][i].word[0]),
+                               __uint_as_float(totals[j][i].word[1])};
+            if (sources[i] == nullptr) continue;
+            *reinterpret_cast<uint4*>(sources[i] + at[j]) = {kNothing, kNothing, kNothing,
+                                                             kNothing};
+            if (totals_at[j] - at[j] != S::kDim) continue;
+            *reinterpret_cast<uint2*>(sources[i] + totals_at[j]) = {kNothing, kNothing};
+          }
+          quads[j].add(found, found_totals);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (at[j] < 0) continue;
+      const int member = at[j] / kHeadFloats, head = segment.head * group + member;
+      const float factor = normaliser<T>(arguments, head, quads[j].max, quads[j].sum);
+      const float4& value = quads[j].value;
+      const uint2 four = {pack<T>(value.x * factor, value.y * factor),
+                          pack<T>(value.z * factor, value.w * factor)};
+      T* const out = static_cast<T*>(arguments.out) + segment.row * arguments.at.out_stride;
+      *reinterpret_cast<uint2*>(out + head * S::kDim + at[j] % kHeadFloats) = four;
+    }
+  }
+}
+
+}  // namespace octavo::decode

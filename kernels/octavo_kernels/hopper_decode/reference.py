@@ -1,0 +1,43 @@
+"""What decoding attention is: each row's one query over what the cache holds of its row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def decode(
+    q_RHD: Tensor,
+    cache: Tensor,
+    table_SB: Tensor,
+    table_rows_R: Tensor,
+    context_lens_R: Tensor,
+    out_RHD: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks_H: Tensor | None = None,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> None:
+    """Row by row in float32."""
+    _, _, kv_heads, block_tokens, _ = cache.shape
+    _, heads, head_dim = q_RHD.shape
+    group = heads // kv_heads
+    for row, context in enumerate(context_lens_R.tolist()):
+        first = 0 if window is None else max(context - window, 0)
+        positions_C = torch.arange(first, context, device=cache.device)
+        blocks_C = table_SB[table_rows_R[row].long()].long()[positions_C // block_tokens]
+        keys_CKD = cache[blocks_C, 0, :, positions_C % block_tokens].float() * k_scale
+        values_CKD = cache[blocks_C, 1, :, positions_C % block_tokens].float() * v_scale
+        q_KGD = q_RHD[row].float().view(kv_heads, group, head_dim)
+        scores_KGC = torch.einsum("kgd,ckd->kgc", q_KGD, keys_CKD) * scale
+        if softcap is not None:
+            scores_KGC = softcap * torch.tanh(scores_KGC / softcap)
+        if sinks_H is not None:
+            sinks_KG1 = sinks_H.float().view(kv_heads, group, 1)
+            scores_KGC = torch.cat((scores_KGC, sinks_KG1), dim=-1)
+        weights_KGC = scores_KGC.softmax(-1)[..., : len(positions_C)]
+        out_KGD = torch.einsum("kgc,ckd->kgd", weights_KGC, values_CKD)
+        out_RHD[row] = out_KGD.reshape(heads, head_dim).to(out_RHD.dtype)

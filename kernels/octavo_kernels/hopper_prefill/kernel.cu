@@ -1,0 +1,161 @@
+// Makes the tensor maps and launches the kernel of attention.cuh.
+#include <cudaTypedefs.h>
+
+#include <algorithm>
+
+#include "attention.cuh"
+
+namespace {
+
+using namespace octavo::prefill;
+
+// Keys and values that are read by all blocks at about the same time; of 50 MB.
+constexpr long long kL2Share = 32 << 20;
+
+// The driver's function, found through the runtime so that nothing links to libcuda.
+PFN_cuTensorMapEncodeTiled_v12000 encode_tiled() {
+  static const auto function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+                                     &status);
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
+  }();
+  return function;
+}
+
+// Sizes and box by axis, innermost first; strides (in bytes) of all but the innermost.
+template <int kRank>
+cudaError_t make_map(CUtensorMap& map, int dtype, const void* address,
+                     const cuuint64_t (&sizes)[kRank], const cuuint64_t (&strides)[kRank - 1],
+                     const cuuint32_t (&box)[kRank]) {
+  cuuint32_t steps[kRank];
+  std::fill(steps, steps + kRank, 1);
+  if (encode_tiled() == nullptr) return cudaErrorNotSupported;
+  const CUresult result = encode_tiled()(
+      &map,
+      dtype == octavo::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      kRank, const_cast<void*>(address), sizes, strides, box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// What calls share that differ in addresses and lengths only; as in geometry.py.
+struct Geometry {
+  long long q_stride, out_stride, block_stride, table_stride;  // in elements
+  int heads, kv_heads, head_dim, dtype;
+  int blocks, block_tokens;
+  int window;  // 0: none
+  int causal;
+  int sinks_are_float;
+  float scale;
+  float softcap;  // 0: none
+  float out_scale;
+};
+
+template <typename T, int kDim, bool kSoftcap>
+cudaError_t launch_kernels(const CUtensorMap& query_map, const CUtensorMap& cache_map,
+                           const Params& params, int processors, cudaStream_t stream) {
+  const auto kernel = attend<T, kDim, kSoftcap>;
+  const int bytes = sizeof(Shared<kDim>);
+  if (cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)) {
+    return error;
+  }
+  if (cudaError_t error =
+          octavo::launch(kernel, dim3(std::min(processors, params.num_items)),
+                         dim3(Tile<kDim>::kThreads), bytes, stream, query_map, cache_map, params)) {
+    return error;
+  }
+  if (params.splits == 1) return cudaSuccess;
+  const dim3 grid(params.num_items / params.splits,
+                  Tile<kDim>::kRows / (kMergeWarps * kMergeRows));
+  return octavo::launch(merge<T, kDim>, grid, dim3(32 * kMergeWarps), 0, stream, params);
+}
+
+}  // namespace
+
+// `query_lens` is in the host's memory; it, table_rows, query_starts and context_lens start at row
+// 0. No context is longer than `max_context`. `workspace` begins with 16 bytes of zeros, which it
+// gets back; the rest has room for a Part for each processor.
+OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q, void* out,
+                                        const void* cache, const int* table, const int* table_rows,
+                                        const int* query_starts, const int* context_lens,
+                                        const void* sinks, const int* query_lens, char* workspace,
+                                        int num_tokens, int first_row, int num_rows,
+                                        int max_context, cudaStream_t stream) {
+  const Geometry& g = *geometry;
+  const int group = g.heads / g.kv_heads;
+  const int tile_tokens = (g.head_dim == 64 ? Tile<64>::kRows : Tile<128>::kRows) / group;
+  int num_tiles = 0;
+  for (int row = first_row; row < num_rows; ++row) {
+    num_tiles += (query_lens[row] + tile_tokens - 1) / tile_tokens;
+  }
+  num_tiles *= g.kv_heads;
+  if (num_tiles == 0) return cudaSuccess;
+
+  int device, processors;
+  if (cudaError_t error = cudaGetDevice(&device)) return error;
+  if (cudaError_t error =
+          cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) {
+    return error;
+  }
+  const int max_parts = max_context / (kKeys * kMinPart);
+  const int splits = std::max(1, std::min(processors / num_tiles, max_parts));
+
+  const cuuint64_t dim = g.head_dim, halves = g.head_dim / 64;
+  CUtensorMap query_map, cache_map;
+  if (cudaError_t error = make_map<3>(
+          query_map, g.dtype, q, {dim, cuuint64_t(g.heads), cuuint64_t(num_tokens)},
+          {dim * 2, cuuint64_t(g.q_stride) * 2},
+          {64, cuuint32_t(group), cuuint32_t(tile_tokens)})) {
+    return error;
+  }
+  // (64 elements, token of an octet, which 64 of the head, octet of the block, block)
+  if (cudaError_t error = make_map<5>(
+          cache_map, g.dtype, cache,
+          {64, 8, halves, cuuint64_t(2 * g.kv_heads * g.block_tokens / 8), cuuint64_t(g.blocks)},
+          {dim * 2, 128, dim * 16, cuuint64_t(g.block_stride) * 2},
+          {64, 8, cuuint32_t(halves), cuuint32_t(g.block_tokens / 8), 1})) {
+    return error;
+  }
+
+  Params params = {};
+  params.table = table;
+  params.table_rows = table_rows + first_row;
+  params.query_starts = query_starts + first_row;
+  params.context_lens = context_lens + first_row;
+  params.sinks = sinks;
+  params.out = out;
+  params.counter = reinterpret_cast<unsigned*>(workspace);
+  params.parts = reinterpret_cast<float*>(workspace + 16);
+  params.table_stride = g.table_stride;
+  params.out_stride = g.out_stride;
+  params.rows = num_rows - first_row;
+  params.num_items = num_tiles * splits;
+  params.splits = splits;
+  params.tile_tokens = tile_tokens;
+  params.kv_heads = g.kv_heads;
+  params.group = group;
+  params.block_tokens = g.block_tokens;
+  params.section_tokens = static_cast<int>(kL2Share / (4 * g.head_dim));
+  params.window = g.window;
+  params.causal = g.causal;
+  params.sinks_are_float = g.sinks_are_float;
+  params.score_scale = g.softcap > 0 ? g.scale / g.softcap : g.scale;
+  params.exp2_scale = (g.softcap > 0 ? g.softcap : g.scale) * kLog2e;
+  params.out_scale = g.out_scale;
+
+  auto run = [&](auto element, auto cap) {
+    using T = decltype(element);
+    return g.head_dim == 64
+               ? launch_kernels<T, 64, cap()>(query_map, cache_map, params, processors, stream)
+               : launch_kernels<T, 128, cap()>(query_map, cache_map, params, processors, stream);
+  };
+  auto run_type = [&](auto element) {
+    return g.softcap > 0 ? run(element, std::true_type()) : run(element, std::false_type());
+  };
+  return g.dtype == octavo::kFloat16 ? run_type(__half()) : run_type(__nv_bfloat16());
+}

@@ -1,0 +1,197 @@
+"""Linear layers of few tokens: the weight is streamed once, at the speed of memory.
+
+Axis suffixes: T tokens, I inner (input) features, O output features, E gate and up features.
+
+The kernel takes float16 and bfloat16 on Hopper GPUs for up to ``MAX_TOKENS`` tokens, if I and O are
+multiples of 8 (a gated product's E of 16) and rows of x begin at multiples of 16 bytes. It reads
+the weight while the kernel before it still runs: weights must not be written by the step. All else
+on CUDA goes to PyTorch's cuBLAS, and on the CPU to the reference.
+
+``batch_invariant=True`` gives each token the result it would have alone: it takes the kernel for
+any number of tokens, in tiles of 64, and refuses what the kernel cannot do. Without it a result
+depends on the number of tokens, but never on timing. Calls on two streams of a device must not
+overlap: they share the room for partial sums.
+"""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo_kernels.build import I, KernelSpec, L, P
+from octavo_kernels.library import DTYPE_CODES, library, stream_of
+from octavo_kernels.linear import reference
+
+SPEC = KernelSpec(
+    name="linear",
+    functions={"octavo_linear": (P, P, P, P, I, I, I, I, I, I, L, L)},
+    arches=("90a",),
+)
+
+MAX_TOKENS = 64
+"""With more, cuBLAS is faster: the tensor cores count, no longer only memory."""
+
+EPILOGUES = {"store": 0, "add": 1, "silu": 2, "gelu": 3, "gelu_tanh": 4}
+"""How the kernel is told what to do with sums."""
+
+
+def linear(
+    x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, *, batch_invariant: bool = False
+) -> Tensor:
+    """Return x @ weight.T + bias."""
+    _check("linear", x_TI, weight_OI, bias_O)
+    if not x_TI.is_cuda:
+        return reference.linear(x_TI, weight_OI, bias_O)
+    tile = _tile_tokens("linear", x_TI, weight_OI, 8, batch_invariant)
+    if tile == 0:
+        return F.linear(x_TI, weight_OI, bias_O)
+    out_TO = x_TI.new_empty(x_TI.shape[0], weight_OI.shape[0])
+    _launch(out_TO, x_TI, weight_OI, bias_O, "store", tile)
+    return out_TO
+
+
+def linear_add_(
+    residual_TO: Tensor,
+    x_TI: Tensor,
+    weight_OI: Tensor,
+    bias_O: Tensor | None = None,
+    *,
+    batch_invariant: bool = False,
+) -> Tensor:
+    """Add x @ weight.T + bias to the residual in place and return it; cuBLAS adds a bias first."""
+    _check("linear_add_", x_TI, weight_OI, bias_O)
+    tokens, rows = x_TI.shape[0], weight_OI.shape[0]
+    if residual_TO.shape != (tokens, rows) or residual_TO.dtype is not x_TI.dtype:
+        raise ValueError(
+            f"linear_add_: the residual, {list(residual_TO.shape)} of {residual_TO.dtype}, must "
+            f"be {[tokens, rows]} of {x_TI.dtype}"
+        )
+    if not x_TI.is_cuda:
+        return reference.linear_add_(residual_TO, x_TI, weight_OI, bias_O)
+    tile = _tile_tokens("linear_add_", x_TI, weight_OI, 8, batch_invariant)
+    if tile == 0:
+        if bias_O is not None:
+            residual_TO += bias_O
+        return residual_TO.addmm_(x_TI, weight_OI.t())
+    if residual_TO.stride(1) != 1 or residual_TO.stride(0) % 2:
+        raise ValueError(
+            f"linear_add_: the residual's strides {residual_TO.stride()} must be even and 1"
+        )
+    _launch(residual_TO, x_TI, weight_OI, bias_O, "add", tile)
+    return residual_TO
+
+
+def gated_linear(
+    x_TI: Tensor,
+    gate_up_EI: Tensor,
+    *,
+    activation: str,
+    bias_E: Tensor | None = None,
+    batch_invariant: bool = False,
+) -> Tensor:
+    """Return activation(x @ gate.T) * (x @ up.T); gate's rows stand before up's in the weight.
+
+    ``activation`` is "silu", "gelu" (exact) or "gelu_tanh".
+    """
+    _check("gated_linear", x_TI, gate_up_EI, bias_E)
+    if activation not in reference.ACTIVATIONS:
+        raise ValueError(
+            f"gated_linear: {activation!r} is not known; known: {', '.join(reference.ACTIVATIONS)}"
+        )
+    rows = gate_up_EI.shape[0]
+    if rows % 2:
+        raise ValueError(f"gated_linear: {rows} rows are not as many gates as ups")
+    if not x_TI.is_cuda:
+        return reference.gated_linear(x_TI, gate_up_EI, activation, bias_E)
+    tile = _tile_tokens("gated_linear", x_TI, gate_up_EI, 16, batch_invariant)
+    if tile == 0:
+        from octavo_kernels.gated_activation import gated_activation
+
+        return gated_activation(F.linear(x_TI, gate_up_EI, bias_E), activation)
+    out_TO = x_TI.new_empty(x_TI.shape[0], rows // 2)
+    _launch(out_TO, x_TI, gate_up_EI, bias_E, activation, tile)
+    return out_TO
+
+
+def _check(function: str, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+    if x_TI.dim() != 2 or weight_OI.dim() != 2 or x_TI.shape[1] != weight_OI.shape[1]:
+        raise ValueError(
+            f"{function}: x of shape {list(x_TI.shape)} and weight of shape "
+            f"{list(weight_OI.shape)} must have two axes, the last of one size"
+        )
+    if x_TI.dtype is not weight_OI.dtype or not weight_OI.is_contiguous():
+        raise ValueError(
+            f"{function}: the weight, {weight_OI.dtype} with strides {weight_OI.stride()}, must "
+            f"be contiguous and {x_TI.dtype} as x"
+        )
+    if bias_O is not None and (
+        bias_O.shape != weight_OI.shape[:1] or bias_O.dtype is not x_TI.dtype
+    ):
+        raise ValueError(
+            f"{function}: the bias, {list(bias_O.shape)} of {bias_O.dtype}, must be "
+            f"[{weight_OI.shape[0]}] of {x_TI.dtype}"
+        )
+
+
+def _tile_tokens(
+    function: str, x_TI: Tensor, weight_OI: Tensor, row_multiple: int, batch_invariant: bool
+) -> int:
+    """How many tokens the kernel takes at once; 0 where it is not to be used."""
+    tokens, features = x_TI.shape
+    takes = (
+        x_TI.dtype in (torch.bfloat16, torch.float16)
+        and features > 0
+        and features % 8 == 0
+        and weight_OI.shape[0] % row_multiple == 0
+        and x_TI.stride(1) == 1
+        and x_TI.stride(0) % 8 == 0
+        and (x_TI.data_ptr() | weight_OI.data_ptr()) % 16 == 0
+        and _is_hopper(x_TI.device.index)
+    )
+    if batch_invariant:
+        if not takes:
+            raise ValueError(
+                f"{function}: x {list(x_TI.shape)} of {x_TI.dtype} with strides {x_TI.stride()} "
+                f"and weight {list(weight_OI.shape)} cannot be multiplied batch-invariantly: that "
+                f"needs a Hopper GPU, 16-bit floats, sizes of {row_multiple} and rows of 16 bytes"
+            )
+        return MAX_TOKENS if tokens else 0
+    if not takes or not 0 < tokens <= MAX_TOKENS:
+        return 0
+    return max(8, 1 << (tokens - 1).bit_length())
+
+
+@functools.cache
+def _is_hopper(device_index: int) -> bool:
+    return torch.cuda.get_device_capability(device_index)[0] == 9
+
+
+def _launch(
+    out_TO: Tensor,
+    x_TI: Tensor,
+    weight_OI: Tensor,
+    bias_O: Tensor | None,
+    epilogue: str,
+    tile_tokens: int,
+) -> None:
+    tokens, features = x_TI.shape
+    index = x_TI.device.index
+    library(SPEC, index).octavo_linear(
+        out_TO.data_ptr(),
+        x_TI.data_ptr(),
+        weight_OI.data_ptr(),
+        None if bias_O is None else bias_O.data_ptr(),
+        DTYPE_CODES[x_TI.dtype],
+        EPILOGUES[epilogue],
+        tile_tokens,
+        tokens,
+        features,
+        weight_OI.shape[0],
+        x_TI.stride(0),
+        out_TO.stride(0),
+        stream_of(index),
+    )
+
+
+__all__ = ["MAX_TOKENS", "SPEC", "gated_linear", "linear", "linear_add_"]

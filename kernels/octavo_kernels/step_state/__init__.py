@@ -1,0 +1,261 @@
+"""What a step reads of the running sequences' state on the device, and what it writes there.
+
+Everything is int32 unless said otherwise. Axis suffixes: S slots that sequences run in, R rows of
+the step, R1 rows and one, T tokens of the step, L tokens that a slot has room for, B blocks of a
+slot, D rows that drew a token.
+
+A slot may stand several times in a step only if it is a padding slot, whose state is never
+advanced. Counts stop at L, so that nothing is read or written out of bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import c_void_p
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_kernels.build import I, KernelSpec, P
+from octavo_kernels.library import library, stream_of
+from octavo_kernels.step_state import reference
+
+SPEC = KernelSpec(
+    name="step_state",
+    functions={
+        "octavo_scatter_words": (P, P, P, I),
+        "octavo_step_inputs": (P, P, P, P, *(I, I, I, I), *(P, I, I, I), *(P, P, P, P, P)),
+        "octavo_advance": (P, P, P, I, P, P, I, P, P, I, I),
+    },
+)
+
+MAX_TABLES = 8
+"""Block tables that the kernel takes by value."""
+
+MAX_ROWS = 12287
+"""Each block of the kernel keeps the rows' starts in 48 KiB of shared memory."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepInputs:
+    """What a model and its attention take of a step's rows."""
+
+    ids_T: Tensor
+    """int64, as positions and cache slots are."""
+    positions_T: Tensor
+    rows_T: Tensor
+    """The row of each token; int32."""
+    context_lens_R: Tensor
+    """Tokens in the cache once the step has written; int32."""
+    cache_slots: list[Tensor]
+    """For each table, where each token's key and value go: block * block_tokens + offset."""
+
+    @classmethod
+    def empty(
+        cls, num_tokens: int, num_rows: int, num_tables: int, device: torch.device
+    ) -> StepInputs:
+        """Room for a step's inputs, not written yet."""
+        longs = torch.empty((2 + num_tables, num_tokens), dtype=torch.int64, device=device)
+        ints = torch.empty(num_tokens + num_rows, dtype=torch.int32, device=device)
+        ids_T, positions_T, *cache_slots = longs.unbind(0)
+        return cls(
+            ids_T=ids_T,
+            positions_T=positions_T,
+            rows_T=ints[:num_tokens],
+            context_lens_R=ints[num_tokens:],
+            cache_slots=cache_slots,
+        )
+
+
+def scatter_words_(arena: Tensor, indices: Tensor, values: Tensor) -> None:
+    """Write each value at its index of the arena; negative indices are padding and are skipped.
+
+    No index may come twice.
+    """
+    if indices.shape != values.shape or indices.dim() != 1:
+        raise ValueError(
+            f"scatter_words_: indices {list(indices.shape)} and values {list(values.shape)} must "
+            "be two lists of one length"
+        )
+    _check("scatter_words_", arena=arena, indices=indices, values=values)
+    if arena.device.type != "cuda":
+        reference.scatter_words_(arena, indices, values)
+    elif indices.shape[0]:
+        index = arena.device.index
+        library(SPEC, index).octavo_scatter_words(
+            arena.data_ptr(),
+            indices.data_ptr(),
+            values.data_ptr(),
+            indices.shape[0],
+            stream_of(index),
+        )
+
+
+def step_inputs(
+    slots_R: Tensor,
+    query_starts_R1: Tensor,
+    computed_S: Tensor,
+    tokens_SL: Tensor,
+    tables: Sequence[Tensor],
+    *,
+    num_tokens: int,
+    block_tokens: int,
+    out: StepInputs | None = None,
+) -> StepInputs:
+    """Look up what the step's tokens are and where they stand; the result is ``out`` if given.
+
+    Row r's tokens are ``query_starts_R1[r]:query_starts_R1[r + 1]``, the ones after the
+    ``computed_S[slots_R[r]]`` that are in the cache. Tokens past the last row count as its own.
+    ``tables`` are the block tables [S, B] of the cache groups.
+    """
+    num_rows = slots_R.shape[0]
+    _check(
+        "step_inputs",
+        slots=slots_R,
+        query_starts=query_starts_R1,
+        computed=computed_S,
+        tokens=tokens_SL,
+        **{f"tables[{i}]": table_SB for i, table_SB in enumerate(tables)},
+    )
+    if query_starts_R1.shape[0] != num_rows + 1 or not 1 <= num_rows <= MAX_ROWS:
+        raise ValueError(
+            f"step_inputs: {num_rows} slots and {query_starts_R1.shape[0]} query starts; there "
+            f"must be 1 to {MAX_ROWS} slots, and one start more"
+        )
+    if len(tables) > MAX_TABLES or any(table.shape != tables[0].shape for table in tables):
+        raise ValueError(
+            f"step_inputs: tables of shapes {[list(table.shape) for table in tables]}; there may "
+            f"be {MAX_TABLES} of one shape"
+        )
+    device = slots_R.device
+    if out is None:
+        out = StepInputs.empty(num_tokens, num_rows, len(tables), device)
+    elif (
+        out.ids_T.shape[0] != num_tokens
+        or out.context_lens_R.shape[0] != num_rows
+        or len(out.cache_slots) != len(tables)
+    ):
+        raise ValueError(
+            f"step_inputs: out has room for {out.ids_T.shape[0]} tokens, "
+            f"{out.context_lens_R.shape[0]} rows and {len(out.cache_slots)} tables; the step has "
+            f"{num_tokens}, {num_rows} and {len(tables)}"
+        )
+    if device.type != "cuda":
+        found = reference.step_inputs(
+            slots_R,
+            query_starts_R1,
+            computed_S,
+            tokens_SL,
+            list(tables),
+            num_tokens,
+            block_tokens,
+        )
+        for target, values in zip(_tensors(out), (*found[:4], *found[4]), strict=True):
+            target.copy_(values)
+        return out
+    library(SPEC, device.index).octavo_step_inputs(
+        slots_R.data_ptr(),
+        query_starts_R1.data_ptr(),
+        computed_S.data_ptr(),
+        tokens_SL.data_ptr(),
+        num_rows,
+        num_tokens,
+        tokens_SL.shape[1],
+        block_tokens,
+        (c_void_p * MAX_TABLES)(*(table_SB.data_ptr() for table_SB in tables)),
+        len(tables),
+        tables[0].shape[1] if tables else 0,
+        tables[0].stride(0) if tables else 0,
+        out.ids_T.data_ptr(),
+        out.positions_T.data_ptr(),
+        out.rows_T.data_ptr(),
+        out.context_lens_R.data_ptr(),
+        (c_void_p * MAX_TABLES)(*(slots_T.data_ptr() for slots_T in out.cache_slots)),
+        stream_of(device.index),
+    )
+    return out
+
+
+def advance_(
+    slots_R: Tensor,
+    query_starts_R1: Tensor,
+    computed_S: Tensor,
+    drawn_slots_D: Tensor,
+    drawn_tokens_D: Tensor,
+    num_tokens_S: Tensor,
+    tokens_SL: Tensor,
+    *,
+    padding_slot: int = -1,
+) -> None:
+    """Count what a step has computed, and append the tokens it has drawn to their slots.
+
+    ``padding_slot`` stays as it is, however many rows it has.
+    """
+    num_rows, num_drawn = slots_R.shape[0], drawn_slots_D.shape[0]
+    if query_starts_R1.shape[0] != num_rows + 1 or drawn_tokens_D.shape[0] != num_drawn:
+        raise ValueError(
+            f"advance_: {query_starts_R1.shape[0]} query starts for {num_rows} slots (one more is "
+            f"wanted) and {drawn_tokens_D.shape[0]} tokens for {num_drawn} slots that drew"
+        )
+    _check(
+        "advance_",
+        slots=slots_R,
+        query_starts=query_starts_R1,
+        computed=computed_S,
+        drawn_slots=drawn_slots_D,
+        drawn_tokens=drawn_tokens_D,
+        num_tokens=num_tokens_S,
+        tokens=tokens_SL,
+    )
+    index = slots_R.device.index
+    if slots_R.device.type != "cuda":
+        reference.advance_(
+            slots_R,
+            query_starts_R1,
+            computed_S,
+            drawn_slots_D,
+            drawn_tokens_D,
+            num_tokens_S,
+            tokens_SL,
+            padding_slot,
+        )
+    elif num_rows or num_drawn:
+        library(SPEC, index).octavo_advance(
+            slots_R.data_ptr(),
+            query_starts_R1.data_ptr(),
+            computed_S.data_ptr(),
+            num_rows,
+            drawn_slots_D.data_ptr(),
+            drawn_tokens_D.data_ptr(),
+            num_drawn,
+            num_tokens_S.data_ptr(),
+            tokens_SL.data_ptr(),
+            tokens_SL.shape[1],
+            padding_slot,
+            stream_of(index),
+        )
+
+
+def _tensors(inputs: StepInputs) -> list[Tensor]:
+    named = (inputs.ids_T, inputs.positions_T, inputs.rows_T, inputs.context_lens_R)
+    return [*named, *inputs.cache_slots]
+
+
+def _check(function: str, **tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype is not torch.int32:
+            raise ValueError(f"{function}: {name} is {tensor.dtype}; it must be torch.int32")
+        if not tensor.is_contiguous():
+            raise ValueError(f"{function}: {name} of strides {tensor.stride()} must be contiguous")
+
+
+__all__ = [
+    "MAX_ROWS",
+    "MAX_TABLES",
+    "SPEC",
+    "StepInputs",
+    "advance_",
+    "scatter_words_",
+    "step_inputs",
+]

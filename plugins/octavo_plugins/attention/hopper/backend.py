@@ -1,0 +1,185 @@
+"""The ``hopper`` attention backend.
+
+Axis suffixes: T tokens of a step, R rows, H query heads, K key/value heads, D head dim, B blocks,
+N tokens of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo_kernels import hopper_decode, hopper_prefill
+from octavo_kernels.hopper_decode import decode
+from octavo_kernels.hopper_prefill import prefill
+from octavo_kernels.store_kv import store_kv
+from octavo_registry.attention import QKTransform
+from octavo_registry.cache import CacheSpec
+from octavo_registry.errors import PluginError
+from octavo_registry.step import AttentionStep
+
+DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp8": torch.float8_e4m3fn,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+}
+HEAD_DIMS = tuple(d for d in hopper_decode.HEAD_DIMS if d in hopper_prefill.HEAD_DIMS)
+BLOCK_TOKENS = tuple(n for n in hopper_decode.BLOCK_TOKENS if n in hopper_prefill.BLOCK_TOKENS)
+NO_TRANSFORM = QKTransform()
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """One layer's cache; a page has all heads' keys, then all values, each head in one run."""
+
+    cache: Tensor
+    """[B, 2, K, N, D]"""
+    keys_BKND: Tensor
+    values_BKND: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The first rows have one token each and are decoded, the others are prefilled."""
+
+    num_decoded: int
+    num_rows: int
+    decode_table_rows_R: Tensor
+    decode_context_lens_R: Tensor
+    kept_tokens: int | None
+    """What the group's cache keeps of a row, None for all."""
+
+
+class HopperAttention:
+    """Blocks of [2, kv_heads, block_tokens, head_dim]."""
+
+    recordable = True
+
+    def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
+        """See ``AttentionBackend``, as for all methods here."""
+        if spec.kind not in ("full", "window"):
+            return f"kind={spec.kind!r} is not known; known: full, window"
+        if spec.dtype not in DTYPES:
+            return f"dtype={spec.dtype!r} is not known; known: {', '.join(DTYPES)}"
+        if spec.key_dim != spec.value_dim or spec.key_dim not in HEAD_DIMS:
+            return (
+                f"key_dim={spec.key_dim} and value_dim={spec.value_dim} must be equal and one of "
+                f"{HEAD_DIMS}"
+            )
+        if device.type != "cuda":
+            return f"device={str(device)!r} is not a GPU"
+        capability = torch.cuda.get_device_capability(device)
+        if capability != (9, 0):
+            return f"the GPU's compute capability is {capability}, not (9, 0)"
+        return None
+
+    def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
+        """Keys and values of a block's tokens, and nothing else."""
+        if block_tokens not in BLOCK_TOKENS:
+            raise PluginError(
+                f"attention backend 'hopper': block_tokens={block_tokens} is not one of "
+                f"{BLOCK_TOKENS}"
+            )
+        return 2 * spec.kv_heads * block_tokens * spec.key_dim * DTYPES[spec.dtype].itemsize
+
+    def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
+        """The pages, whose blocks may lie further apart than their bytes, by axes."""
+        shape = (len(pages), 2, spec.kv_heads, block_tokens, spec.key_dim)
+        cache = pages.view(DTYPES[spec.dtype]).view(shape)
+        return Pages(cache, cache[:, 0], cache[:, 1])
+
+    def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
+        """Find where the rows of one token end; the kernels share out work by device lengths."""
+        query_lens_R = step.bounds.query_lens_R
+        longer_R = np.flatnonzero(query_lens_R != 1)
+        if step.batch_invariant:
+            # The prefill kernel goes through a query's keys in the same order in every batch;
+            # decode shares out all rows' keys evenly.
+            longer_R = np.zeros(1, np.int64)
+        num_decoded = int(longer_R[0]) if len(longer_R) else len(query_lens_R)
+        return StepPlan(
+            num_decoded,
+            len(query_lens_R),
+            step.table_rows_R[:num_decoded],
+            step.context_lens_R[:num_decoded],
+            spec.window,
+        )
+
+    def attend(
+        self,
+        q_THD: Tensor,
+        k_TKD: Tensor | None,
+        v_TKD: Tensor | None,
+        view: Pages,
+        step: AttentionStep,
+        *,
+        scale: float,
+        causal: bool = True,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        alibi: Tensor | None = None,
+        transform: QKTransform | None = None,
+    ) -> Tensor:
+        """One launch to store, one for rows of one token and one for longer ones."""
+        plan: StepPlan = step.plan
+        if alibi is not None or not causal:
+            raise PluginError(
+                f"attention backend 'hopper' knows neither alibi nor causal={causal}; name another"
+            )
+        kept = plan.kept_tokens
+        if kept is not None and (window is None or window > kept):
+            raise PluginError(
+                f"attention backend 'hopper': window={window}, but the layer's cache keeps {kept} "
+                "tokens; its CacheSpec must have the same window"
+            )
+        if k_TKD is not None and v_TKD is not None:
+            by = transform or NO_TRANSFORM
+            store_kv(
+                *(q_THD, k_TKD, v_TKD, view.keys_BKND, view.values_BKND, step.slots_T),
+                cos_TF=by.cos_TF,
+                sin_TF=by.sin_TF,
+                q_norm_D=by.q_norm_D,
+                k_norm_D=by.k_norm_D,
+                eps=by.eps,
+            )
+        elif transform is not None:
+            raise PluginError(
+                "attention backend 'hopper' transforms queries as it stores keys; there are none"
+            )
+        out_THD = q_THD.new_empty(q_THD.shape)
+        num_decoded, is_mixed = plan.num_decoded, plan.num_decoded < plan.num_rows
+        if num_decoded:
+            decode(
+                q_THD[:num_decoded] if is_mixed else q_THD,
+                view.cache,
+                step.table_SB,
+                plan.decode_table_rows_R,
+                plan.decode_context_lens_R,
+                out_THD[:num_decoded] if is_mixed else out_THD,
+                scale=scale,
+                window=window,
+                softcap=softcap,
+                sinks_H=sinks,
+            )
+        if is_mixed:
+            prefill(
+                q_THD,
+                view.cache,
+                step.table_SB,
+                step.table_rows_R,
+                step.query_starts_R1,
+                step.context_lens_R,
+                out_THD,
+                first_row=num_decoded,
+                query_lens_R=step.bounds.query_lens_R,
+                scale=scale,
+                window=window,
+                softcap=softcap,
+                sinks_H=sinks,
+            )
+        return out_THD

@@ -1,0 +1,163 @@
+"""The ``paged`` attention backend.
+
+Axis suffixes: T tokens of a step, H query heads, K key/value heads, D head dim, B blocks, C pieces
+of a key of 16 bytes, X entries of a piece, N tokens of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_kernels.paged_attention import BLOCK_TOKENS, MAX_HEAD_DIM, paged_attention
+from octavo_kernels.store_kv import store_kv_paged
+from octavo_registry.attention import QKTransform
+from octavo_registry.cache import CacheSpec
+from octavo_registry.errors import PluginError
+from octavo_registry.step import AttentionStep
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
+}
+MIN_CAPABILITY = (7, 5)
+"""The oldest that CUDA 13 compiles for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """One layer's cache: a block's keys, then its values."""
+
+    keys_BKCNX: Tensor
+    values_BKDN: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What the kernels are told of a step: bounds that choose how they cut the work."""
+
+    max_context_len: int
+    max_query_len: int
+    kept: int | None
+    """Tokens that the group's cache keeps; None: all."""
+    version: int | None
+
+
+class PagedAttention:
+    """Keys [kv_heads, dim / x, block, x], then values [kv_heads, dim, block]: one run a block.
+
+    On a CPU its operations are their references, slow and for tests.
+    """
+
+    recordable = True
+
+    def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
+        """See ``AttentionBackend``, as for all methods here."""
+        if device.type not in ("cuda", "cpu"):
+            return f"device {device} is neither cuda nor cpu"
+        if spec.kind not in ("full", "window", "cross"):
+            return f"kind={spec.kind!r} is not known; known: full, window, cross"
+        if spec.dtype not in DTYPES:
+            return f"dtype={spec.dtype!r} is not known; known: {', '.join(DTYPES)}"
+        if spec.key_dim != spec.value_dim:
+            return f"key_dim={spec.key_dim} and value_dim={spec.value_dim} must be equal"
+        piece = _piece(spec)
+        if spec.key_dim > MAX_HEAD_DIM or spec.key_dim % piece:
+            return (
+                f"key_dim={spec.key_dim} must be a multiple of {piece}, the entries of "
+                f"{spec.dtype} in 16 bytes, and {MAX_HEAD_DIM} at most"
+            )
+        if device.type == "cuda" and torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
+            return f"{device} is older than compute capability 7.5"
+        return None
+
+    def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
+        """Keys and values of a block's tokens, and nothing else."""
+        if block_tokens not in BLOCK_TOKENS:
+            raise PluginError(
+                f"attention backend 'paged': block_tokens={block_tokens} is not known; known: "
+                f"{', '.join(map(str, BLOCK_TOKENS))}"
+            )
+        return 2 * spec.kv_heads * spec.key_dim * block_tokens * DTYPES[spec.dtype].itemsize
+
+    def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
+        """The pages' halves."""
+        heads, dim, piece = spec.kv_heads, spec.key_dim, _piece(spec)
+        half = self.page_bytes(spec, block_tokens) // 2
+        keys, values = (
+            part.view(DTYPES[spec.dtype]) for part in (pages[:, :half], pages[:, half : 2 * half])
+        )
+        return Pages(
+            keys.view(-1, heads, dim // piece, block_tokens, piece),
+            values.view(-1, heads, dim, block_tokens),
+        )
+
+    def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
+        """The step's bounds."""
+        return StepPlan(
+            max_context_len=int(step.bounds.context_lens_R.max(initial=0)),
+            max_query_len=int(step.bounds.query_lens_R.max(initial=0)),
+            kept=spec.window,
+            version=1 if step.batch_invariant else None,
+        )
+
+    def attend(
+        self,
+        q_THD: Tensor,
+        k_TKD: Tensor | None,
+        v_TKD: Tensor | None,
+        view: Pages,
+        step: AttentionStep,
+        *,
+        scale: float,
+        causal: bool = True,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        alibi: Tensor | None = None,
+        transform: QKTransform | None = None,
+    ) -> Tensor:
+        """Softmax in float32; each query sees its row's cached positions up to its own."""
+        plan: StepPlan = step.plan
+        if window is not None and not causal:
+            raise PluginError(f"attention backend 'paged': window={window} needs causal=True")
+        if plan.kept is not None and (window is None or window > plan.kept):
+            raise PluginError(
+                f"attention backend 'paged': window={window}, but the layer's cache keeps "
+                f"{plan.kept} tokens; its CacheSpec must have the same window"
+            )
+        if k_TKD is not None and v_TKD is not None:
+            norm_and_rotation = transform or QKTransform()
+            store_kv_paged(
+                *(q_THD, k_TKD, v_TKD, view.keys_BKCNX, view.values_BKDN, step.slots_T),
+                cos_TF=norm_and_rotation.cos_TF,
+                sin_TF=norm_and_rotation.sin_TF,
+                q_norm_D=norm_and_rotation.q_norm_D,
+                k_norm_D=norm_and_rotation.k_norm_D,
+                eps=norm_and_rotation.eps,
+            )
+        elif transform is not None:
+            raise PluginError("attention backend 'paged': transform needs keys and values to store")
+        return paged_attention(
+            *(q_THD, view.keys_BKCNX, view.values_BKDN, step.table_SB, step.token_rows_T),
+            *(step.table_rows_R, step.context_lens_R, step.positions_T),
+            torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device),
+            max_context_len=plan.max_context_len,
+            max_query_len=plan.max_query_len,
+            scale=scale,
+            causal=causal,
+            window=window,
+            softcap=softcap,
+            sinks_H=None if sinks is None else sinks.float(),
+            alibi_H=None if alibi is None else alibi.float(),
+            version=plan.version,
+        )
+
+
+def _piece(spec: CacheSpec) -> int:
+    """Entries in 16 bytes."""
+    return 16 // DTYPES[spec.dtype].itemsize

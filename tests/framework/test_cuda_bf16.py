@@ -1,0 +1,136 @@
+"""16-bit inference on a CUDA device against float32, in every way that a step can be run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trained_model
+from octavo import LLM, SamplingParams
+
+pytestmark = pytest.mark.gpu
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)
+NUM_PROMPTS = 40
+Tokens = list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trained")
+    trained_model.train(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def prompts(folder: Path) -> Tokens:
+    language = trained_model.Language(1, "cpu")
+    sequences = language.sequences(NUM_PROMPTS, 170).tolist()
+    return [tokens[: 6 + 4 * index] for index, tokens in enumerate(sequences)]
+
+
+def generate(folder: Path, prompts: Tokens, **options: Any) -> Tokens:
+    options = {"dtype": "bfloat16", **options}
+    with LLM(str(folder), device="cuda", skip_tokenizer_init=True, **options) as llm:
+        outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], GREEDY, use_tqdm=False)
+    assert [output.error for output in outputs] == [None] * len(prompts)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def in_float32(folder: Path, prompts: Tokens) -> Tokens:
+    return generate(folder, prompts, dtype="float32")
+
+
+def agreement(found: Tokens, expected: Tokens) -> float:
+    pairs = [pair for a, b in zip(found, expected, strict=True) for pair in zip(a, b, strict=True)]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+SMALL_POOL = {"num_blocks": 90, "max_model_len": 320}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"enforce_eager": True},
+        {"attention_backend": "paged"},
+        {"dtype": "float16"},
+        {"async_depth": 1},
+        {"max_num_batched_tokens": 13},
+        {"max_num_seqs": 3},
+        SMALL_POOL,
+        {**SMALL_POOL, "preemption_mode": "swap"},
+        {"batch_invariant": True},
+    ],
+    ids=[
+        "recorded",
+        "eager",
+        "paged",
+        "float16",
+        "one step at a time",
+        "chunked",
+        "three rows",
+        "recompute",
+        "swap",
+        "batch invariant",
+    ],
+)
+def test_16_bits_give_the_tokens_of_float32(folder, prompts, in_float32, options):
+    """Not even teacher-forced: one other token would change all that follow it."""
+    assert agreement(generate(folder, prompts, **options), in_float32) >= 0.99
+
+
+def test_prompts_found_in_the_cache_change_nothing(folder, prompts, in_float32):
+    longer = [p + answer[:64] for p, answer in zip(prompts, in_float32, strict=True)]
+    options = {"dtype": "bfloat16", "device": "cuda", "skip_tokenizer_init": True}
+    with LLM(str(folder), **options) as llm:
+        llm.generate([{"prompt_token_ids": p} for p in prompts], GREEDY, use_tqdm=False)
+        params = SamplingParams(temperature=0.0, max_tokens=56, ignore_eos=True)
+        outputs = llm.generate([{"prompt_token_ids": p} for p in longer], params, use_tqdm=False)
+        assert sum(output.num_cached_tokens or 0 for output in outputs) > 64 * NUM_PROMPTS
+    found = [output.outputs[0].token_ids for output in outputs]
+    assert agreement(found, [answer[64:] for answer in in_float32]) >= 0.99
+
+
+@pytest.mark.parametrize("chunk", [8192, 37])
+def test_teacher_forced_choices_are_those_of_float32_or_close(folder, prompts, in_float32, chunk):
+    """Of the positions of given text at least 99 % agree; each other one was nearly a tie."""
+    texts = [p + answer for p, answer in zip(prompts, in_float32, strict=True)]
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1)
+    tables = []
+    for dtype in ("bfloat16", "float32"):
+        options = {"dtype": dtype, "max_num_batched_tokens": chunk, "skip_tokenizer_init": True}
+        with LLM(str(folder), device="cuda", **options) as llm:
+            outputs = llm.generate([{"prompt_token_ids": t} for t in texts], params, use_tqdm=False)
+        tables.append([entry for o in outputs for entry in (o.prompt_logprobs or [])[1:]])
+    same = 0
+    for ours, theirs in zip(*tables, strict=True):
+        best = max(theirs, key=lambda token: theirs[token].logprob)
+        choice = max(ours, key=lambda token: ours[token].logprob)
+        same += choice == best
+        if choice != best and choice in theirs:
+            assert theirs[best].logprob - theirs[choice].logprob <= 0.05
+    assert same >= 0.99 * len(tables[0])
+
+
+def test_batch_invariant_tokens_depend_on_nothing_else(folder, prompts):
+    """Identical tokens whatever the batch, the chunks, the cache and preemption."""
+    torch.manual_seed(3)
+    vague = [torch.randint(0, 60, (n,)).tolist() for n in range(3, 120, 5)]  # no rule: near ties
+    options = {"batch_invariant": True}
+    expected = generate(folder, vague, **options)
+    alone = [generate(folder, [prompt], **options)[0] for prompt in vague[::6]]
+    assert alone == expected[::6]
+    for changes in (
+        {"max_num_batched_tokens": 13},
+        {"max_num_seqs": 3},
+        {"enforce_eager": True},
+        SMALL_POOL,
+        {**SMALL_POOL, "preemption_mode": "swap"},
+    ):
+        assert generate(folder, vague, **options, **changes) == expected, changes

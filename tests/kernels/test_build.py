@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from octavo_kernels import build as building
+from octavo_kernels.build import (
+    ALL_ARCHES,
+    KernelBuildError,
+    KernelSpec,
+    arch_for,
+    build,
+    find_nvcc,
+    library_path,
+    source_hash,
+)
+
+FAKE_NVCC = """#!/bin/sh
+echo run >> {log}
+sleep 0.2
+while [ "$1" != "-o" ]; do shift; done
+echo library > "$2"
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with one kernel, an empty cache, and a compiler that notes its runs."""
+    folder = tmp_path / "package"
+    for name in ("twice", "include"):
+        (folder / name).mkdir(parents=True)
+    (folder / "twice" / "kernel.cu").write_text("int x;")
+    (folder / "include" / "octavo.cuh").write_text("")
+    compiler = tmp_path / "cuda" / "bin" / "nvcc"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text(FAKE_NVCC.format(log=tmp_path / "runs"))
+    compiler.chmod(0o755)
+    monkeypatch.setattr(building, "PACKAGE", folder)
+    monkeypatch.setattr(building, "PREBUILT", folder / "prebuilt")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setenv("OCTAVO_KERNEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("OCTAVO_JIT", raising=False)
+    return folder
+
+
+def spec(**changes: object) -> KernelSpec:
+    return KernelSpec(**({"name": "twice", "functions": {}} | changes))  # type: ignore[arg-type]
+
+
+def runs(tmp_path: Path) -> int:
+    log = tmp_path / "runs"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def test_a_library_is_built_on_first_use_and_found_again(package: Path, tmp_path: Path) -> None:
+    path = library_path(spec(), "80")
+    assert path.parent == tmp_path / "cache" / "80"
+    assert path.read_text() == "library\n"
+    assert library_path(spec(), "80") == path
+    assert runs(tmp_path) == 1
+
+
+def test_a_prebuilt_library_comes_before_the_cache(package: Path, tmp_path: Path) -> None:
+    built = build(spec(), "80", package / "prebuilt")
+    assert library_path(spec(), "80") == built
+    assert runs(tmp_path) == 1
+
+
+def test_of_several_that_want_a_library_one_compiles(package: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(lambda _: library_path(spec(), "80"), range(4)))
+    assert len(paths) == runs(tmp_path) == 1
+
+
+def test_a_change_of_sources_headers_or_flags_is_another_library(package: Path) -> None:
+    hashes = {source_hash(spec()), source_hash(spec(flags=("-DX",)))}
+    (package / "include" / "octavo.cuh").write_text("// changed")
+    hashes.add(source_hash(spec()))
+    (package / "twice" / "part.cuh").write_text("// new")
+    hashes.add(source_hash(spec()))
+    (package / "twice" / "kernel.cu").write_text("int y;")
+    hashes.add(source_hash(spec()))
+    assert len(hashes) == 5
+
+
+def test_without_leave_to_build_a_missing_library_is_an_error_that_names_it(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_JIT", "0")
+    with pytest.raises(KernelBuildError, match=r"'twice' is not built for sm_80 and OCTAVO_JIT=0"):
+        library_path(spec(), "80")
+    assert runs(tmp_path) == 0
+
+
+def test_without_a_compiler_the_error_has_the_command(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "find_nvcc", lambda: None)
+    with pytest.raises(KernelBuildError, match=r"there is no nvcc; .* nvcc -O3 .*twice/kernel\.cu"):
+        library_path(spec(), "80")
+
+
+def test_a_device_that_a_kernel_is_not_for_is_refused() -> None:
+    for capability in ((7, 0), (8, 0), (10, 0)):
+        with pytest.raises(KernelBuildError, match=r"'twice' is for sm_90a; .*capability is"):
+            arch_for(spec(arches=("90a",)), capability)
+    with pytest.raises(KernelBuildError, match=r"capability is 7\.0"):
+        arch_for(spec(), (7, 0))
+
+
+def test_what_the_compiler_says_is_in_the_error_and_nothing_is_left(
+    package: Path, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "cuda" / "bin" / "nvcc"
+    compiler.write_text("#!/bin/sh\necho 'kernel.cu(1): error: no' >&2\nexit 2\n")
+    with pytest.raises(KernelBuildError, match=r"kernel\.cu\(1\): error: no"):
+        library_path(spec(), "80")
+    assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+def test_a_device_gets_the_library_of_its_own_or_an_older_architecture_of_its_kind() -> None:
+    capabilities = [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 1)]
+    arches = ["75", "80", "80", "80", "89", "90a", "100", "121"]
+    assert [arch_for(spec(), capability) for capability in capabilities] == arches
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_nvcc() is None, reason="no nvcc")
+def test_every_kernel_compiles_for_all_its_architectures(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "octavo_kernels", "build", "--cache"],
+        env=os.environ | {"OCTAVO_KERNEL_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.iterdir())) == len(ALL_ARCHES)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from octavo_kernels.linear import gated_linear, linear, linear_add_, reference
+
+SHAPES = [  # (rows of the weight, inner features): ragged in both, a chunk alone, and models' own
+    (16, 8),
+    (64, 64),
+    (80, 200),
+    (208, 1096),
+    (1024, 4096),
+    (3072, 2048),
+    (2048, 8192),
+    (6144, 4096),
+]
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.bfloat16, device: str = "cuda") -> Tensor:
+    return torch.randn(shape, device=device).mul_(shape[-1] ** -0.25).to(dtype)
+
+
+def assert_near(out: Tensor, expected: Tensor, *, norm: float = 4e-3) -> None:
+    """Compare with what is rounded once; cuBLAS and an activation round twice."""
+    error = out.float() - expected.float()
+    assert float(error.norm() / expected.float().norm()) <= norm
+    assert float(error.abs().max() / expected.float().abs().max()) <= 2e-2
+
+
+def test_a_product_is_summed_in_float32_and_rounded_once() -> None:
+    x_TI, weight_OI = draw(3, 512, device="cpu"), draw(8, 512, device="cpu")
+    bias_O = draw(8, device="cpu")
+    exact_TO = x_TI.double() @ weight_OI.double().T + bias_O.double()
+    torch.testing.assert_close(
+        linear(x_TI, weight_OI, bias_O).double(), exact_TO, rtol=2**-8, atol=1e-5
+    )
+    residual_TO = draw(3, 8, device="cpu")
+    before_TO = residual_TO.double()
+    assert linear_add_(residual_TO, x_TI, weight_OI, bias_O) is residual_TO
+    torch.testing.assert_close(residual_TO.double(), before_TO + exact_TO, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gates_stand_before_what_they_gate(activation: str) -> None:
+    x_TI, weight_EI, bias_E = torch.randn(5, 16), torch.randn(12, 16), torch.randn(12)
+    gate_TO, up_TO = (x_TI @ weight_EI.T + bias_E).chunk(2, dim=-1)
+    torch.testing.assert_close(
+        gated_linear(x_TI, weight_EI, activation=activation, bias_E=bias_E),
+        reference.ACTIVATIONS[activation](gate_TO) * up_TO,
+    )
+
+
+def test_no_tokens_give_no_rows() -> None:
+    assert linear(torch.ones(0, 8), torch.ones(16, 8)).shape == (0, 16)
+    assert gated_linear(torch.ones(0, 8), torch.ones(16, 8), activation="silu").shape == (0, 8)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x_TI, weight_OI = torch.ones(2, 8), torch.ones(4, 8)
+    with pytest.raises(ValueError, match=r"x of shape \[2, 8\] and weight of shape \[4, 7\]"):
+        linear(x_TI, torch.ones(4, 7))
+    with pytest.raises(ValueError, match=r"strides \(1, 4\)"):
+        linear(x_TI, torch.ones(8, 4).T)
+    with pytest.raises(ValueError, match=r"the bias, \[3\]"):
+        linear(x_TI, weight_OI, torch.ones(3))
+    with pytest.raises(ValueError, match=r"the residual, \[2, 5\]"):
+        linear_add_(torch.ones(2, 5), x_TI, weight_OI)
+    with pytest.raises(ValueError, match="'relu' is not known"):
+        gated_linear(x_TI, weight_OI, activation="relu")
+    with pytest.raises(ValueError, match="3 rows"):
+        gated_linear(x_TI, torch.ones(3, 8), activation="silu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "features"), SHAPES)
+def test_the_kernel_computes_the_reference(rows: int, features: int, dtype: torch.dtype) -> None:
+    weight_OI, bias_O = draw(rows, features, dtype=dtype), draw(rows, dtype=dtype)
+    torch.cuda.synchronize()
+    for tokens in (1, 3, 8, 9, 16, 21, 32, 33, 64):
+        x_TI = draw(tokens, features + 8, dtype=dtype)[:, :features]
+        for bias in (None, bias_O):
+            out_TO = torch.full((tokens, rows), torch.nan, dtype=dtype, device="cuda")
+            del out_TO  # the allocator hands its memory, poisoned, to the product
+            assert_near(linear(x_TI, weight_OI, bias), reference.linear(x_TI, weight_OI, bias))
+        residual_TO = draw(tokens, rows, dtype=dtype)
+        expected_TO = reference.linear_add_(residual_TO.clone(), x_TI, weight_OI, bias_O)
+        assert_near(linear_add_(residual_TO, x_TI, weight_OI, bias_O), expected_TO)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize(("rows", "features"), SHAPES)
+def test_the_gated_kernel_computes_the_reference(rows: int, features: int, activation: str) -> None:
+    weight_EI, bias_E = draw(rows, features), draw(rows)
+    torch.cuda.synchronize()
+    for tokens in (1, 7, 16, 25, 64):
+        x_TI = draw(tokens, features)
+        for bias in (None, bias_E):
+            poison_TO = torch.full((tokens, rows // 2), torch.nan, device="cuda").bfloat16()
+            del poison_TO
+            assert_near(
+                gated_linear(x_TI, weight_EI, activation=activation, bias_E=bias),
+                reference.gated_linear(x_TI, weight_EI, activation, bias),
+            )
+
+
+@pytest.mark.gpu
+def test_neighbours_of_the_output_are_left_alone() -> None:
+    x_TI, weight_OI = draw(5, 256), draw(80, 256)
+    torch.cuda.synchronize()
+    room_TO = torch.full((7, 96), 7.0, device="cuda").bfloat16()
+    linear_add_(room_TO[1:6, 8:88], x_TI, weight_OI)
+    room_TO[1:6, 8:88] = 7.0
+    assert room_TO.eq(7.0).all()
+
+
+@pytest.mark.gpu
+def test_results_are_the_same_each_time() -> None:
+    x_TI, weight_OI = draw(17, 4096), draw(4096, 4096)
+    torch.cuda.synchronize()
+    first_TO = linear(x_TI, weight_OI)
+    assert all(torch.equal(linear(x_TI, weight_OI), first_TO) for _ in range(50))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "features"), [(4096, 4096), (3072, 2048)])
+def test_a_batch_invariant_token_knows_nothing_of_others(rows: int, features: int) -> None:
+    x_TI, weight_OI = draw(200, features), draw(rows, features)
+    torch.cuda.synchronize()
+    all_TO = linear(x_TI, weight_OI, batch_invariant=True)
+    assert_near(all_TO, reference.linear(x_TI, weight_OI, None))
+    for rows_ in (slice(0, 1), slice(37, 38), slice(5, 90), slice(64, 72)):
+        assert torch.equal(linear(x_TI[rows_], weight_OI, batch_invariant=True), all_TO[rows_])
+
+
+@pytest.mark.gpu
+def test_many_tokens_and_odd_sizes_go_to_cublas() -> None:
+    for tokens, rows, features in ((65, 128, 64), (300, 96, 128), (2, 50, 64), (3, 64, 30)):
+        x_TI, weight_OI = draw(tokens, features), draw(rows, features)
+        torch.cuda.synchronize()
+        bias_O, residual_TO = draw(rows), draw(tokens, rows)
+        assert_near(linear(x_TI, weight_OI), reference.linear(x_TI, weight_OI, None))
+        assert_near(
+            gated_linear(x_TI, weight_OI, activation="silu", bias_E=bias_O),
+            reference.gated_linear(x_TI, weight_OI, "silu", bias_O),
+            norm=1e-2,
+        )
+        expected_TO = reference.linear_add_(residual_TO.clone(), x_TI, weight_OI, bias_O)
+        assert_near(linear_add_(residual_TO, x_TI, weight_OI, bias_O), expected_TO, norm=1e-2)
+    with pytest.raises(ValueError, match="batch-invariantly"):
+        linear(draw(2, 64), draw(50, 64), batch_invariant=True)
+
+
+@pytest.mark.gpu
+def test_kernels_in_a_graph_pass_their_results_on() -> None:
+    weights = [draw(2048, 2048) for _ in range(6)]
+    x_TI = draw(4, 2048)
+    torch.cuda.synchronize()
+
+    def chain() -> Tensor:
+        hidden_TI = x_TI
+        for weight_OI in weights:
+            hidden_TI = linear(hidden_TI, weight_OI)
+            linear_add_(hidden_TI, hidden_TI.clone(), weight_OI)
+            hidden_TI = hidden_TI / hidden_TI.float().square().mean().sqrt().bfloat16()
+        return hidden_TI
+
+    expected_TI = chain().clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out_TI = chain()
+    for _ in range(20):
+        out_TI.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(out_TI, expected_TI)
