@@ -43,6 +43,8 @@ class AttentionBackend(Protocol):
     """Whether a step of one token a row may be recorded in a CUDA graph and run again with other
     lengths and tables: ``plan`` and ``attend`` then take from ``step.bounds`` no more than the
     number of rows and an upper bound."""
+    batch_invariant: bool
+    """Whether steps that ask for ``batch_invariant`` results get them; else they are refused."""
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """Return None when layers of this spec can run on the device, else the reason.
@@ -60,10 +62,7 @@ class AttentionBackend(Protocol):
         ...
 
     def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
-        """Prepare what all layers of a group share in a step; its result is ``step.plan``.
-
-        A backend that cannot give ``step.batch_invariant`` results must raise.
-        """
+        """Prepare what all layers of a group share in a step; its result is ``step.plan``."""
         ...
 
     def attend(

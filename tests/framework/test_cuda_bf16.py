@@ -92,7 +92,7 @@ def test_prompts_found_in_the_cache_change_nothing(folder, prompts, in_float32):
         llm.generate([{"prompt_token_ids": p} for p in prompts], GREEDY, use_tqdm=False)
         params = SamplingParams(temperature=0.0, max_tokens=56, ignore_eos=True)
         outputs = llm.generate([{"prompt_token_ids": p} for p in longer], params, use_tqdm=False)
-        assert sum(output.num_cached_tokens or 0 for output in outputs) > 64 * NUM_PROMPTS
+        assert sum(output.metrics.num_cached_tokens for output in outputs) > 64 * NUM_PROMPTS
     found = [output.outputs[0].token_ids for output in outputs]
     assert agreement(found, [answer[64:] for answer in in_float32]) >= 0.99
 

@@ -174,6 +174,64 @@ def test_window_softcap_and_sinks_are_right(keywords: dict[str, Any], head_dim: 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("transform", [(), ("angles",), ("norms",), ("angles", "norms")])
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"),
+    [
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.float16),
+        (torch.bfloat16, torch.float8_e4m3fn),
+    ],
+)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_new_tokens_are_stored_and_seen(
+    transform: tuple[str, ...], dtype: torch.dtype, cache_dtype: torch.dtype, head_dim: int
+) -> None:
+    random = torch.Generator("cuda").manual_seed(0)
+    for lens, heads, block_tokens in (([1000], 8, 16), ([1], 6, 8), (ragged(150, 200), 24, 32)):
+        case = make_case(
+            lens,
+            heads=heads,
+            block_tokens=block_tokens,
+            dtype=dtype,
+            cache_dtype=cache_dtype,
+            head_dim=head_dim,
+        )
+
+        def draw(*shape: int, x: torch.dtype = dtype) -> Tensor:
+            return torch.randn(shape, generator=random, device="cuda").to(x)
+
+        angles_RF = draw(len(lens), head_dim // 2, x=torch.float32)
+        last_R = case.context_lens_R.long() - 1
+        blocks_R = case.table_SB[case.table_rows_R.long(), last_R // block_tokens].long()
+        bits = case.cache.view(torch.uint8)
+        bits[blocks_R, :, :, last_R % block_tokens] = 0xFF
+        case.keywords |= {
+            "k_RKD": draw(len(lens), 4, head_dim)[:, :2],
+            "v_RKD": draw(len(lens), 2, head_dim),
+            "slots_R": blocks_R * block_tokens + last_R % block_tokens,
+        }
+        if "angles" in transform:
+            case.keywords |= {"cos_RF": angles_RF.cos().to(dtype)}
+            case.keywords |= {"sin_RF": angles_RF.sin().to(dtype)}
+        if "norms" in transform:
+            case.keywords |= {"q_norm_D": draw(head_dim), "k_norm_D": draw(head_dim)}
+        before = case.cache.clone()
+        expected_RHD = case.expected()
+        expected_cache = case.cache.clone()
+        case.cache.copy_(before)
+        found_RHD = case.attend().float()
+        error = (found_RHD - expected_RHD).norm() / expected_RHD.norm()
+        assert error < 8e-3, f"relative error {error:.2e}"
+        is_same = case.cache.view(torch.uint8) == expected_cache.view(torch.uint8)
+        is_new = torch.zeros_like(is_same)
+        is_new[blocks_R, :, :, last_R % block_tokens] = True
+        assert bool(is_same[~is_new].all())
+        # Sums of squares are added up in another order than in the reference.
+        assert is_same[is_new].float().mean() > (0.97 if "norms" in transform else 0.999)
+
+
+@pytest.mark.gpu
 def test_scores_far_apart_do_not_overflow() -> None:
     assert_right(make_case(ragged(20, 900), q_std=60.0), tolerance=1e-2)
 
@@ -218,6 +276,8 @@ def test_on_a_cpu_it_is_attention_over_each_rows_context() -> None:
         ({"cache": (4, 2, 2, 16, 32)}, "does not fit queries"),
         ({"out": (3, 8, 32)}, "must be alike"),
         ({"table_rows": (4,)}, "do not fit 3 rows"),
+        ({"slots_R": torch.zeros(3).long()}, "must be given together"),
+        ({"q_norm_D": torch.zeros(64)}, "give k and v too"),
         ({"window": 0}, "window=0"),
         ({"softcap": -1.0}, "softcap=-1.0"),
         ({"sinks_H": torch.zeros(4)}, "one for each of 8 heads"),

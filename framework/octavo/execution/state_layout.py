@@ -35,7 +35,7 @@ class Field:
 class StateLayout:
     """The arena's fields for ``num_slots`` slots; the same in the scheduler and on the device.
 
-    One more line than slots, ``padding_slot``, is nobody's: rows that only fill up a step run there.
+    One more line than slots is nobody's, ``padding_slot``: rows that only fill up a step run there.
     """
 
     def __init__(

@@ -134,6 +134,11 @@ def _choose_backend(
     reason = backend.supports(spec, device)
     if reason is not None:
         raise ConfigError(f"attention backend {name!r} cannot run {spec} on {device}: {reason}")
+    if config.model.batch_invariant and not backend.batch_invariant:
+        raise ConfigError(
+            f"attention backend {name!r} cannot give batch_invariant results; name another, or use "
+            "float32, where tokens depend on nothing else in any case"
+        )
     return backend
 
 

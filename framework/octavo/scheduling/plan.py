@@ -42,9 +42,6 @@ class StepPlan:
     num_logprobs: int
     """Largest number that a drawing row asked for; -1: none did."""
     num_prompt_logprobs: int
-    max_top_k: int
-    max_num_tokens: int
-    """Upper bound of the drawing rows' lengths."""
     attach: list[tuple[int, TokenSampling]] = field(default_factory=list)
     """Slots whose new sequence brings parameters that name tokens, or meets processors."""
     detach: list[int] = field(default_factory=list)

@@ -34,7 +34,6 @@ class Rows:
         self.features_S = np.zeros(num_slots, np.int32)
         self.num_logprobs_S = np.full(num_slots, -1, np.int32)
         self.prompt_logprobs_S = np.zeros(num_slots, np.bool_)
-        self.top_k_S = np.zeros(num_slots, np.int32)
         self.most_stop_ids = 0
         """Of any sequence so far: how much of ``stop_ids_SK`` must be read."""
         self.stop_ids_SK = np.full((num_slots, STOP_IDS), -1, np.int32)
@@ -85,7 +84,6 @@ class Rows:
         self.features_S[slot] = int(features_of(sampling))
         self.num_logprobs_S[slot] = sampling.logprobs
         self.prompt_logprobs_S[slot] = sequence.wants_prompt_logprobs
-        self.top_k_S[slot] = max(sampling.top_k, 0)
         self.stop_ids_SK[slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
         self.reported_S[slot] = sequence.reported or sequence.index > 0

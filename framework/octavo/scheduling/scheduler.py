@@ -267,8 +267,6 @@ class Scheduler:
             num_prompt_logprobs=max(
                 (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
             ),
-            max_top_k=int(rows.top_k_S[sample_slots].max()) if drawing else 0,
-            max_num_tokens=int(rows.planned_S[sample_slots].max()) if drawing else 0,
             attach=draft.attach,
             detach=draft.detach,
             moves=draft.moves,

@@ -70,7 +70,6 @@ class SteadySteps:
             buffer=buffer,
             sizes=(*sizes[:2], *last.plan.sizes[2:]),
             context_lens=ends,
-            max_num_tokens=last.plan.max_num_tokens + 1,
             attach=draft.attach,
             detach=draft.detach,
             moves=draft.moves,

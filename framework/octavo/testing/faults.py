@@ -36,6 +36,7 @@ class _Attention:
     """A backend that passes everything on to another."""
 
     recordable = False
+    batch_invariant = False
 
     def __init__(self, inner: AttentionBackend) -> None:
         self._inner = inner

@@ -20,7 +20,7 @@ from octavo_kernels.library import DTYPE_CODES, library, stream_of
 
 SPEC = KernelSpec(
     name="hopper_decode",
-    functions={"octavo_hopper_decode": (P, P, P, P, P, P, P, P, P, F, F, F)},
+    functions={"octavo_hopper_decode": (*(P,) * 16, *(F,) * 5)},
     arches=("90a",),
 )
 HEAD_DIMS = (64, 128)
@@ -45,6 +45,14 @@ def decode(
     sinks_H: Tensor | None = None,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
+    k_RKD: Tensor | None = None,
+    v_RKD: Tensor | None = None,
+    slots_R: Tensor | None = None,
+    cos_RF: Tensor | None = None,
+    sin_RF: Tensor | None = None,
+    q_norm_D: Tensor | None = None,
+    k_norm_D: Tensor | None = None,
+    eps: float = 1e-6,
 ) -> None:
     """Write each row's attention over its ``context_lens_R[r]`` (at least 1) cached positions.
 
@@ -52,6 +60,11 @@ def decode(
     int32. A row's heads are contiguous in q and out, rows may lie apart. A ``window`` counts the
     query's own position; ``sinks_H`` are logits that take part in the softmax without a value. A
     cache of float8_e4m3fn holds key / k_scale and value / v_scale; queries must then fit float16.
+
+    With k and v, they are each row's last position, which is not in the cache yet: ``store_kv``'s
+    work is done here, with its arguments, but q stays as it is. ``cos_RF`` and ``sin_RF`` must then
+    turn whole heads.
+
     Lengths and tables may change between replays of a CUDA graph, before whose capture one call
     must have run on the device.
     """
@@ -59,7 +72,10 @@ def decode(
     geometry = _geometry(
         *((x.dtype, x.shape, x.stride()) for x in (q_RHD, cache, out_RHD)),
         *((x.dtype, x.shape, x.stride()) for x in (table_SB, table_rows_R, context_lens_R)),
-        None if sinks_H is None else (sinks_H.dtype, sinks_H.shape, sinks_H.stride()),
+        *(
+            None if x is None else (x.dtype, x.shape, x.stride())
+            for x in (sinks_H, k_RKD, v_RKD, slots_R, cos_RF, sin_RF, q_norm_D, k_norm_D)
+        ),
         window,
         device,
     )
@@ -79,6 +95,14 @@ def decode(
             sinks_H=sinks_H,
             k_scale=k_scale,
             v_scale=v_scale,
+            k_RKD=k_RKD,
+            v_RKD=v_RKD,
+            slots_R=slots_R,
+            cos_RF=cos_RF,
+            sin_RF=sin_RF,
+            q_norm_D=q_norm_D,
+            k_norm_D=k_norm_D,
+            eps=eps,
         )
         return
     q, pages, out = q_RHD.data_ptr(), cache.data_ptr(), out_RHD.data_ptr()
@@ -94,9 +118,15 @@ def decode(
         None if sinks_H is None else sinks_H.data_ptr(),
         out,
         _workspace(device.index).data_ptr(),
+        *(
+            None if x is None else x.data_ptr()
+            for x in (k_RKD, v_RKD, cos_RF, sin_RF, q_norm_D, k_norm_D, slots_R)
+        ),
         scale * k_scale,
         softcap or 0.0,
+        k_scale,
         v_scale,
+        eps,
         stream_of(device.index),
     )
 
@@ -106,7 +136,8 @@ class Geometry(ctypes.Structure):
 
     _fields_ = (
         *((name, c_longlong) for name in ("q_stride", "out_stride", "block_stride")),
-        ("table_stride", c_longlong),
+        *((name, c_longlong) for name in ("table_stride", "k_stride", "v_stride")),
+        *((name, c_longlong) for name in ("cos_stride", "sin_stride")),
         *((name, c_int) for name in ("dtype", "cache_dtype", "sinks_are_float")),
         *((name, c_int) for name in ("rows", "kv_heads", "group", "head_dim", "block_shift")),
         *((name, c_int) for name in ("window", "blocks")),
@@ -127,6 +158,13 @@ def _geometry(
     table_rows: Form,
     context_lens: Form,
     sinks: Form | None,
+    k: Form | None,
+    v: Form | None,
+    slots: Form | None,
+    cos: Form | None,
+    sin: Form | None,
+    q_norm: Form | None,
+    k_norm: Form | None,
     window: int | None,
     device: torch.device,
 ) -> Any:
@@ -164,6 +202,25 @@ def _geometry(
             f"hopper_decode: sinks are {sinks[0]} {list(sinks[1])}; they must be {q[0]} or "
             f"float32, one for each of {heads} heads"
         )
+    new = {"k": k, "v": v, "slots": slots}
+    transform = {"cos": cos, "sin": sin, "q_norm": q_norm, "k_norm": k_norm}
+    if len({form is None for form in new.values()}) > 1 or (cos is None) != (sin is None):
+        raise ValueError(
+            "hopper_decode: k, v and slots must be given together, as must cos and sin; there are "
+            f"{[name for name, form in (new | transform).items() if form is not None]}"
+        )
+    if k is None and any(form is not None for form in transform.values()):
+        raise ValueError("hopper_decode: cos, sin and norms are for new tokens; give k and v too")
+    shapes = {"k": (rows, kv_heads, head_dim), "v": (rows, kv_heads, head_dim), "slots": (rows,)}
+    shapes |= {"cos": (rows, head_dim // 2), "sin": (rows, head_dim // 2)}
+    shapes |= {"q_norm": (head_dim,), "k_norm": (head_dim,)}
+    for name, form in (new | transform).items():
+        dtype = torch.int64 if name == "slots" else q[0]
+        if form is not None and (form[:2] != (dtype, shapes[name]) or form[2][-1] != 1):
+            raise ValueError(
+                f"hopper_decode: {name} is {form[0]} {list(form[1])}; it must be {dtype} "
+                f"{list(shapes[name])}, without gaps in its last axis"
+            )
     geometry = Geometry()
     if device.type != "cuda":
         return geometry
@@ -182,8 +239,8 @@ def _geometry(
             f"hopper_decode: {rows} rows of {heads} heads on {kv_heads} kv heads; at least one row "
             f"and at most {MAX_GROUP} heads on each"
         )
-    for name, form in (("q", q), ("out", out)):
-        if form[2][1:] != (head_dim, 1) or form[2][0] % 8:
+    for name, form in (("q", q), ("out", out), ("k", k), ("v", v)):
+        if form is not None and (form[2][1:] != (head_dim, 1) or form[2][0] % 8):
             raise ValueError(
                 f"hopper_decode: {name} has strides {form[2]} for shape {list(form[1])}; a row's "
                 "heads must be contiguous, and rows start at multiples of 16 bytes"
@@ -197,6 +254,8 @@ def _geometry(
         )
     geometry.q_stride, geometry.out_stride = q[2][0], out[2][0]
     geometry.block_stride, geometry.table_stride = block_bytes, table[2][0]
+    for name, form in (("k", k), ("v", v), ("cos", cos), ("sin", sin)):
+        setattr(geometry, f"{name}_stride", 0 if form is None else form[2][0])
     geometry.dtype, geometry.cache_dtype = DTYPE_CODES[q[0]], DTYPE_CODES[cache[0]]
     geometry.sinks_are_float = sinks is not None and sinks[0] == torch.float32
     geometry.rows, geometry.kv_heads, geometry.group = rows, kv_heads, heads // kv_heads

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "merge.cuh"
+#include "token.cuh"
 
 namespace octavo::decode {
 
@@ -31,12 +32,6 @@ template <typename Element, bool kFloat8Cache, int kHeadDim, int kHeadTiles8> st
   static constexpr int kWarpBytes = 2 * kStages * kTileBytes;
   static constexpr int kSharedBytes = kWarps * kWarpBytes;
 };
-
-// Where a byte of a tile is kept: eight rows of a matrix lie in different 16-byte columns.
-template <int kTokenBytes> __device__ __forceinline__ int swizzle(int byte) {
-  constexpr int kShift = kTokenBytes >= 512 ? 9 : kTokenBytes == 256 ? 8 : 7;
-  return byte ^ (((byte >> kShift) & 7) << 4);
-}
 
 // Where a lane points load_matrices in a tile, for 16 tokens and 32 bytes of each. What repeats
 // after 16 tokens or 128 bytes is left to the instruction's offset.
@@ -73,12 +68,12 @@ template <typename S> class Loader {
     lane_token_ = lane / lanes * run_tokens;
     step_bytes_ = lanes * 16;
     lane_bytes_ = lane % lanes * 16;
+    if (num_left_ > 0) look_up();
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       targets_[i] =
           swizzle<S::kTokenBytes>(lane_token_ * S::kTokenBytes + lane_bytes_ + i * step_bytes_);
     }
-    if (num_left_ > 0) look_up();
   }
 
   // To the next tile; false if there is none.
@@ -88,8 +83,8 @@ template <typename S> class Loader {
     const int in_block = (first + lane_token_) & ((1 << shift) - 1);
     source_ = arguments_.pages + next_block_ * arguments_.at.block_stride +
               ((next_.head << shift) + in_block) * S::kTokenBytes + lane_bytes_;
-    // From the tile's start.
-    context_ = next_.tiles.context - first;
+    // From the tile's start. A new token is not in the cache yet.
+    context_ = next_.tiles.context - (arguments_.k != nullptr) - first;
     seen_ = max(next_.tiles.context - arguments_.at.window, 0) - first;
     if (--num_left_ > 0) {
       if (++next_.tile == next_.tiles.end) next_.next_head(arguments_);
@@ -145,36 +140,6 @@ template <typename S> class Loader {
   const uint8_t* source_;
   int context_, seen_;
 };
-
-// The queries of a key/value head as the right side of products; heads past the group's are zero.
-template <typename S>
-__device__ __forceinline__ void load_queries(const Arguments& arguments, int row, int head,
-                                             uint32_t (&queries)[S::kSteps][S::kHeadTiles][2]) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int n = 0; n < S::kHeadTiles; ++n) {
-    const int member = n * 8 + lane / 4;
-    const auto* const q = static_cast<const typename S::T*>(arguments.q) +
-                          row * arguments.at.q_stride +
-                          (head * arguments.at.group + member) * S::kDim;
-#pragma unroll
-    for (int step = 0; step < S::kSteps; ++step) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        // Products are over entries in any order; keys of one byte come in fours.
-        const int entry = step * 16 + (S::kFloat8 ? lane % 4 * 4 + half * 2
-                                                  : lane % 4 * 2 + half * 8);
-        uint32_t pair = 0;
-        if (member < arguments.at.group) pair = *reinterpret_cast<const uint32_t*>(q + entry);
-        if constexpr (!std::is_same_v<typename S::T, typename S::Product>) {
-          const auto wide = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
-          pair = pack<typename S::Product>(wide.x, wide.y);
-        }
-        queries[step][n][half] = pair;
-      }
-    }
-  }
-}
 
 // scores[i][n]: tokens 16 i to 16 i + 15 of the tile with heads 8 n to 8 n + 7.
 template <typename S>
@@ -381,10 +346,21 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     const int num_tiles = min(num_left, here.tiles.end - here.tile);
     uint32_t queries[S::kSteps][S::kHeadTiles][2];
     load_queries<S>(arguments, here.row, here.head, queries);
+    // The segment's last tile has the row's new token.
+    const bool has_new = arguments.k != nullptr && here.tile + num_tiles == here.tiles.end;
+    NewToken<S> token;
+    if (has_new) token.take(arguments, here.row, here.head);
     for (int i = 0; i < num_tiles; ++i) {
       float scores[S::kTokenTiles][S::kHeadTiles][4];
+      const bool is_new = has_new && i == num_tiles - 1;
+      const int new_token = (here.tiles.context - 1) % S::kTileTokens;
+      uint8_t* const tiles = shared + warp * S::kWarpBytes + stage * S::kTileBytes;
       wait_copies<2 * S::kStages - 1>();
       __syncwarp();
+      if (is_new) {
+        token.put_key(tiles, new_token);
+        __syncwarp();
+      }
       multiply_keys<S>(keys + stage * S::kTileBytes, key_columns, queries, scores);
       __syncwarp();
       const bool has_tile = loader.advance();
@@ -393,6 +369,10 @@ __global__ void __launch_bounds__(S::kThreads, 2)
       weigh<S>(arguments, here.tiles, here.tile + i, scores, state);
       wait_copies<2 * S::kStages - 1>();
       __syncwarp();
+      if (is_new) {
+        token.put_value(tiles + S::kStages * S::kTileBytes, new_token);
+        __syncwarp();
+      }
       multiply_values<S>(values + stage * S::kTileBytes, value_columns, scores, state.outputs);
       __syncwarp();
       if (has_tile) loader.copy_values(values + stage * S::kTileBytes);

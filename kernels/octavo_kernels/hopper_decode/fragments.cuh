@@ -105,6 +105,12 @@ __device__ __forceinline__ float tanh_fast(float x) {
   return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(2.0f * kLog2E * x));
 }
 
+// Where a byte of a tile is kept: eight rows of a matrix lie in different 16-byte columns.
+template <int kTokenBytes> __device__ __forceinline__ int swizzle(int byte) {
+  constexpr int kShift = kTokenBytes >= 512 ? 9 : kTokenBytes == 256 ? 8 : 7;
+  return byte ^ (((byte >> kShift) & 7) << 4);
+}
+
 // Over the eight lanes that hold the same columns of a product.
 template <typename Reduce> __device__ __forceinline__ float over_rows(float x, Reduce reduce) {
 #pragma unroll

@@ -12,23 +12,19 @@ template <typename T> cudaError_t launch_for(const Arguments& arguments, cudaStr
 
 }  // namespace
 
-OCTAVO_EXPORT int octavo_hopper_decode(const Geometry* geometry, const void* q, const void* pages,
-                                       const void* table, const void* table_rows,
-                                       const void* context_lens, const void* sinks, void* out,
-                                       void* partials, float scale, float softcap,
-                                       float v_scale, cudaStream_t stream) {
-  const Arguments arguments = {*geometry,
-                               q,
-                               static_cast<const uint8_t*>(pages),
-                               static_cast<const int*>(table),
-                               static_cast<const int*>(table_rows),
-                               static_cast<const int*>(context_lens),
-                               sinks,
-                               out,
-                               static_cast<float*>(partials),
-                               scale,
-                               softcap,
-                               v_scale};
+OCTAVO_EXPORT int octavo_hopper_decode(const Geometry* geometry, const void* q,
+                                       const uint8_t* pages, const int* table,
+                                       const int* table_rows, const int* context_lens,
+                                       const void* sinks, void* out, float* partials, const void* k,
+                                       const void* v, const void* cos, const void* sin,
+                                       const void* q_norm, const void* k_norm,
+                                       const long long* slots, float scale, float softcap,
+                                       float k_scale, float v_scale, float eps,
+                                       cudaStream_t stream) {
+  const Arguments arguments = {*geometry, q,      pages,  table, table_rows, context_lens,
+                               sinks,     out,    partials, k,   v,          cos,
+                               sin,       q_norm, k_norm, slots, scale,      softcap,
+                               k_scale,   v_scale, eps};
   return geometry->dtype == kFloat16 ? launch_for<__half>(arguments, stream)
                                      : launch_for<__nv_bfloat16>(arguments, stream);
 }

@@ -53,9 +53,16 @@ template <typename S> struct State {
   }
 };
 
-__device__ __forceinline__ void put(float* target, float x) {
+__device__ __forceinline__ uint32_t word_of(float x) {
   const uint32_t word = __float_as_uint(x);
-  asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(target), "r"(word == kNothing ? 0x7fffffff : word)
+  return word == kNothing ? 0x7fffffff : word;
+}
+__device__ __forceinline__ void put(float* target, float x) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(target), "r"(word_of(x)) : "memory");
+}
+__device__ __forceinline__ void put(float* target, const float4& x) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target),
+               "r"(word_of(x.x)), "r"(word_of(x.y)), "r"(word_of(x.z)), "r"(word_of(x.w))
                : "memory");
 }
 
@@ -233,10 +240,7 @@ __device__ __forceinline__ void join_parts(const Arguments& arguments,
       for (int j = 0; j < kItems; ++j) {
         if (at[j] < 0) continue;
         const Quad& quad = quads[j];
-        put(target + at[j], quad.value.x);
-        put(target + at[j] + 1, quad.value.y);
-        put(target + at[j] + 2, quad.value.z);
-        put(target + at[j] + 3, quad.value.w);
+        put(target + at[j], quad.value);
         if (totals_at[j] - at[j] != S::kDim) continue;
         put(target + totals_at[j], quad.max);
         put(target + totals_at[j] + 1, quad.sum);

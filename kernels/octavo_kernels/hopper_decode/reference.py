@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from octavo_kernels.store_kv.reference import store_kv
+
 
 def decode(
     q_RHD: Tensor,
@@ -20,8 +22,33 @@ def decode(
     sinks_H: Tensor | None = None,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
+    k_RKD: Tensor | None = None,
+    v_RKD: Tensor | None = None,
+    slots_R: Tensor | None = None,
+    cos_RF: Tensor | None = None,
+    sin_RF: Tensor | None = None,
+    q_norm_D: Tensor | None = None,
+    k_norm_D: Tensor | None = None,
+    eps: float = 1e-6,
 ) -> None:
     """Row by row in float32."""
+    if k_RKD is not None and v_RKD is not None and slots_R is not None:
+        q_RHD = q_RHD.clone()
+        store_kv(
+            q_RHD,
+            k_RKD,
+            v_RKD,
+            cache[:, 0],
+            cache[:, 1],
+            slots_R,
+            cos_RF,
+            sin_RF,
+            q_norm_D,
+            k_norm_D,
+            eps,
+            k_scale,
+            v_scale,
+        )
     _, _, kv_heads, block_tokens, _ = cache.shape
     _, heads, head_dim = q_RHD.shape
     group = heads // kv_heads

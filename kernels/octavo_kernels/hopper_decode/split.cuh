@@ -18,6 +18,7 @@ struct Geometry {
   long long q_stride, out_stride;  // elements from row to row
   long long block_stride;          // bytes
   long long table_stride;          // entries
+  long long k_stride, v_stride, cos_stride, sin_stride;
   int dtype, cache_dtype, sinks_are_float;
   int rows, kv_heads, group, head_dim;
   int block_shift;  // a block has 1 << block_shift tokens
@@ -32,8 +33,13 @@ struct Arguments {
   const int *table, *table_rows, *context_lens;
   const void* sinks;  // null for none
   void* out;
-  float* partials;    // of each warp; all ones before and after a launch
-  float scale, softcap, v_scale;  // softcap 0 for none
+  float* partials;  // of each warp; all ones before and after a launch
+  // The rows' new tokens; k and v null where they are in the cache already, and all others then;
+  // norms null for none, angles for none.
+  const void *k, *v, *cos, *sin, *q_norm, *k_norm;
+  const long long* slots;
+  float scale, softcap;  // softcap 0 for none; k_scale is part of scale
+  float k_scale, v_scale, eps;
 };
 
 // The tiles of a row that its query sees.

@@ -38,14 +38,14 @@ struct Params {
   unsigned* counter;        // items taken; 0 between launches
   float* parts;             // what blocks that share a tile found: see Part
   long long table_stride;
-  long long out_stride;
+  int out_stride;
   int rows;
   int num_items;  // tiles times `splits`
   int splits;     // blocks that may share a tile
   int tile_tokens;
   int kv_heads;
   int group;
-  int block_tokens;
+  int block_bits;      // log2 of a block's tokens
   int section_tokens;  // keys and values of this many tokens of one head fill the L2's share
   int window;          // tokens that a query sees; 0 for all
   int causal;
@@ -73,8 +73,8 @@ template <int kDim> struct Tile {
   static constexpr int kWarpgroups = kDim == 64 ? 3 : 2;  // that compute
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kThreads = kWarpgroup * (kWarpgroups + 1);
-  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 56;
-  static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 224;
+  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 232;
   static constexpr int kQueryBytes = kRows * kDim * 2;
   static constexpr int kKeyBytes = kKeys * kDim * 2;
   static constexpr int kOctetBytes = 8 * kDim * 2;
@@ -192,8 +192,8 @@ template <int kDim>
 __device__ __forceinline__ void produce(Shared<kDim>& shared, const CUtensorMap& query_map,
                                         const CUtensorMap& cache_map, const Params& p) {
   const int lane = threadIdx.x % 32;
-  const int blocks = kKeys / p.block_tokens;
-  const int octets = p.block_tokens / 8;
+  const int blocks = kKeys >> p.block_bits;
+  const int octets = 1 << p.block_bits >> 3;
   const int block_bytes = octets * Tile<kDim>::kOctetBytes;
   Rows rows(p);
   uint32_t tiles = 0;  // of keys, so far
@@ -220,7 +220,7 @@ __device__ __forceinline__ void produce(Shared<kDim>& shared, const CUtensorMap&
     }
     const bool last = work.num_tokens == 0;
     const int* line = p.table + work.table_row * p.table_stride;
-    const int last_block = (work.context - 1) / p.block_tokens;  // of the context
+    const int last_block = (work.context - 1) >> p.block_bits;  // of the context
     auto block_of = [&](int tile) {
       return lane < blocks ? __ldg(line + min(tile * blocks + lane, last_block)) : 0;
     };
@@ -277,26 +277,35 @@ using Scores = float[64];
 struct Softmax {
   float max[2], sum[2], rescale[2];
 
-  // Packs the scores' probabilities as the operand of the next product; true if `rescale` is due to
-  // earlier sums. Where registers allow (`kPresume`), that the maxima have not grown past the lag is
-  // presumed and checked meanwhile.
-  template <typename T, bool kPresume>
-  __device__ __forceinline__ bool update(const Scores& s, float scale, uint32_t (&words)[32]) {
-    float part[2];
-    if constexpr (kPresume) exponentiate<T>(s, scale, words, part);
-    const bool grew = grow(s, scale);
-    if (!kPresume || grew) exponentiate<T>(s, scale, words, part);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) sum[h] = sum[h] * rescale[h] + part[h];
+  __device__ __forceinline__ void reset() {
+    max[0] = max[1] = -INFINITY;
+    sum[0] = sum[1] = 0.f;
+  }
+
+  // Scores become probabilities; true if `rescale` is due to earlier sums.
+  __device__ __forceinline__ bool update(Scores& s, float scale) {
+    float part[2], largest[2];
+    find_largest(s, largest);
+    const bool grew = grow(largest, scale);
+    exponentiate(s, scale, part, largest, [&](int i, float low, float high) {
+      s[2 * i] = low;
+      s[2 * i + 1] = high;
+    });
+    add(part);
     return grew;
   }
 
-  // The same for the first tile.
+  // The same, with the probabilities packed elsewhere. That no maximum grows past the lag is
+  // presumed, and checked under the exponentials: 3 % faster, but scores must be kept.
   template <typename T>
-  __device__ __forceinline__ void begin(const Scores& s, float scale, uint32_t (&words)[32]) {
-    max[0] = max[1] = -INFINITY;
-    grow(s, scale);
-    exponentiate<T>(s, scale, words, sum);
+  __device__ __forceinline__ bool update(const Scores& s, float scale, uint32_t (&words)[32]) {
+    float part[2], largest[2];
+    const auto emit = [&](int i, float low, float high) { words[i] = pack<T>(low, high); };
+    exponentiate(s, scale, part, largest, emit);
+    const bool grew = grow(largest, scale);
+    if (grew) exponentiate(s, scale, part, largest, emit);
+    add(part);
+    return grew;
   }
 
   // Of the four lanes that share a row.
@@ -309,43 +318,58 @@ struct Softmax {
   }
 
  private:
-  template <typename T>
-  __device__ __forceinline__ void exponentiate(const Scores& s, float scale, uint32_t (&words)[32],
-                                               float (&part)[2]) const {
-    float offset[2], sums[4] = {0.f, 0.f, 0.f, 0.f};
+  // Of the thread's scores; in chains of half the row, for the instructions' latency.
+  __device__ __forceinline__ static void find_largest(const Scores& s, float (&largest)[2]) {
+    float chains[4];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const float larger = fmaxf(s[2 * i], s[2 * i + 1]);
+      chains[i % 4] = i < 4 ? larger : fmaxf(chains[i % 4], larger);
+    }
+    largest[0] = fmaxf(chains[0], chains[2]);
+    largest[1] = fmaxf(chains[1], chains[3]);
+  }
+
+  // Finds the largest scores on the way: in this order, so that the compiler mixes the two.
+  template <typename Emit>
+  __device__ __forceinline__ void exponentiate(const Scores& s, float scale, float (&part)[2],
+                                               float (&largest)[2], Emit emit) const {
+    float offset[2], sums[4] = {0.f, 0.f, 0.f, 0.f}, chains[4];
 #pragma unroll
     for (int h = 0; h < 2; ++h) offset[h] = max[h] == -INFINITY ? 0.f : max[h] * scale;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
+      const float larger = fmaxf(s[2 * i], s[2 * i + 1]);
+      chains[i % 4] = i < 4 ? larger : fmaxf(chains[i % 4], larger);
       const float low = exp2_fast(fmaf(s[2 * i], scale, -offset[i % 2]));
       const float high = exp2_fast(fmaf(s[2 * i + 1], scale, -offset[i % 2]));
-      words[i] = pack<T>(low, high);
+      emit(i, low, high);
       sums[i % 2] += low;
       sums[2 + i % 2] += high;
     }
     part[0] = sums[0] + sums[2];
     part[1] = sums[1] + sums[3];
+    largest[0] = fmaxf(chains[0], chains[2]);
+    largest[1] = fmaxf(chains[1], chains[3]);
+  }
+
+  __device__ __forceinline__ void add(const float (&part)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) sum[h] = sum[h] * rescale[h] + part[h];
   }
 
   // Raises the maxima of rows that grow past the lag; true if there are any in the warp.
-  __device__ __forceinline__ bool grow(const Scores& s, float scale) {
+  __device__ __forceinline__ bool grow(float (&largest)[2], float scale) {
     bool any = false;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float a = fmaxf(s[2 * h], s[2 * h + 1]), b = fmaxf(s[4 + 2 * h], s[5 + 2 * h]);
-#pragma unroll
-      for (int j = 2; j < 16; j += 2) {
-        a = fmaxf(a, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-        b = fmaxf(b, fmaxf(s[4 * j + 4 + 2 * h], s[4 * j + 5 + 2 * h]));
-      }
-      a = fmaxf(a, b);
-      a = fmaxf(a, __shfl_xor_sync(~0u, a, 1));
-      a = fmaxf(a, __shfl_xor_sync(~0u, a, 2));
+      largest[h] = fmaxf(largest[h], __shfl_xor_sync(~0u, largest[h], 1));
+      largest[h] = fmaxf(largest[h], __shfl_xor_sync(~0u, largest[h], 2));
       // Of two infinite maxima the difference is NaN: no growth.
-      const float growth = (a - max[h]) * scale;
+      const float growth = (largest[h] - max[h]) * scale;
       const bool grows = growth > kLag;
       rescale[h] = grows ? exp2_fast(-growth) : 1.f;
-      max[h] = grows ? a : max[h];
+      max[h] = grows ? largest[h] : max[h];
       any |= grows;
     }
     return __any_sync(~0u, any);
@@ -376,14 +400,13 @@ __device__ __forceinline__ void zero_values(uint8_t* values, int begin, int end,
   named_barrier_wait(1 + Tile<kDim>::kWarpgroups + warpgroup, kWarpgroup);
 }
 
-// Writes a warp's 16 rows through shared memory; lane i < 16 sends row i if `valid` to `to`.
+// Writes a warp's 16 rows, scaled, to `out`: through shared memory, so that whole rows are written at
+// a time. Lane i has the offset of row i % 16; rows at `end` and past it are left out.
 template <typename T, int kDim>
 __device__ __forceinline__ void store(uint16_t (&rows)[16][kDim + 8], const float (&o)[kDim / 2],
-                                      const float (&scale)[2], T* to, bool valid) {
+                                      const float (&scale)[2], T* out, int offset, int end) {
   const int lane = threadIdx.x % 32;
   const uint32_t row = shared_address(rows[lane % 16]) + lane / 16 * 16;
-  wait_copies_out<true>();
-  __syncwarp();
 #pragma unroll
   for (int j = 0; j < kDim / 8; j += 2) {
     uint32_t words[4];
@@ -393,10 +416,16 @@ __device__ __forceinline__ void store(uint16_t (&rows)[16][kDim + 8], const floa
     }
     store_matrices(row + 16 * j, words);
   }
-  publish_shared_writes();
   __syncwarp();
-  if (lane < 16 && valid) copy_out(to, shared_address(rows[lane]), kDim * 2);
-  commit_copies_out();
+  constexpr int kLanes = kDim / 8;  // of a row, 16 bytes each
+#pragma unroll
+  for (int i = 0; i < 16; i += 32 / kLanes) {
+    const int from = i + lane / kLanes, column = lane % kLanes * 8;
+    const int to = __shfl_sync(~0u, offset, from);
+    const uint4 words = *reinterpret_cast<const uint4*>(&rows[from][column]);
+    if (to < end) *reinterpret_cast<uint4*>(out + to + column) = words;
+  }
+  __syncwarp();
 }
 
 template <int kDim>
@@ -421,22 +450,22 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32 % 4;
   const int first_row = warpgroup * 64 + warp * 16;  // of this warp, in the tile
-  // Of the two rows this thread computes, and of the one that it sends.
-  int token[2], head[2];
+  constexpr bool kPresume = kDim == 128;  // three warpgroups lack the registers for it
+  int token[2], head[2];  // of this thread's two rows
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     token[h] = (first_row + lane / 4 + 8 * h) / p.group;
     head[h] = (first_row + lane / 4 + 8 * h) % p.group;
   }
-  const int sent_token = (first_row + lane % 16) / p.group;
-  const int sent_head = (first_row + lane % 16) % p.group;
+  const int out_row = first_row + lane % 16;
+  const int out_offset = out_row / p.group * p.out_stride + out_row % p.group * kDim;
   const int first_token = warpgroup * 64 / p.group;  // of this warpgroup
   const int last_token = (warpgroup * 64 + 63) / p.group;
 
   uint32_t queries;  // where this warpgroup's begin
   Scores s;
   float o[kDim / 2];
-  uint32_t probabilities[32], next_probabilities[32];
+  uint32_t probabilities[32];
   Softmax softmax;
   uint32_t tiles = 0;  // of keys, so far
 
@@ -463,6 +492,10 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
                                              Tile<kDim>::kOctetBytes));
     }
     commit_products();
+  };
+  auto pack_probabilities = [&] {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) probabilities[i] = pack<T>(s[2 * i], s[2 * i + 1]);
   };
   auto release = [&](Barrier& barrier) {
     if (lane == 0) barrier.arrive();
@@ -527,8 +560,9 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
     release(shared.keys_free[tiles % kStages]);
     if (tile == work.first_tile) release(shared.queries_free[slot]);
     cap_and_mask(tile);
-    softmax.begin<T>(s, p.exp2_scale, probabilities);
-    pin(probabilities);
+    softmax.reset();
+    softmax.update(s, p.exp2_scale);
+    pack_probabilities();
     ++tiles;
     while (--tile >= work.first_tile) {
       shared.keys_full[tiles % kStages].wait(tiles / kStages);
@@ -541,16 +575,26 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
       release(shared.keys_free[tiles % kStages]);
       if (tile == work.first_tile) release(shared.queries_free[slot]);
       cap_and_mask(tile);
-      const bool rescale = softmax.update<T, kDim == 128>(s, p.exp2_scale, next_probabilities);
-      pin(next_probabilities);  // all of the softmax runs under the products of values
+      // All of the softmax runs under the products of values. Their operand must not change before
+      // they are done: ptxas would make each product wait for the one before.
+      uint32_t words[32];
+      bool rescale;
+      if constexpr (kPresume) {
+        rescale = softmax.update<T>(s, p.exp2_scale, words);
+        pin(words);
+      } else {
+        rescale = softmax.update(s, p.exp2_scale);
+        pin(s);
+      }
       wait_products<0>(o);
       release(shared.values_free[(tiles - 1) % kStages]);
-      // Operands must be written after the products before are done, or ptxas makes all products
-      // wait for each other; so they are moved, by a zero that it cannot see through.
-      const uint32_t zero = tiles >> 31;
+      if constexpr (kPresume) {
+        const uint32_t zero = tiles >> 31;  // which ptxas cannot see: it must not merge the two
 #pragma unroll
-      for (int i = 0; i < 32; ++i) probabilities[i] = next_probabilities[i] ^ zero;
-      pin(probabilities);
+        for (int i = 0; i < 32; ++i) probabilities[i] = words[i] ^ zero;
+      } else {
+        pack_probabilities();
+      }
       if (rescale) {
 #pragma unroll
         for (int i = 0; i < kDim / 2; ++i) o[i] *= softmax.rescale[i / 2 % 2];
@@ -571,14 +615,14 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float max = softmax.max[h] * p.exp2_scale;
-      scale[h] = p.out_scale /
-                 (softmax.sum[h] + sink_weight<T>(p, work.kv_head * p.group + head[h], max));
+      const float sink = sink_weight<T>(p, work.kv_head * p.group + head[h], max);
+      scale[h] = __fdividef(p.out_scale, softmax.sum[h] + sink);
     }
-    T* to = static_cast<T*>(p.out) + (work.first_token + sent_token) * p.out_stride +
-            (work.kv_head * p.group + sent_head) * kDim;
-    store<T, kDim>(shared.out[first_row / 16], o, scale, to, sent_token < work.num_tokens);
+    T* out = static_cast<T*>(p.out) + static_cast<long long>(work.first_token) * p.out_stride +
+             work.kv_head * p.group * kDim;
+    store<T, kDim>(shared.out[first_row / 16], o, scale, out, out_offset,
+                   work.num_tokens * p.out_stride);
   }
-  wait_copies_out<false>();
 }
 
 template <typename T, int kDim, bool kSoftcap>
@@ -654,7 +698,8 @@ __global__ void __launch_bounds__(32 * kMergeWarps)
       }
     }
     const float scale = p.out_scale / total;
-    T* out = static_cast<T*>(p.out) + (work.first_token + token) * p.out_stride + q_head * kDim;
+    T* out = static_cast<T*>(p.out) +
+             static_cast<long long>(work.first_token + token) * p.out_stride + q_head * kDim;
 #pragma unroll
     for (int c = 0; c < kColumns; c += 2) {
       *reinterpret_cast<uint32_t*>(out + 32 * c + 2 * lane) =

@@ -90,23 +90,6 @@ __device__ __forceinline__ void copy_5d(uint32_t to, const CUtensorMap& map, Bar
       : "memory");
 }
 
-// The other way, in plain runs of a multiple of 16 bytes; a thread waits for its own.
-__device__ __forceinline__ void copy_out(void* to, uint32_t from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-               "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void commit_copies_out() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-template <bool kOnlyRead> __device__ __forceinline__ void wait_copies_out() {
-  if constexpr (kOnlyRead) {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-  } else {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-  }
-}
-
 // ---- Registers, given and taken by a whole warpgroup.
 
 template <int kRegisters> __device__ __forceinline__ void shrink_registers() {

@@ -132,14 +132,14 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
   params.counter = reinterpret_cast<unsigned*>(workspace);
   params.parts = reinterpret_cast<float*>(workspace + 16);
   params.table_stride = g.table_stride;
-  params.out_stride = g.out_stride;
+  params.out_stride = static_cast<int>(g.out_stride);
   params.rows = num_rows - first_row;
   params.num_items = num_tiles * splits;
   params.splits = splits;
   params.tile_tokens = tile_tokens;
   params.kv_heads = g.kv_heads;
   params.group = group;
-  params.block_tokens = g.block_tokens;
+  while (1 << params.block_bits < g.block_tokens) ++params.block_bits;
   params.section_tokens = static_cast<int>(kL2Share / (4 * g.head_dim));
   params.window = g.window;
   params.causal = g.causal;

@@ -108,32 +108,37 @@ template <int kSize> __device__ __forceinline__ void finish_products(float (&sum
 
 #define OCTAVO_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define OCTAVO_D16(i) OCTAVO_D4(i), OCTAVO_D4(i + 4), OCTAVO_D4(i + 8), OCTAVO_D4(i + 12)
-#define OCTAVO_WGMMA(N, TYPE, REGISTERS, A, B, ...)                                     \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE           \
-               " {" REGISTERS "}, " A ", " B ", 1, 1, 1, 0, 0;"                         \
+#define OCTAVO_WGMMA(N, TYPE, REGISTERS, A, B, KEEP, ...)                               \
+  asm volatile("{\n"                                                                    \
+               ".reg .pred keep;\n"                                                     \
+               "setp.ne.b32 keep, " KEEP ", 0;\n"                                       \
+               "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE           \
+               " {" REGISTERS "}, " A ", " B ", keep, 1, 1, 0, 0;\n"                    \
+               "}\n"                                                                    \
                : __VA_ARGS__                                                            \
-               : "l"(a), "l"(b))
+               : "l"(a), "l"(b), "r"(keep))
 #define OCTAVO_WGMMA_SIZES(TYPE)                                                            \
   if constexpr (kN == 8) {                                                                  \
-    OCTAVO_WGMMA("8", TYPE, "%0,%1,%2,%3", "%4", "%5", OCTAVO_D4(0));                       \
+    OCTAVO_WGMMA("8", TYPE, "%0,%1,%2,%3", "%4", "%5", "%6", OCTAVO_D4(0));                 \
   } else if constexpr (kN == 16) {                                                          \
-    OCTAVO_WGMMA("16", TYPE, "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", OCTAVO_D4(0),           \
+    OCTAVO_WGMMA("16", TYPE, "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", "%10", OCTAVO_D4(0),    \
                  OCTAVO_D4(4));                                                             \
   } else if constexpr (kN == 32) {                                                          \
     OCTAVO_WGMMA("32", TYPE, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15",       \
-                 "%16", "%17", OCTAVO_D16(0));                                              \
+                 "%16", "%17", "%18", OCTAVO_D16(0));                                       \
   } else {                                                                                  \
     static_assert(kN == 64);                                                                \
     OCTAVO_WGMMA("64", TYPE,                                                                \
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,"   \
                  "%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31",                         \
-                 "%32", "%33", OCTAVO_D16(0), OCTAVO_D16(16));                              \
+                 "%32", "%33", "%34", OCTAVO_D16(0), OCTAVO_D16(16));                       \
   }
 
-// d += A B^T for A [64, 16] and B [kN, 16] by their descriptors. Entry 4j + 2h + c of d is row
+// d = A B^T, or d += A B^T, for A [64, 16] and B [kN, 16] by their descriptors. Entry 4j + 2h + c of d is row
 // 16 warp + 8 h + lane / 4, column 8 j + 2 (lane % 4) + c.
 template <typename T, int kN>
-__device__ __forceinline__ void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b) {
+__device__ __forceinline__ void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b, bool adds) {
+  const int keep = adds;
   if constexpr (sizeof(T) == 2 && std::is_same_v<T, __half>) {
     OCTAVO_WGMMA_SIZES("f16")
   } else {

@@ -40,12 +40,13 @@ struct Problem {
   int epilogue;
 };
 
-// The ring: about 128 KB in flight for each multiprocessor. With 80 KB memory is not busy; twice
-// as much is no faster, and leaves no room for an attention kernel beside it.
+// The ring. With less than 120 KB, two blocks fit on a multiprocessor, and those of the next kernel
+// crowd on the first that are free (25 % slower); more than 144 KB is no faster, and leaves less room
+// for an attention kernel beside it.
 template <int kTokens> struct Ring {
   static constexpr int kWeightBytes = kRows * kChunk * 2;
   static constexpr int kStageBytes = kWeightBytes + kTokens * kChunk * 2;
-  static constexpr int kStages = 128 * 1024 / kStageBytes;
+  static constexpr int kStages = 144 * 1024 / kStageBytes;
 
   alignas(1024) char stages[kStages][kStageBytes];
   uint64_t full[kStages], empty[kStages];
@@ -201,10 +202,8 @@ template <typename T, int kTokens> class Consumer {
   static constexpr bool kOverlap = kTokens < 64;
 
   __device__ void multiply_chunks(int count) {
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) sums_[i] = 0.0f;
     uint64_t* before = nullptr;
-    for (; count > 0; --count) {
+    for (int i = 0; i < count; ++i) {
       const char* weight = ring_.stages[stage_];
       const char* x = weight + Ring<kTokens>::kWeightBytes;
       wait(&ring_.full[stage_], parity_);
@@ -214,7 +213,7 @@ template <typename T, int kTokens> class Consumer {
         const uint64_t a = describe(weight + k * kRows * 2), b = describe(x + k * kTokens * 2);
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          multiply<T, kTokens>(sums_, a + 2 * step, b + 2 * step);
+          multiply<T, kTokens>(sums_, a + 2 * step, b + 2 * step, i + k + step != 0);
         }
       }
       commit_products();
@@ -243,27 +242,43 @@ template <typename T, int kTokens> class Consumer {
     uint4* target = partial_of(blockIdx.x);
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
-      put(target + i * 32,
+      put(target + i / 4 * kConsumers,
           make_uint4(~__float_as_uint(sums_[i]), ~__float_as_uint(sums_[i + 1]),
                      ~__float_as_uint(sums_[i + 2]), ~__float_as_uint(sums_[i + 3])));
     }
   }
 
-  // Adds what the blocks after this one, up to `last`, left. They run: a grid has no more blocks
-  // than the device has multiprocessors, and later kernels start only after all of them have.
+  // Adds what the blocks after this one, up to `last`, left; some at a time, for their latency. They
+  // run: a grid has no more blocks than the device has multiprocessors, and later kernels start only
+  // after all of them have.
   __device__ void collect(int last) {
-#pragma unroll 2
-    for (int block = blockIdx.x + 1; block <= last; ++block) {
-      uint4* source = partial_of(block);
+    constexpr int kBatch = 32 / kSums;
+    for (int first = blockIdx.x + 1; first <= last; first += kBatch) {
+      uint4 sums[kBatch][kSums / 4];
+      bool there;
+      do {
+        there = true;
 #pragma unroll
-      for (int i = 0; i < kSums; i += 4) {
-        uint4 more;
-        do {
-          more = get(source + i * 32);
-        } while (more.x == 0 || more.y == 0 || more.z == 0 || more.w == 0);
-        put(source + i * 32, make_uint4(0, 0, 0, 0));
-        sums_[i] += __uint_as_float(~more.x), sums_[i + 1] += __uint_as_float(~more.y);
-        sums_[i + 2] += __uint_as_float(~more.z), sums_[i + 3] += __uint_as_float(~more.w);
+        for (int i = 0; i < 8; ++i) {
+          uint4& some = sums[i / (kSums / 4)][i % (kSums / 4)];
+          if (first + i / (kSums / 4) > last) break;
+          some = get(partial_of(first + i / (kSums / 4)) + i % (kSums / 4) * kConsumers);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const uint4& some = sums[i / (kSums / 4)][i % (kSums / 4)];
+          if (first + i / (kSums / 4) > last) break;
+          there = there && some.x != 0 && some.y != 0 && some.z != 0 && some.w != 0;
+        }
+      } while (!__all_sync(~0u, there));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const uint4& some = sums[i / (kSums / 4)][i % (kSums / 4)];
+        const int j = i % (kSums / 4) * 4;
+        if (first + i / (kSums / 4) > last) break;
+        put(partial_of(first + i / (kSums / 4)) + j / 4 * kConsumers, make_uint4(0, 0, 0, 0));
+        sums_[j] += __uint_as_float(~some.x), sums_[j + 1] += __uint_as_float(~some.y);
+        sums_[j + 2] += __uint_as_float(~some.z), sums_[j + 3] += __uint_as_float(~some.w);
       }
     }
   }
@@ -441,16 +456,15 @@ template <typename T, int kTokens> cudaError_t count_multiprocessors(int* count)
   return error;
 }
 
-// One block per multiprocessor; up to 4 % fewer if then each run is whole tiles or each tile whole
-// runs: 16384 x 2048 takes 16.4 us with 128 blocks and 18.3 with 132.
+// One block per multiprocessor; up to 4 % fewer if all runs are then of one length, for then fewer
+// blocks meet in a tile: 28672 x 4096 takes 55.1 us with 128 blocks and 58.7 with 132.
 int choose_blocks(const Problem& problem, int multiprocessors) {
-  const int most = std::min(multiprocessors, kMaxBlocks);
-  for (int blocks = most; blocks > most * 96 / 100; --blocks) {
-    if (problem.tiles % blocks == 0) return blocks;
-    const int runs = blocks / problem.tiles;
-    if (blocks % problem.tiles == 0 && problem.chunks % runs == 0) return blocks;
+  const int64_t chunks = int64_t(problem.tiles) * problem.chunks;
+  const int most = static_cast<int>(std::min<int64_t>(chunks, std::min(multiprocessors, kMaxBlocks)));
+  for (int blocks = most; blocks * 100 > most * 96; --blocks) {
+    if (chunks % blocks == 0) return blocks;
   }
-  return static_cast<int>(std::min<int64_t>(most, int64_t(problem.tiles) * problem.chunks));
+  return most;
 }
 
 template <typename T, int kTokens> cudaError_t run_tile(const Arguments& a) {

@@ -7,6 +7,7 @@ N tokens of a block.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +59,7 @@ class HopperAttention:
     """Blocks of [2, kv_heads, block_tokens, head_dim]."""
 
     recordable = True
+    batch_invariant = True
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
@@ -125,7 +127,7 @@ class HopperAttention:
         alibi: Tensor | None = None,
         transform: QKTransform | None = None,
     ) -> Tensor:
-        """One launch to store, one for rows of one token and one for longer ones."""
+        """One launch for rows of one token; for longer ones, one to store and one to attend."""
         plan: StepPlan = step.plan
         if alibi is not None or not causal:
             raise PluginError(
@@ -137,22 +139,34 @@ class HopperAttention:
                 f"attention backend 'hopper': window={window}, but the layer's cache keeps {kept} "
                 "tokens; its CacheSpec must have the same window"
             )
+        by = transform or NO_TRANSFORM
+        num_decoded, is_mixed = plan.num_decoded, plan.num_decoded < plan.num_rows
+        new: dict[str, Any] = {}
         if k_TKD is not None and v_TKD is not None:
-            by = transform or NO_TRANSFORM
-            store_kv(
-                *(q_THD, k_TKD, v_TKD, view.keys_BKND, view.values_BKND, step.slots_T),
-                cos_TF=by.cos_TF,
-                sin_TF=by.sin_TF,
-                q_norm_D=by.q_norm_D,
-                k_norm_D=by.k_norm_D,
-                eps=by.eps,
-            )
+            # Decoding stores its rows' tokens itself, if it knows the rotation: one launch less.
+            turns_all = by.cos_TF is None or 2 * by.cos_TF.shape[1] == q_THD.shape[2]
+            if num_decoded and turns_all:
+                new = _new_tokens(k_TKD, v_TKD, step.slots_T, by, num_decoded, is_mixed)
+            first = num_decoded if new else 0
+            if is_mixed or not new:
+                store_kv(
+                    q_THD[first:],
+                    k_TKD[first:],
+                    v_TKD[first:],
+                    view.keys_BKND,
+                    view.values_BKND,
+                    step.slots_T[first:],
+                    cos_TF=None if by.cos_TF is None else by.cos_TF[first:],
+                    sin_TF=None if by.sin_TF is None else by.sin_TF[first:],
+                    q_norm_D=by.q_norm_D,
+                    k_norm_D=by.k_norm_D,
+                    eps=by.eps,
+                )
         elif transform is not None:
             raise PluginError(
                 "attention backend 'hopper' transforms queries as it stores keys; there are none"
             )
         out_THD = q_THD.new_empty(q_THD.shape)
-        num_decoded, is_mixed = plan.num_decoded, plan.num_decoded < plan.num_rows
         if num_decoded:
             decode(
                 q_THD[:num_decoded] if is_mixed else q_THD,
@@ -165,6 +179,7 @@ class HopperAttention:
                 window=window,
                 softcap=softcap,
                 sinks_H=sinks,
+                **new,
             )
         if is_mixed:
             prefill(
@@ -183,3 +198,19 @@ class HopperAttention:
                 sinks_H=sinks,
             )
         return out_THD
+
+
+def _new_tokens(
+    k_TKD: Tensor, v_TKD: Tensor, slots_T: Tensor, by: QKTransform, num_rows: int, is_mixed: bool
+) -> dict[str, Any]:
+    """What ``decode`` takes to store the first rows' tokens."""
+    tensors = {
+        "k_RKD": k_TKD,
+        "v_RKD": v_TKD,
+        "slots_R": slots_T,
+        "cos_RF": by.cos_TF,
+        "sin_RF": by.sin_TF,
+    }
+    if is_mixed:  # a slice costs 1 us
+        tensors = {name: None if x is None else x[:num_rows] for name, x in tensors.items()}
+    return {**tensors, "q_norm_D": by.q_norm_D, "k_norm_D": by.k_norm_D, "eps": by.eps}

@@ -54,6 +54,7 @@ class PagedAttention:
     """
 
     recordable = True
+    batch_invariant = True
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from octavo_kernels.rms_norm import rms_norm
+from octavo_kernels.rotary import rotary_
 from octavo_plugins.attention.torch.pages import Pages, slot_bytes_of
 from octavo_plugins.attention.torch.plan import StepPlan
 from octavo_plugins.attention.torch.ragged import hush_sparse_warnings
 from octavo_plugins.attention.torch.scoring import Scoring
-from octavo_kernels.rms_norm import rms_norm
-from octavo_kernels.rotary import rotary_
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
@@ -30,6 +30,8 @@ class TorchAttention:
 
     recordable = False
     """Batches are made by length, on the host."""
+    batch_invariant = False
+    """Rows of similar length are padded and computed together."""
 
     def __init__(self) -> None:
         hush_sparse_warnings()
@@ -54,11 +56,6 @@ class TorchAttention:
 
     def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
         """Wait with all but the host's arithmetic until the first layer tells its head count."""
-        if step.batch_invariant:
-            raise PluginError(
-                "attention backend 'torch' pads rows of similar length together, so it cannot give "
-                "batch_invariant results; name another"
-            )
         return StepPlan(step, spec)
 
     def attend(
