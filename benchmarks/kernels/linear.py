@@ -98,7 +98,7 @@ def main() -> None:
     """Print the tables for the models named on the command line, or all."""
     models = [model for model in MODELS if model.name in (sys.argv[1:] or [m.name for m in MODELS])]
     for model in models:
-        for tokens in (1, 8, 32, 64):
+        for tokens in (1, 8, 16, 32, 64):
             took, limit = layer_chain(model, tokens)
             print(f"{model.name} layer, {tokens:2} tokens: {took:6.1f} us, {took / limit:.3f}x")
     print(f"{'weight':>14} {'tokens':>6} {'us':>7} {'TB/s':>5} {'of 4.3':>6} {'cuBLAS us':>9}")

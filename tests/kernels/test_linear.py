@@ -6,7 +6,7 @@ from torch import Tensor
 
 from octavo_kernels.linear import gated_linear, linear, linear_add_, reference
 
-SHAPES = [  # (rows of the weight, inner features): ragged in both, a chunk alone, and models' own
+SHAPES = [  # (rows of the weight, inner features): ragged, one chunk, models', many rows
     (16, 8),
     (64, 64),
     (80, 200),
@@ -15,6 +15,7 @@ SHAPES = [  # (rows of the weight, inner features): ragged in both, a chunk alon
     (3072, 2048),
     (2048, 8192),
     (6144, 4096),
+    (16400, 200),
 ]
 
 

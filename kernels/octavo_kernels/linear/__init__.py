@@ -74,9 +74,10 @@ def linear_add_(
         if bias_O is not None:
             residual_TO += bias_O
         return residual_TO.addmm_(x_TI, weight_OI.t())
-    if residual_TO.stride(1) != 1 or residual_TO.stride(0) % 2:
+    if residual_TO.stride(1) != 1 or residual_TO.stride(0) % 2 or residual_TO.data_ptr() % 4:
         raise ValueError(
-            f"linear_add_: the residual's strides {residual_TO.stride()} must be even and 1"
+            f"linear_add_: the residual's rows, strides {residual_TO.stride()}, must be contiguous "
+            "and begin at multiples of 4 bytes"
         )
     _launch(residual_TO, x_TI, weight_OI, bias_O, "add", tile)
     return residual_TO

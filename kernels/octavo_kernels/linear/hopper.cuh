@@ -3,6 +3,8 @@
 
 #include <cuda.h>
 
+#include <type_traits>
+
 #include "octavo.cuh"
 
 namespace octavo::hopper {
@@ -99,11 +101,14 @@ __device__ __forceinline__ void wait_for_earlier_products() {
   asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
 }
 
-// Waits for all products, and keeps the compiler from using their sums before.
-template <int kSize> __device__ __forceinline__ void finish_products(float (&sums)[kSize]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+// Keeps the compiler from moving uses of sums across this place.
+template <int kSize> __device__ __forceinline__ void pin(float (&sums)[kSize]) {
 #pragma unroll
   for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
 #define OCTAVO_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -134,12 +139,12 @@ template <int kSize> __device__ __forceinline__ void finish_products(float (&sum
                  "%32", "%33", "%34", OCTAVO_D16(0), OCTAVO_D16(16));                       \
   }
 
-// d = A B^T, or d += A B^T, for A [64, 16] and B [kN, 16] by their descriptors. Entry 4j + 2h + c of d is row
-// 16 warp + 8 h + lane / 4, column 8 j + 2 (lane % 4) + c.
+// d = A B^T, or d += A B^T, for A [64, 16] and B [kN, 16] by their descriptors. Entry 4j + 2h + c
+// of d is row 16 warp + 8 h + lane / 4, column 8 j + 2 (lane % 4) + c.
 template <typename T, int kN>
 __device__ __forceinline__ void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b, bool adds) {
   const int keep = adds;
-  if constexpr (sizeof(T) == 2 && std::is_same_v<T, __half>) {
+  if constexpr (std::is_same_v<T, __half>) {
     OCTAVO_WGMMA_SIZES("f16")
   } else {
     OCTAVO_WGMMA_SIZES("bf16")

@@ -1,9 +1,11 @@
 """What the products are: sums in float32, rounded once."""
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
