@@ -85,6 +85,10 @@ def test_16_bits_give_the_tokens_of_float32(folder, prompts, in_float32, options
     assert agreement(generate(folder, prompts, **options), in_float32) >= 0.99
 
 
+def test_a_cache_of_8_bits_gives_nearly_the_tokens_of_float32(folder, prompts, in_float32):
+    assert agreement(generate(folder, prompts, kv_cache_dtype="fp8"), in_float32) >= 0.95
+
+
 def test_prompts_found_in_the_cache_change_nothing(folder, prompts, in_float32):
     longer = [p + answer[:64] for p, answer in zip(prompts, in_float32, strict=True)]
     options = {"dtype": "bfloat16", "device": "cuda", "skip_tokenizer_init": True}

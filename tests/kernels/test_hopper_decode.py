@@ -174,6 +174,15 @@ def test_window_softcap_and_sinks_are_right(keywords: dict[str, Any], head_dim: 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("lens", [[0, 0, 700, 0], [0] * 200 + [5, 0, 90], [0, 3] * 150, [0]])
+def test_rows_without_context_are_left_out(lens: list[int]) -> None:
+    case = make_case(lens)
+    found, expected, there_R = case.attend().float(), case.expected(), case.context_lens_R > 0
+    assert bool(found[~there_R].isnan().all())
+    assert bool((found[there_R] - expected[there_R]).abs().max() < 2e-2) if max(lens) else True
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("transform", [(), ("angles",), ("norms",), ("angles", "norms")])
 @pytest.mark.parametrize(
     ("dtype", "cache_dtype"),

@@ -196,11 +196,11 @@ def test_it_is_not_chosen_where_there_is_no_gpu() -> None:
 
 def test_a_page_is_the_keys_and_values_of_its_tokens() -> None:
     backend = HopperAttention()
-    spec = CacheSpec.full(kv_heads=2, head_dim=64, dtype="fp8")
-    assert backend.page_bytes(spec, 16) == 2 * 2 * 16 * 64
-    pages = torch.zeros((5, 4096 + 512), dtype=torch.uint8)[:, :4096]
+    spec = CacheSpec.full(kv_heads=2, head_dim=64, dtype="bfloat16")
+    assert backend.page_bytes(spec, 16) == 2 * 2 * 16 * 64 * 2
+    pages = torch.zeros((5, 8192 + 512), dtype=torch.uint8)[:, :8192]
     view = backend.views(pages, spec, 16)
     assert view.cache.shape == (5, 2, 2, 16, 64)
-    assert view.values_BKND.data_ptr() - view.keys_BKND.data_ptr() == 2048
+    assert view.values_BKND.data_ptr() - view.keys_BKND.data_ptr() == 4096
     with pytest.raises(PluginError, match="block_tokens=24"):
         backend.page_bytes(spec, 24)

@@ -54,7 +54,7 @@ def decode(
     k_norm_D: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
-    """Write each row's attention over its ``context_lens_R[r]`` (at least 1) cached positions.
+    """Write each row's attention over its ``context_lens_R[r]`` cached positions.
 
     Position p of row r is in block ``table_SB[table_rows_R[r], p // block]``; index tensors are
     int32. A row's heads are contiguous in q and out, rows may lie apart. A ``window`` counts the
@@ -65,8 +65,8 @@ def decode(
     work is done here, with its arguments, but q stays as it is. ``cos_RF`` and ``sin_RF`` must then
     turn whole heads.
 
-    Lengths and tables may change between replays of a CUDA graph, before whose capture one call
-    must have run on the device.
+    A row of context 0 is left out: nothing of it is read or written. Lengths and tables may change
+    between replays of a CUDA graph, before whose capture one call must have run on the device.
     """
     device = q_RHD.device
     geometry = _geometry(

@@ -1,6 +1,6 @@
 // Attention of one query per row over a paged cache, see reference.py.
 //
-// Letters: a product of two fragments is 16 x 8. Scores are keys (16 tokens) times queries (8 heads
+// A product of two fragments is 16 x 8. Scores are keys (16 tokens) times queries (8 heads
 // of one key/value head), outputs are values (16 entries) times weights (8 heads): the few heads of
 // a group fill the side of 8, and a lane has the same two heads in both products, so that maxima,
 // sums and rescaling stay in its registers.
@@ -18,16 +18,17 @@ template <typename Element, bool kFloat8Cache, int kHeadDim, int kHeadTiles8> st
   static constexpr int kDim = kHeadDim;
   static constexpr int kHeadTiles = kHeadTiles8;                 // of 8 heads
   static constexpr int kTokenBytes = kDim * (kFloat8 ? 1 : 2);   // of one head's key
-  // Tiles of 4 KB, so that a tile's latencies (about 700 cycles from the arrival of the keys to the
-  // last product) weigh alike for all types: at full bandwidth a tile of keys and values arrives
-  // every 1750 cycles per warp.
+  // Tiles of 4 KB, so that a tile's latencies (900 cycles from the arrival of the keys to the last
+  // product) weigh alike for all types: at full bandwidth a tile of keys and values arrives every
+  // 1750 cycles per warp.
   static constexpr int kTileTokens = kTokenBytes >= 256 ? 16 : 4096 / kTokenBytes;
   static constexpr int kTileBytes = kTileTokens * kTokenBytes;
   static constexpr int kTokenTiles = kTileTokens / 16;
   static constexpr int kSteps = kDim / 16;                       // of a product over the head dim
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
-  // Keys and values each. Two stages are 64 KB per SM, of which 48 KB or more are always under way.
+  // Keys and values each. Two stages are 64 KB per processor, which leaves room for the next matrix
+  // product's blocks; three and four were no faster.
   static constexpr int kStages = 2;
   static constexpr int kWarpBytes = 2 * kStages * kTileBytes;
   static constexpr int kSharedBytes = kWarps * kWarpBytes;
@@ -61,14 +62,15 @@ template <typename S> class Loader {
  public:
   using Place = Position<S::kTileTokens>;
 
-  __device__ __forceinline__ Loader(const Arguments& arguments, const Place& start, int num_tiles)
-      : arguments_(arguments), next_(start), num_left_(num_tiles) {
-    const int lane = threadIdx.x % 32, run_tokens = min(1 << arguments.at.block_shift, S::kTileTokens);
+  __device__ __forceinline__ Loader(const Arguments& arguments, const Place& start, int end_unit)
+      : arguments_(arguments), next_(start), end_unit_(end_unit) {
+    const int lane = threadIdx.x % 32;
+    const int run_tokens = min(1 << arguments.at.block_shift, S::kTileTokens);
     const int lanes = run_tokens * 32 / S::kTileTokens;  // of a run
     lane_token_ = lane / lanes * run_tokens;
     step_bytes_ = lanes * 16;
     lane_bytes_ = lane % lanes * 16;
-    if (num_left_ > 0) look_up();
+    if (next_.unit < end_unit_) look_up();
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       targets_[i] =
@@ -78,7 +80,7 @@ template <typename S> class Loader {
 
   // To the next tile; false if there is none.
   __device__ __forceinline__ bool advance() {
-    if (num_left_ == 0) return false;
+    if (next_.unit >= end_unit_) return false;
     const int shift = arguments_.at.block_shift, first = next_.tile * S::kTileTokens;
     const int in_block = (first + lane_token_) & ((1 << shift) - 1);
     source_ = arguments_.pages + next_block_ * arguments_.at.block_stride +
@@ -86,10 +88,9 @@ template <typename S> class Loader {
     // From the tile's start. A new token is not in the cache yet.
     context_ = next_.tiles.context - (arguments_.k != nullptr) - first;
     seen_ = max(next_.tiles.context - arguments_.at.window, 0) - first;
-    if (--num_left_ > 0) {
-      if (++next_.tile == next_.tiles.end) next_.next_head(arguments_);
-      look_up();
-    }
+    ++next_.unit;
+    if (++next_.tile == next_.tiles.end) next_.next_head(arguments_);
+    if (next_.unit < end_unit_) look_up();
     return true;
   }
 
@@ -131,7 +132,7 @@ template <typename S> class Loader {
 
   const Arguments& arguments_;
   Place next_;
-  int num_left_;  // tiles of which nothing has been asked for
+  int end_unit_;
   int next_block_;
   int lane_token_;  // of the tile: where the lane's run begins
   int lane_bytes_;  // in the run: where the lane's copies begin
@@ -248,8 +249,8 @@ __device__ __forceinline__ void weigh(const Arguments& arguments, const RowTiles
   }
 }
 
-// outputs[step][n]: entries 16 step to 16 step + 15 of heads 8 n to 8 n + 7. A lane's four are, with
-// r = lane / 4, entries r and r + 8 of its heads; of one-byte values, entries 2 r and 2 r + 1.
+// outputs[step][n]: entries 16 step to 16 step + 15 of heads 8 n to 8 n + 7. A lane's four are,
+// with r = lane / 4, entries r and r + 8 of its heads; of one-byte values, 2 r and 2 r + 1.
 template <typename S>
 __device__ __forceinline__ void multiply_values(
     uint32_t values, const Columns<S>& columns,
@@ -310,13 +311,17 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   const auto& split = line.split();
   const int block_begin = split.block_begin(block), block_end = split.block_begin(block + 1);
   if (block_begin == block_end) return;
-  int unit = split.warp_begin(block, warp);
-  int num_left = split.warp_begin(block, warp + 1) - unit;
-  auto here = line.find(min(unit, block_end - 1));  // a warp without units stays with the others
+  // A warp without units stays with the others, which may need it in the end.
+  const int own_begin = split.warp_begin(block, warp), own_end = split.warp_begin(block, warp + 1);
+  const int end_unit = own_begin < own_end ? own_end : 0;
+  auto here = line.find(min(own_begin, block_end - 1));
+  const Segment first = here.segment();
+  const bool has_one_segment = split.is_within(block, first);
+  if (here.tile >= here.tiles.end) here.next_head(arguments);
 
   const uint32_t keys = shared_address(shared) + warp * S::kWarpBytes;
   const uint32_t values = keys + S::kStages * S::kTileBytes;
-  Loader<S> loader(arguments, here, num_left);
+  Loader<S> loader(arguments, here, end_unit);
 #pragma unroll 1  // as all that runs once: a cold instruction costs more than a loop
   for (int stage = 0; stage < S::kStages; ++stage) {
     const bool has_tile = loader.advance();
@@ -336,14 +341,11 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   const auto partial_of = [&](int worker) {
     return arguments.partials + static_cast<long long>(worker) * Partial<S>::kFloats;
   };
-  int begin = min(unit, block_end - 1) - (here.tile - here.tiles.first);  // of the segment
-  int end = begin + here.tiles.count();
-  const bool has_one_segment = split.is_within(block, begin, end);
   State<S> state;
   state.reset();
   int stage = 0;
-  while (num_left > 0) {
-    const int num_tiles = min(num_left, here.tiles.end - here.tile);
+  while (here.unit < end_unit) {
+    const int num_tiles = min(end_unit - here.unit, here.tiles.end - here.tile);
     uint32_t queries[S::kSteps][S::kHeadTiles][2];
     load_queries<S>(arguments, here.row, here.head, queries);
     // The segment's last tile has the row's new token.
@@ -382,11 +384,11 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     if (has_one_segment) break;
 
     state.join_sums();
-    const Segment segment = {here.row, here.head, begin, end};
+    const Segment segment = here.segment();
     const int worker = block * S::kWarps + warp;
-    if (unit > begin) {
+    if (here.unit > segment.begin) {
       write_partial<S, false>(partial_of(worker), group, state);
-    } else if (num_tiles == end - begin) {
+    } else if (num_tiles == segment.num_tiles) {
       store_outputs<S>(arguments, here.row, here.head, state);
     } else {
       // It goes on in the next warp, so this is the warp's last; no copies are under way.
@@ -394,11 +396,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
       __syncwarp();
       join_parts<S, 32, 4, 2, 1>(arguments, split, segment, own, 0, nullptr, worker + 1);
     }
-    unit += num_tiles;
-    num_left -= num_tiles;
     here.next_head(arguments);
-    begin = unit;
-    end = begin + here.tiles.count();
     state.reset();
   }
   if (!has_one_segment) return;
@@ -406,10 +404,10 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   state.join_sums();
   write_partial<S, true>(own, group, state);
   __syncthreads();
-  float* const target = block_begin > begin ? partial_of(block * S::kWarps) : nullptr;
+  float* const target = block_begin > first.begin ? partial_of(block * S::kWarps) : nullptr;
   join_parts<S, S::kThreads, 1, 8, S::kWarps>(
-      arguments, split, {here.row, here.head, begin, end}, reinterpret_cast<float*>(shared),
-      S::kWarpBytes / sizeof(float), target, (block + 1) * S::kWarps);
+      arguments, split, first, reinterpret_cast<float*>(shared), S::kWarpBytes / sizeof(float),
+      target, (block + 1) * S::kWarps);
 }
 
 // The caller has checked that there is such a shape.
@@ -421,7 +419,8 @@ cudaError_t launch_decode(const Arguments& arguments, cudaStream_t stream) {
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
     if (error != cudaSuccess) return error;
-    return launch(kernel, dim3(arguments.at.blocks), dim3(S::kThreads), S::kSharedBytes, stream, arguments);
+    return launch(kernel, dim3(arguments.at.blocks), dim3(S::kThreads), S::kSharedBytes, stream,
+                  arguments);
   };
   const bool is_small = arguments.at.group <= 8;
   if (arguments.at.head_dim == 64) {

@@ -4,15 +4,14 @@
 
 #include <type_traits>
 
+#include "hopper.cuh"
 #include "split.cuh"
 
 namespace octavo::decode {
 
-constexpr float kLog2E = 1.4426950408889634f;
+using namespace octavo::hopper;
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+constexpr float kLog2E = 1.4426950408889634f;
 
 // 16 bytes, not through the L1.
 __device__ __forceinline__ void copy_async(uint32_t target, const void* source) {
@@ -50,14 +49,6 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address
   }
 }
 
-// An 8 x 8 matrix of 16-bit entries: lane 4 r + c holds entries (r, 2 c) and (r, 2 c + 1), before
-// and after.
-__device__ __forceinline__ uint32_t transpose(uint32_t pair) {
-  uint32_t result;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
-  return result;
-}
-
 // c (16 x 8) += a (16 x 16) * b (16 x 8).
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4],
@@ -77,26 +68,10 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
   }
 }
 
-template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high);
-template <> __device__ __forceinline__ uint32_t pack<__half>(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-
 // Two of them as fp16, which holds each e4m3 value.
 __device__ __forceinline__ uint32_t widen_float8(uint32_t pair) {
   uint32_t result;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(pair)));
-  return result;
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 

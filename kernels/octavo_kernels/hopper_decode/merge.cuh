@@ -3,7 +3,7 @@
 // A partial result has, for each query head of a segment, the weighted sum of values, then the
 // maximum and the sum of the weights. Between blocks it passes through global memory, where each
 // word says itself whether it is there: words that are not hold kNothing, to which the reader puts
-// them back. So a result takes one write and one read; a counter with its fences took 2 us more.
+// them back. So a result takes one write and one read; a counter with its fences took 1 us more.
 #pragma once
 
 #include "fragments.cuh"
@@ -198,11 +198,6 @@ struct Quad {
   }
 };
 
-// A segment [begin, end) of the line, which several warps share.
-struct Segment {
-  int row, head, begin, end;
-};
-
 // kThreads threads (a block or a warp), each with kItems quads at a time, put together what they
 // have in shared memory, kOwn partial results ``stride`` floats apart. With ``target``, the result
 // goes there for others; without, it is joined with what the workers from ``next_worker`` on found
@@ -216,7 +211,8 @@ __device__ __forceinline__ void join_parts(const Arguments& arguments,
   constexpr int kQuads = Partial<S>::kQuads, kHeadFloats = Partial<S>::kHeadFloats;
   const int lane = threadIdx.x % 32, thread = threadIdx.x % kThreads;
   const int group = arguments.at.group, num_quads = group * kQuads;
-  const int end_worker = ((segment.end - 1) / split.share + 1) * S::kWarps;
+  const int last_unit = segment.begin + segment.num_tiles - 1;
+  const int end_worker = (last_unit / split.share + 1) * S::kWarps;
   for (int first = 0; first < num_quads; first += kThreads * kItems) {
     Quad quads[kItems];
     int at[kItems], totals_at[kItems];  // in a partial result; -1 past the group
@@ -248,8 +244,7 @@ __device__ __forceinline__ void join_parts(const Arguments& arguments,
       continue;
     }
     for (int base = next_worker; base < end_worker; base += 32) {
-      unsigned left =
-          __ballot_sync(kAllLanes, split.has_partial(base + lane, segment.begin, segment.end));
+      unsigned left = __ballot_sync(kAllLanes, split.has_partial(base + lane, segment));
       while (left != 0) {
         float* sources[kAtOnce];
 #pragma unroll

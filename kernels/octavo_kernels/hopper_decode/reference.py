@@ -33,26 +33,30 @@ def decode(
 ) -> None:
     """Row by row in float32."""
     if k_RKD is not None and v_RKD is not None and slots_R is not None:
-        q_RHD = q_RHD.clone()
+        there_R = context_lens_R > 0
+        new_q_RHD = q_RHD[there_R]
         store_kv(
-            q_RHD,
-            k_RKD,
-            v_RKD,
+            new_q_RHD,
+            k_RKD[there_R],
+            v_RKD[there_R],
             cache[:, 0],
             cache[:, 1],
-            slots_R,
-            cos_RF,
-            sin_RF,
+            slots_R[there_R],
+            None if cos_RF is None else cos_RF[there_R],
+            None if sin_RF is None else sin_RF[there_R],
             q_norm_D,
             k_norm_D,
             eps,
             k_scale,
             v_scale,
         )
+        q_RHD = q_RHD.index_put((there_R,), new_q_RHD)
     _, _, kv_heads, block_tokens, _ = cache.shape
     _, heads, head_dim = q_RHD.shape
     group = heads // kv_heads
     for row, context in enumerate(context_lens_R.tolist()):
+        if context == 0:
+            continue
         first = 0 if window is None else max(context - window, 0)
         positions_C = torch.arange(first, context, device=cache.device)
         blocks_C = table_SB[table_rows_R[row].long()].long()[positions_C // block_tokens]

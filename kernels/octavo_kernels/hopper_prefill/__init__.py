@@ -55,6 +55,9 @@ def prefill(
     apart. A ``window`` counts the query's own position; ``sinks_H`` are logits that take part in
     the softmax without a value. A few queries with long contexts take a second, small kernel; it is
     spared where ``max_context``, which no context of these rows exceeds, says so.
+
+    Before a CUDA graph is captured one call must have run on the device. Calls on two streams must
+    not overlap: they share a workspace.
     """
     num_rows = query_lens_R.shape[0]
     if not (
@@ -114,7 +117,6 @@ def prefill(
         raise ValueError(
             f"hopper_prefill: query_lens_R is {query_lens_R.dtype}, not int32 in a run"
         )
-    stream = stream_of(device_index)
     library(SPEC, device_index).octavo_hopper_prefill(
         ctypes.addressof(shared),
         q,
@@ -126,21 +128,26 @@ def prefill(
         context_lens_R.data_ptr(),
         None if sinks_H is None else sinks_H.data_ptr(),
         query_lens_R.__array_interface__["data"][0],
-        _workspace(device_index, stream).data_ptr(),
+        _workspace(device_index).data_ptr(),
         num_tokens,
         first_row,
         num_rows,
         max_context,
-        stream,
+        stream_of(device_index),
     )
 
 
 @functools.cache
-def _workspace(device_index: int, stream: int) -> Tensor:
-    """Counts tiles and holds parts of them; launches on different streams may overlap."""
-    del stream
+def _workspace(device_index: int) -> Tensor:
+    """Counts tiles, from zero to zero in each launch, and holds parts of them; never freed."""
+    if torch.cuda.is_current_stream_capturing():
+        # Only a replay would fill it with zeros, and a graph captured later may be replayed first.
+        raise RuntimeError(
+            "hopper_prefill: its workspace would become part of the CUDA graph that is being "
+            "captured; call it once before"
+        )
     processors = torch.cuda.get_device_properties(device_index).multi_processor_count
-    # Of both head dims, the larger has 128 rows of a tile; each has a maximum and a sum besides.
+    # A tile of head dim 128 has the larger parts: 128 rows, each with a maximum and a sum besides.
     words = 4 + processors * 128 * (128 + 2)
     return torch.zeros(words, dtype=torch.int32, device=f"cuda:{device_index}")
 

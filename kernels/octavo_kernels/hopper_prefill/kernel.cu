@@ -1,9 +1,8 @@
-// Makes the tensor maps and launches the kernel of attention.cuh.
-#include <cudaTypedefs.h>
-
+// Makes the tensor maps and launches the kernels.
 #include <algorithm>
 
 #include "attention.cuh"
+#include "merge.cuh"
 
 namespace {
 
@@ -11,36 +10,7 @@ using namespace octavo::prefill;
 
 // Keys and values that are read by all blocks at about the same time; of 50 MB.
 constexpr long long kL2Share = 32 << 20;
-
-// The driver's function, found through the runtime so that nothing links to libcuda.
-PFN_cuTensorMapEncodeTiled_v12000 encode_tiled() {
-  static const auto function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult status;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
-                                     &status);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
-  }();
-  return function;
-}
-
-// Sizes and box by axis, innermost first; strides (in bytes) of all but the innermost.
-template <int kRank>
-cudaError_t make_map(CUtensorMap& map, int dtype, const void* address,
-                     const cuuint64_t (&sizes)[kRank], const cuuint64_t (&strides)[kRank - 1],
-                     const cuuint32_t (&box)[kRank]) {
-  cuuint32_t steps[kRank];
-  std::fill(steps, steps + kRank, 1);
-  if (encode_tiled() == nullptr) return cudaErrorNotSupported;
-  const CUresult result = encode_tiled()(
-      &map,
-      dtype == octavo::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      kRank, const_cast<void*>(address), sizes, strides, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
+constexpr CUtensorMapL2promotion kFetch = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
 
 // What calls share that differ in addresses and lengths only; as in geometry.py.
 struct Geometry {
@@ -106,19 +76,20 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
   const int splits = std::max(1, std::min(processors / num_tiles, max_parts));
 
   const cuuint64_t dim = g.head_dim, halves = g.head_dim / 64;
+  const auto dtype = static_cast<octavo::Dtype>(g.dtype);
   CUtensorMap query_map, cache_map;
-  if (cudaError_t error = make_map<3>(
-          query_map, g.dtype, q, {dim, cuuint64_t(g.heads), cuuint64_t(num_tokens)},
+  if (cudaError_t error = encode_map<3>(
+          &query_map, dtype, q, {dim, cuuint64_t(g.heads), cuuint64_t(num_tokens)},
           {dim * 2, cuuint64_t(g.q_stride) * 2},
-          {64, cuuint32_t(group), cuuint32_t(tile_tokens)})) {
+          {64, cuuint32_t(group), cuuint32_t(tile_tokens)}, kFetch)) {
     return error;
   }
   // (64 elements, token of an octet, which 64 of the head, octet of the block, block)
-  if (cudaError_t error = make_map<5>(
-          cache_map, g.dtype, cache,
+  if (cudaError_t error = encode_map<5>(
+          &cache_map, dtype, cache,
           {64, 8, halves, cuuint64_t(2 * g.kv_heads * g.block_tokens / 8), cuuint64_t(g.blocks)},
           {dim * 2, 128, dim * 16, cuuint64_t(g.block_stride) * 2},
-          {64, 8, cuuint32_t(halves), cuuint32_t(g.block_tokens / 8), 1})) {
+          {64, 8, cuuint32_t(halves), cuuint32_t(g.block_tokens / 8), 1}, kFetch)) {
     return error;
   }
 

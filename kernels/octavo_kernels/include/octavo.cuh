@@ -14,6 +14,11 @@ namespace octavo {
 // As DTYPE_CODES in library.py.
 enum Dtype : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kFloat8 = 3 };
 
+template <typename T> constexpr Dtype kDtypeOf = kFloat32;
+template <> inline constexpr Dtype kDtypeOf<__half> = kFloat16;
+template <> inline constexpr Dtype kDtypeOf<__nv_bfloat16> = kBFloat16;
+template <> inline constexpr Dtype kDtypeOf<__nv_fp8_e4m3> = kFloat8;
+
 // Programmatic dependent launch. A kernel launched by `launch` may start while the one before it in
 // the stream still runs. Rules that every kernel keeps:
 //  - before `wait_for_previous` it reads only what no kernel of a step writes (weights), and writes

@@ -55,7 +55,7 @@ template <typename Tile> struct Ring {
   static constexpr int kStages = 144 * 1024 / kStageBytes;
 
   alignas(1024) char stages[kStages][kStageBytes];
-  uint64_t full[kStages], empty[kStages];
+  Barrier full[kStages], empty[kStages];
 };
 
 // With so many copies still to start, the next kernel may come: it needs some microseconds to.
@@ -102,15 +102,6 @@ __device__ __forceinline__ float activate(float x, int epilogue) {
   return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
-template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high) {
-  union {
-    T values[2];
-    uint32_t bits;
-  } pair;
-  pair.values[0] = from_float<T>(low), pair.values[1] = from_float<T>(high);
-  return pair.bits;
-}
-
 template <typename T> __device__ __forceinline__ float unpack(uint32_t bits, int index) {
   union {
     uint32_t bits;
@@ -119,17 +110,31 @@ template <typename T> __device__ __forceinline__ float unpack(uint32_t bits, int
   return to_float(pair.values[index]);
 }
 
+// As barrier.wait, with a loop that the compiler does not see: it unrolls the loops around it, to a
+// third more code in small tiles. Not yet timed against the other.
+__device__ __forceinline__ void wait(Barrier& barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
 // Starts the copies of a run. Called by one thread.
 template <typename Tile> class Producer {
  public:
-  __device__ Producer(const CUtensorMap* weight, const CUtensorMap* x, const Problem& problem,
+  __device__ Producer(const CUtensorMap& weight, const CUtensorMap& x, const Problem& problem,
                       Ring<Tile>& ring, int first, int end)
       : weight_(weight), x_(x), problem_(problem), ring_(ring), first_(first),
         count_(end - first) {}
 
   // What needs nothing from the previous kernel.
   __device__ void start() {
-    prefetch_map(x_);
+    prefetch(x_);
     for (int i = 0; i < min(kStages, count_); ++i) copy_weight(i, i);
   }
 
@@ -141,7 +146,7 @@ template <typename Tile> class Producer {
     int stage = 0, parity = 0;
     for (int i = ready; i < count_; ++i) {
       if (i == release) let_next_start();
-      wait(&ring_.empty[stage], parity);
+      wait(ring_.empty[stage], parity);
       copy_weight(i, stage);
       copy_x(i, stage);
       if (++stage == kStages) stage = 0, parity ^= 1;
@@ -156,11 +161,12 @@ template <typename Tile> class Producer {
     const int row = (first_ + i) / problem_.chunks * Tile::kRows;
     const int column = (first_ + i) % problem_.chunks * Tile::kChunk;
     const bool gated = problem_.epilogue >= kSilu;
-    arrive_and_expect(&ring_.full[stage], Ring<Tile>::kStageBytes);
+    ring_.full[stage].arrive_and_expect(Ring<Tile>::kStageBytes);
 #pragma unroll
     for (int k = 0; k < Tile::kChunk; k += kSlice) {
-      copy_tile(ring_.stages[stage] + k * Tile::kRows * 2, weight_, &ring_.full[stage], kEvictFirst,
-                column + k, gated ? 0 : row, 0, gated ? row / 16 : 0);
+      copy_tile<4, kEvictFirst>(ring_.stages[stage] + k * Tile::kRows * 2, weight_,
+                                ring_.full[stage], column + k, gated ? 0 : row, 0,
+                                gated ? row / 16 : 0);
     }
   }
 
@@ -169,11 +175,12 @@ template <typename Tile> class Producer {
     char* target = ring_.stages[stage] + Ring<Tile>::kWeightBytes;
 #pragma unroll
     for (int k = 0; k < Tile::kChunk; k += kSlice) {
-      copy_tile(target + k * Tile::kTokens * 2, x_, &ring_.full[stage], kEvictLast, column + k, 0);
+      copy_tile<2, kEvictLast>(target + k * Tile::kTokens * 2, x_,
+                               ring_.full[stage], column + k, 0);
     }
   }
 
-  const CUtensorMap *weight_, *x_;
+  const CUtensorMap &weight_, &x_;
   const Problem& problem_;
   Ring<Tile>& ring_;
   int first_, count_;
@@ -212,11 +219,11 @@ template <typename T, typename Tile> class Consumer {
   static constexpr bool kOverlap = kParts * kSums < 32;
 
   __device__ void multiply_chunks(int count) {
-    uint64_t* before = nullptr;
+    Barrier* before = nullptr;
     for (int i = 0; i < count; ++i) {
       const char* weight = ring_.stages[stage_];
       const char* x = weight + Ring<Tile>::kWeightBytes;
-      wait(&ring_.full[stage_], parity_);
+      wait(ring_.full[stage_], parity_);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         if constexpr (!kOverlap) pin(sums_[part]);
@@ -224,35 +231,36 @@ template <typename T, typename Tile> class Consumer {
       fence_products();
 #pragma unroll
       for (int k = 0; k < Tile::kChunk; k += kSlice) {
-        const uint64_t b = describe(x + k * kTokens * 2);
+        const uint64_t b = describe(shared_address(x + k * kTokens * 2));
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
 #pragma unroll
           for (int part = 0; part < kParts; ++part) {
-            const uint64_t a = describe(weight + k * Tile::kRows * 2 + part * 64 * 128);
-            multiply<T, kTokens>(sums_[part], a + 2 * step, b + 2 * step, i + k + step != 0);
+            const char* rows = weight + k * Tile::kRows * 2 + part * 64 * 128;
+            const uint64_t a = describe(shared_address(rows));
+            multiply<T>(sums_[part], a + 2 * step, b + 2 * step, i + k + step != 0);
           }
         }
       }
       commit_products();
       if constexpr (kOverlap) {
-        wait_for_earlier_products();
-        if (before != nullptr && lane_ == 0) arrive(before);
+        wait_products<1>();
+        if (before != nullptr && lane_ == 0) before->arrive();
         before = &ring_.empty[stage_];
       } else {
         finish_products();
-        if (lane_ == 0) arrive(&ring_.empty[stage_]);
+        if (lane_ == 0) ring_.empty[stage_].arrive();
       }
       if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
     }
     if constexpr (kOverlap) {
       finish_products();
-      if (lane_ == 0) arrive(before);
+      if (lane_ == 0) before->arrive();
     }
   }
 
   __device__ void finish_products() {
-    wait_for_products();
+    wait_products<0>();
 #pragma unroll
     for (int part = 0; part < kParts; ++part) pin(sums_[part]);
   }
@@ -404,13 +412,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) char shared[];
   Ring<Tile>& ring = *reinterpret_cast<Ring<Tile>*>(shared);
   const int first = start_of(problem, blockIdx.x), end = start_of(problem, blockIdx.x + 1);
-  Producer<Tile> producer(&weight, &x, problem, ring, first, end);
+  Producer<Tile> producer(weight, x, problem, ring, first, end);
   if (threadIdx.x == kConsumers) {
     for (int i = 0; i < Ring<Tile>::kStages; ++i) {
-      init_barrier(&ring.full[i], 1);
-      init_barrier(&ring.empty[i], kConsumers / 32);
+      ring.full[i].init(1);
+      ring.empty[i].init(kConsumers / 32);
     }
-    fence_barriers();
+    publish_barriers();
     producer.start();
   }
   __syncthreads();
@@ -423,35 +431,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ---- host ------------------------------------------------------------------------------------
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-Encode find_encode() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                       cudaEnableDefault, &result) != cudaSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<Encode>(function);
-}
-
-// Strides in bytes, of all axes but the first.
-template <typename T, int kAxes>
-cudaError_t encode(CUtensorMap* map, const void* tensor, const cuuint64_t (&sizes)[kAxes],
-                   const cuuint64_t (&strides)[kAxes - 1], const cuuint32_t (&box)[kAxes]) {
-  static const Encode encode_tiled = find_encode();
-  if (encode_tiled == nullptr) return cudaErrorNotSupported;
-  const CUtensorMapDataType type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                             : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  cuuint32_t steps[kAxes];
-  for (cuuint32_t& step : steps) step = 1;
-  const CUresult result =
-      encode_tiled(map, type, kAxes, const_cast<void*>(tensor), sizes, strides, box, steps,
-                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                   // Fetching 256 bytes at once made streams 7 % slower.
-                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
+// Fetching 256 bytes at once made streams 7 % slower.
+constexpr CUtensorMapL2promotion kFetch = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 
 // The weight [rows, features]. For a gated product the third of four axes is gate or up, so that
 // one copy takes 8 rows of the one and the same 8 of the other by turns.
@@ -460,11 +441,11 @@ cudaError_t encode_weight(CUtensorMap* map, const void* weight, cuuint64_t rows,
                           cuuint64_t features, bool gated) {
   const cuuint64_t row = features * sizeof(T);
   if (gated) {
-    return encode<T, 4>(map, weight, {features, 8, 2, rows / 16}, {row, rows / 2 * row, 8 * row},
-                        {kSlice, 8, 2, Tile::kRows / 16});
+    return encode_map<4>(map, kDtypeOf<T>, weight, {features, 8, 2, rows / 16},
+                         {row, rows / 2 * row, 8 * row}, {kSlice, 8, 2, Tile::kRows / 16}, kFetch);
   }
-  return encode<T, 4>(map, weight, {features, rows, 1, 1}, {row, row, row},
-                      {kSlice, Tile::kRows, 1, 1});
+  return encode_map<4>(map, kDtypeOf<T>, weight, {features, rows, 1, 1}, {row, row, row},
+                       {kSlice, Tile::kRows, 1, 1}, kFetch);
 }
 
 struct Arguments {
@@ -525,8 +506,8 @@ template <typename T, typename Tile> cudaError_t run_tile(const Arguments& a) {
   if (error != cudaSuccess) return error;
   error = encode_weight<T, Tile>(&weight, a.weight, a.rows, a.features, gated);
   if (error != cudaSuccess) return error;
-  error = encode<T, 2>(&x, a.x, {cuuint64_t(a.features), cuuint64_t(a.tokens)},
-                       {cuuint64_t(a.x_stride * sizeof(T))}, {kSlice, Tile::kTokens});
+  error = encode_map<2>(&x, kDtypeOf<T>, a.x, {cuuint64_t(a.features), cuuint64_t(a.tokens)},
+                        {cuuint64_t(a.x_stride * sizeof(T))}, {kSlice, Tile::kTokens}, kFetch);
   if (error != cudaSuccess) return error;
   return launch(linear_kernel<T, Tile>, dim3(choose_blocks(problem, multiprocessors)),
                 dim3(kThreads), sizeof(Ring<Tile>), a.stream, weight, x, problem);

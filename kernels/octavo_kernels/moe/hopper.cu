@@ -48,7 +48,7 @@ template <typename Tile> struct Cursor {
 template <typename Tile> struct Shared {
   uint8_t* ring;
   uint8_t* staging;
-  uint64_t *full, *empty;
+  Barrier *full, *empty;
 
   __device__ uint8_t* weight(int stage) const { return ring + stage * Tile::kStageBytes; }
   __device__ uint8_t* tokens(int stage) const { return weight(stage) + Tile::kWeightBytes; }
@@ -82,22 +82,22 @@ template <typename Tile> class Units {
 
 // One thread.
 template <typename Tile>
-__device__ void stream_weight(const CUtensorMap* map, const Product& product,
+__device__ void stream_weight(const CUtensorMap& map, const Product& product,
                               const Shared<Tile>& shared, int chunks) {
   // Weights that come once must not drive the tokens' rows out of the L2.
-  const uint64_t policy = Tile::kTokens < 128 ? kEvictFirst : kEvictNormal;
+  constexpr uint64_t kPolicy = Tile::kTokens < 128 ? kEvictFirst : kEvictNormal;
   Cursor<Tile> at;
   for (Units<Tile> units(product); units.more();) {
     const Unit unit = units.take();
     for (int chunk = 0; chunk < chunks; ++chunk, at.advance()) {
-      uint64_t* full = &shared.full[at.stage];
-      wait(&shared.empty[at.stage], at.parity ^ 1);
-      arrive_and_expect(full, Tile::kWeightBytes);
+      Barrier& full = shared.full[at.stage];
+      shared.empty[at.stage].wait(at.parity ^ 1);
+      full.arrive_and_expect(Tile::kWeightBytes);
 #pragma unroll
       for (int slice = 0; slice < Tile::kSlices; ++slice) {
-        copy_tile(shared.weight(at.stage) + slice * Tile::kRows * 128, map, full, policy,
-                  chunk * Tile::kChunk + slice * kSlice, 0, 0, unit.row_tile * Tile::kRows / 16,
-                  unit.expert);
+        copy_tile<5, kPolicy>(shared_address(shared.weight(at.stage) + slice * Tile::kRows * 128),
+                              map, full, chunk * Tile::kChunk + slice * kSlice, 0, 0,
+                              unit.row_tile * Tile::kRows / 16, unit.expert);
       }
     }
   }
@@ -126,7 +126,7 @@ __device__ void gather_tokens(const Product& product, const Shared<Tile>& shared
       }
     }
     for (int chunk = 0; chunk < chunks; ++chunk, at.advance()) {
-      wait(&shared.empty[at.stage], at.parity ^ 1);
+      shared.empty[at.stage].wait(at.parity ^ 1);
       const uint32_t target = shared_address(shared.tokens(at.stage));
 #pragma unroll
       for (int slice = 0; slice < Tile::kSlices; ++slice) {
@@ -141,11 +141,12 @@ __device__ void gather_tokens(const Product& product, const Shared<Tile>& shared
           }
         }
       }
-      arrive_after_copies(&shared.full[at.stage]);
+      shared.full[at.stage].arrive_after_copies();
     }
   }
 }
 
+// As hopper::pack, which gives other machine code here: not yet timed.
 template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high) {
   const T pair[2] = {from_float<T>(low), from_float<T>(high)};
   uint32_t bits;
@@ -189,8 +190,8 @@ template <typename T, typename Tile, bool kGated> class Multiplier {
     }
     int last_stage = -1;
     for (int chunk = 0; chunk < chunks_; ++chunk, at_.advance()) {
-      wait(&shared_.full[at_.stage], at_.parity);
-      fence_shared();  // gathered rows are ordinary writes
+      shared_.full[at_.stage].wait(at_.parity);
+      publish_shared_writes();  // gathered rows are ordinary writes
       fence_products();
 #pragma unroll
       for (int slice = 0; slice < Tile::kSlices; ++slice) {
@@ -202,8 +203,8 @@ template <typename T, typename Tile, bool kGated> class Multiplier {
         for (int step = 0; step < kSlice / 16; ++step) {
 #pragma unroll
           for (int block = 0; block < Tile::kBlocks; ++block) {
-            multiply<T, kTokens>(reinterpret_cast<Sums&>(sums_[block]),
-                                 describe(weight + block * 64 * 128) + 2 * step, b + 2 * step);
+            multiply<T>(reinterpret_cast<Sums&>(sums_[block]),
+                        describe(weight + block * 64 * 128) + 2 * step, b + 2 * step, true);
           }
         }
       }
@@ -219,7 +220,7 @@ template <typename T, typename Tile, bool kGated> class Multiplier {
   }
 
   __device__ void release(int stage) {
-    if (stage >= 0 && lane_ == 0) arrive(&shared_.empty[stage]);
+    if (stage >= 0 && lane_ == 0) shared_.empty[stage].arrive();
   }
 
   __device__ float bias(const Unit& unit, int row) const {
@@ -294,7 +295,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     product_kernel(const __grid_constant__ CUtensorMap weight,
                    const __grid_constant__ Product product) {
   extern __shared__ uint8_t room[];
-  __shared__ uint64_t full[Tile::kStages], empty[Tile::kStages];
+  __shared__ Barrier full[Tile::kStages], empty[Tile::kStages];
   Shared<Tile> shared;
   shared.ring = room + (1024 - shared_address(room) % 1024) % 1024;
   shared.staging = shared.ring + Tile::kStages * Tile::kStageBytes;
@@ -302,11 +303,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   shared.empty = empty;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Tile::kStages; ++i) {
-      init_barrier(&full[i], 1 + kGatherers);
-      init_barrier(&empty[i], Tile::kConsumers / 32);
+      full[i].init(1 + kGatherers);
+      empty[i].init(Tile::kConsumers / 32);
     }
-    fence_barriers();
-    prefetch_map(&weight);
+    publish_barriers();
+    prefetch(weight);
   }
   __syncthreads();
 
@@ -321,7 +322,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (warp < Tile::kConsumers / 32) {
     Multiplier<T, Tile, kGated>(product, shared, chunks).run();
   } else if (streams) {
-    if (threadIdx.x % 32 == 0) stream_weight<Tile>(&weight, product, shared, chunks);
+    if (threadIdx.x % 32 == 0) stream_weight<Tile>(weight, product, shared, chunks);
   } else {
     gather_tokens<T, Tile>(product, shared, chunks);
   }
@@ -329,38 +330,17 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
 // ---- host ------------------------------------------------------------------------------------
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-Encode find_encode() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                       cudaEnableDefault, &result) != cudaSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<Encode>(function);
-}
-
 // The weights [experts, rows, features], so that a tile's rows are 8 gates and their ups by turns:
 // axes feature, row of a group of 8, gate or up (or which of two groups), pair of groups, expert.
 template <typename T, typename Tile>
 cudaError_t encode_weight(CUtensorMap* map, const Product& product) {
-  static const Encode encode = find_encode();
-  if (encode == nullptr) return cudaErrorNotSupported;
   const cuuint64_t row = cuuint64_t(product.features) * sizeof(T), rows = product.rows;
   const bool gated = product.activation != kNone;
-  const cuuint64_t sizes[5] = {cuuint64_t(product.features), 8, 2, rows / 16,
-                               cuuint64_t(product.experts)};
-  const cuuint64_t strides[4] = {row, gated ? rows / 2 * row : 8 * row, gated ? 8 * row : 16 * row,
-                                 rows * row};
-  const cuuint32_t box[5] = {kSlice, 8, 2, Tile::kRows / 16, 1}, steps[5] = {1, 1, 1, 1, 1};
-  const CUtensorMapDataType type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                             : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const CUresult result =
-      encode(map, type, 5, const_cast<void*>(product.weight), sizes, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return encode_map<5>(
+      map, kDtypeOf<T>, product.weight,
+      {cuuint64_t(product.features), 8, 2, rows / 16, cuuint64_t(product.experts)},
+      {row, gated ? rows / 2 * row : 8 * row, gated ? 8 * row : 16 * row, rows * row},
+      {kSlice, 8, 2, Tile::kRows / 16, 1}, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 // Also lets the kernel have its shared memory, once per device.

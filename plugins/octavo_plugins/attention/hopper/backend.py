@@ -25,8 +25,6 @@ from octavo_registry.step import AttentionStep
 DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    "fp8": torch.float8_e4m3fn,
-    "float8_e4m3fn": torch.float8_e4m3fn,
 }
 HEAD_DIMS = tuple(d for d in hopper_decode.HEAD_DIMS if d in hopper_prefill.HEAD_DIMS)
 BLOCK_TOKENS = tuple(n for n in hopper_decode.BLOCK_TOKENS if n in hopper_prefill.BLOCK_TOKENS)
@@ -53,6 +51,8 @@ class StepPlan:
     decode_context_lens_R: Tensor
     kept_tokens: int | None
     """What the group's cache keeps of a row, None for all."""
+    prefill_context: int
+    """No row that is prefilled has a longer one."""
 
 
 class HopperAttention:
@@ -109,6 +109,7 @@ class HopperAttention:
             step.table_rows_R[:num_decoded],
             step.context_lens_R[:num_decoded],
             spec.window,
+            int(step.bounds.context_lens_R[num_decoded:].max(initial=0)),
         )
 
     def attend(
@@ -196,6 +197,7 @@ class HopperAttention:
                 window=window,
                 softcap=softcap,
                 sinks_H=sinks,
+                max_context=plan.prefill_context,
             )
         return out_THD
 
