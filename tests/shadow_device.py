@@ -2,19 +2,23 @@
 
 Instead of keys and values it stores, for each token, a digest of the whole prefix up to it. So it
 sees any wrong block: a stale one, a missing copy, a wrong slot, a prefix hit on other content. It
-draws each next token from the prefix's digest, so that any schedule must give the same tokens.
+draws each next token from the prefix's digest, so that any schedule must give the same tokens. What
+the plan says of parameters it compares with those that the slot's sequence brought.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.prefix import first_visible
+from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import StateLayout
-from octavo.scheduling.plan import StepPlan, StepResult
+from octavo.sampling.features import RowFeature
+from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult
 
 MASK = 2**63 - 1
 
@@ -23,25 +27,45 @@ def extend_digest(digest: int, token: int) -> int:
     return hash((digest, token)) & MASK
 
 
-def next_token(digest: int, seed: int, vocab_size: int) -> int:
-    return hash((digest, seed, 7)) % vocab_size
+def next_token(
+    digest: int, seed: int, vocab_size: int, bias: float, banned: Collection[int]
+) -> int:
+    """A sequence's parameters change its tokens: the bias as a number, bans as what they are."""
+    token = hash((digest, seed, bias)) % vocab_size
+    while token in banned:
+        token = (token + 1) % vocab_size
+    return token
 
 
 def expected_tokens(
-    prompt: list[int], seed: int, vocab_size: int, max_tokens: int, stop_ids: tuple[int, ...]
+    prompt: list[int], sampling: TokenSampling, index: int, vocab_size: int
 ) -> list[int]:
-    """What a request must give, whatever else runs."""
+    """What a request's continuation must give, whatever else runs."""
     digest = 0
     for token in prompt:
         digest = extend_digest(digest, token)
+    stop_ids, bias = sampling.stop_token_ids, sum(sampling.logit_bias.values())
     tokens: list[int] = []
-    while len(tokens) < max_tokens:
-        token = next_token(digest, seed, vocab_size)
+    while len(tokens) < sampling.max_tokens:
+        banned = stop_ids if len(tokens) < sampling.min_tokens else ()
+        token = next_token(digest, sampling.seed + index, vocab_size, bias, banned)
         tokens.append(token)
         if token in stop_ids:
             break
         digest = extend_digest(digest, token)
     return tokens
+
+
+def logprobs_of(token_ids: list[int], places: list[int], count: int) -> LogprobArrays | None:
+    """Arrays that say whose they are: ids count up from the chosen one, ranks are the places."""
+    if count < 0:
+        return None
+    ids_R1 = np.array(token_ids, np.int32)[:, None]
+    return LogprobArrays(
+        token_ids=ids_R1 + np.arange(count + 1, dtype=np.int32),
+        logprobs=-(ids_R1 + np.arange(count + 1, dtype=np.float32)),
+        ranks=np.array(places, np.int32),
+    )
 
 
 @dataclass(slots=True)
@@ -64,6 +88,8 @@ class ShadowDevice:
         num_blocks: int,
         num_swap_blocks: int,
         vocab_size: int,
+        *,
+        has_processors: bool,
     ) -> None:
         self.layout = layout
         self.state = state
@@ -73,8 +99,13 @@ class ShadowDevice:
         self.swap = np.full((num_swap_blocks, layout.block_tokens), -1, np.int64)
         self.raise_for: int | None = None
         """Token id whose appearance in a step's queries makes the step raise."""
+        self.steps_to_fault = -1
+        """At 0 a step raises, whoever is in it."""
         self.broken = False
         """A step has raised and the host has not seen it: what runs meanwhile builds on garbage."""
+        self.attached: dict[int, TokenSampling] = {}
+        """Parameters by slot, as the runner keeps them."""
+        self._has_processors = has_processors
 
     def field(self, name: str) -> np.ndarray:
         field = self.state.fields[name]
@@ -99,6 +130,11 @@ class ShadowDevice:
         indices = parts["diff_indices"]
         assert len(np.unique(indices)) == len(indices), "a word is written twice in one diff"
         self.arena[indices] = parts["diff_values"]
+        for slot in plan.detach:
+            del self.attached[slot]
+        for slot, sampling in plan.attach:
+            assert slot not in self.attached or not self._has_processors
+            self.attached[slot] = sampling
         slots, starts = parts["slots"], parts["query_starts"]
         assert len(np.unique(slots)) == len(slots)
         computed, tokens = self.field("computed"), self.field("tokens")
@@ -106,6 +142,12 @@ class ShadowDevice:
         assert (counts == plan.query_lens).all()
         assert self.broken or (computed[slots] + counts == plan.context_lens).all()
         assert plan.num_tokens == starts[-1]
+        assert plan.num_rows == len(slots)
+        if self._has_processors:
+            assert set(slots.tolist()) <= set(self.attached)
+        self.steps_to_fault -= 1
+        if self.steps_to_fault == -1:
+            raise RuntimeError("the device has failed once")
         if self.raise_for is not None:
             for slot, count in zip(slots, counts, strict=True):
                 seen = tokens[slot, computed[slot] : computed[slot] + count]
@@ -114,19 +156,55 @@ class ShadowDevice:
         digests = [
             self._run_row(int(slot), int(count)) for slot, count in zip(slots, counts, strict=True)
         ]
-        drawn = []
+        drawn: list[int] = []
+        places: list[int] = []
         row_of = {int(slot): row for row, slot in enumerate(slots)}
-        num_tokens, seeds = self.field("num_tokens"), self.field("seed")
-        for slot in parts["sample_slots"].tolist():
+        num_tokens = self.field("num_tokens")
+        prompt_logprobs = self._prompt_logprobs(plan, parts)
+        for at, slot in enumerate(parts["sample_slots"].tolist()):
             row = row_of[slot]
             end = computed[slot] + counts[row]
             assert self.broken or end == num_tokens[slot], "draws before its last token"
-            seed = int(seeds[slot].copy().view(np.int64)[0])
-            drawn.append(next_token(digests[row], seed, self.vocab_size))
+            assert parts["logit_tokens"][at] == starts[row + 1] - 1
+            drawn.append(self._draw(slot, digests[row], int(plan.features[at])))
+            places.append(int(num_tokens[slot]))
             tokens[slot, num_tokens[slot]] = drawn[-1]
             num_tokens[slot] += 1
+        assert len(plan.features) == len(drawn)
         computed[slots] += counts
-        return StepResult(tokens=np.array(drawn, np.int32))
+        return StepResult(
+            tokens=np.array(drawn, np.int32),
+            logprobs=logprobs_of(drawn, places, plan.num_logprobs),
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def _draw(self, slot: int, digest: int, planned_features: int) -> int:
+        features = int(self.field("features")[slot])
+        if self.field("num_tokens")[slot] >= self.field("min_len")[slot]:
+            features &= ~RowFeature.MIN_TOKENS
+        assert self.broken or planned_features == features, "the host plans another row's work"
+        banned = self.field("stop_ids")[slot].tolist() if features & RowFeature.MIN_TOKENS else ()
+        bias = 0.0
+        if features & RowFeature.BIAS:
+            bias = sum(self.attached[slot].logit_bias.values())
+        seed = int(self.field("seed")[slot].copy().view(np.int64)[0])
+        return next_token(digest, seed, self.vocab_size, bias, banned)
+
+    def _prompt_logprobs(
+        self, plan: StepPlan, parts: dict[str, np.ndarray]
+    ) -> LogprobArrays | None:
+        """Of tokens that must follow those whose logits were asked for; ranks are positions."""
+        targets = parts["prompt_targets"]
+        rows_T = np.repeat(np.arange(plan.num_rows), plan.query_lens)
+        places = []
+        for token, target in zip(parts["logit_tokens"][len(plan.features) :], targets, strict=True):
+            row = rows_T[token]
+            slot = parts["slots"][row]
+            place = self.field("computed")[slot] + token - parts["query_starts"][row] + 1
+            assert self.broken or self.field("tokens")[slot, place] == target
+            places.append(int(place))
+        assert (len(targets) > 0) == (plan.num_prompt_logprobs >= 0)
+        return logprobs_of(targets.tolist(), places, plan.num_prompt_logprobs)
 
     def _run_row(self, slot: int, count: int) -> int:
         """Write the row's new tokens, then check all that its queries see; the last digest."""

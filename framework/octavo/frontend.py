@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.config import EngineConfig
 from octavo.config.engine import ModelConfig
@@ -55,7 +55,7 @@ def start_frontend(options: Mapping[str, object], *, engine_process: bool, calle
         chat_template=_chat_template(config.model, folder, tokenizer, host),
         capabilities=folder.capabilities,
     )
-    client = _start_engine(config, host, engine_process=engine_process)
+    client = _start_engine(_as_found(config, folder), host, engine_process=engine_process)
     return Frontend(
         host=host,
         folder=folder,
@@ -103,6 +103,11 @@ def _chat_template(
         architecture=folder.architecture, config=folder.config
     )
     return template
+
+
+def _as_found(config: EngineConfig, folder: ModelFolder) -> EngineConfig:
+    """Name the folder itself: asked again, a source on the network may answer otherwise."""
+    return replace(config, model=replace(config.model, model=str(folder.path), revision=None))
 
 
 def _start_engine(config: EngineConfig, host: PluginHost, *, engine_process: bool) -> EngineClient:

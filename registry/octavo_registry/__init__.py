@@ -1,7 +1,7 @@
 """The contract between Octavo and its plugins. Importing it loads neither torch nor a plugin."""
 
 from octavo_registry.adapters import Adapter, AdapterFormat, AdapterResolver
-from octavo_registry.attention import AttentionBackend
+from octavo_registry.attention import AttentionBackend, QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.commands import Command
 from octavo_registry.errors import (
@@ -23,7 +23,7 @@ from octavo_registry.guided import (
 from octavo_registry.hooks import hookimpl
 from octavo_registry.host import PluginHost
 from octavo_registry.lazy import Entry, LazyRegistry
-from octavo_registry.linear import QuantizationMethod
+from octavo_registry.linear import FusedProducts, QuantizationMethod
 from octavo_registry.logits import LogitsProcessor
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import (
@@ -38,7 +38,7 @@ from octavo_registry.modalities import (
 from octavo_registry.model import HasWorkspace, Modality, Model, ModelCapabilities, ModelSpec, Task
 from octavo_registry.options import Option, OptionRegistry
 from octavo_registry.routes import Endpoint, RouteGroup
-from octavo_registry.sources import ModelSource
+from octavo_registry.sources import FindsSettings, ModelSource
 from octavo_registry.speculation import DraftInput, Speculator
 from octavo_registry.step import AttentionStep, LayerCache, Step, StepBounds
 from octavo_registry.tokenizer import Tokenizer
@@ -69,6 +69,8 @@ __all__ = [
     "EnginePlan",
     "Entry",
     "Faults",
+    "FindsSettings",
+    "FusedProducts",
     "Guide",
     "GuideState",
     "GuideVocabulary",
@@ -100,6 +102,7 @@ __all__ = [
     "PluginFailure",
     "PluginHost",
     "PluginRecord",
+    "QKTransform",
     "QuantizationMethod",
     "ReasoningParser",
     "RequestOutcome",

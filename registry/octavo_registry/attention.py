@@ -35,8 +35,8 @@ class AttentionBackend(Protocol):
     """Writes keys and values into pages and attends over them.
 
     A layout's outermost axis is the block, and a block's bytes are one or two contiguous runs, so
-    that the framework copies, swaps and transfers blocks as bytes. Instances are made once per
-    worker, without arguments.
+    that the framework copies, swaps and transfers blocks as bytes. Instances are made without
+    arguments, one for each cache spec that a worker's layers have.
     """
 
     recordable: bool
@@ -83,8 +83,8 @@ class AttentionBackend(Protocol):
     ) -> Tensor:
         """Store k and v at ``step.slots_T``, then attend; returns [T, heads, value_dim].
 
-        ``transform`` comes first; q and k may be overwritten by it.
-        k and v of None mean that the cache is read only. A keyword that is not supported must
-        raise, never be ignored.
+        ``transform`` comes first; q and k may be overwritten by it. k and v of None mean that the
+        cache is read only; with a latent cache v is always None, as values are parts of keys. A
+        keyword that is not supported must raise, never be ignored.
         """
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CacheKind = Literal["full", "window", "cross", "state", "none"]
+CacheKind = Literal["full", "window", "latent", "cross", "state", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,14 @@ class CacheSpec:
             raise ValueError(f"window={self.window} does not fit kind={self.kind!r}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window={self.window} must be at least 1")
-        if self.kind in ("full", "window", "cross") and min(self.kv_heads, self.key_dim) < 1:
+        has_keys = self.kind in ("full", "window", "latent", "cross")
+        if has_keys and min(self.kv_heads, self.key_dim) < 1:
             raise ValueError(f"kind={self.kind!r} needs kv_heads and key_dim")
+        if self.kind == "latent" and not 1 <= self.value_dim <= self.key_dim:
+            raise ValueError(
+                f"value_dim={self.value_dim} must be between 1 and key_dim={self.key_dim}: the "
+                "values of a latent cache are parts of its keys"
+            )
 
     @classmethod
     def full(cls, *, kv_heads: int, head_dim: int, dtype: str) -> CacheSpec:
@@ -51,6 +57,14 @@ class CacheSpec:
             dtype=dtype,
             window=window,
         )
+
+    @classmethod
+    def latent(cls, *, key_dim: int, value_dim: int, dtype: str) -> CacheSpec:
+        """Every earlier token is kept, as one key for all heads.
+
+        Its first ``value_dim`` entries are the value, which is not stored again.
+        """
+        return cls(kind="latent", kv_heads=1, key_dim=key_dim, value_dim=value_dim, dtype=dtype)
 
     @classmethod
     def none(cls) -> CacheSpec:

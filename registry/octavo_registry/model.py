@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class ModelSpec:
     last_layer: int | None = None
     """Layers first_layer <= i < last_layer live here; None means to the end (pipeline stages)."""
     quantization: QuantizationMethod | None = None
+    folder: Path | None = None
+    """Where the model lies; None: nowhere, as for a model with made-up weights in a test."""
+    trust_remote_code: bool = False
+    """Whether Python files of the folder may be run."""
     batch_invariant: bool = False
     """Products must give a row the same bits whatever rows stand beside it."""
 

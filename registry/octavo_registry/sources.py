@@ -16,6 +16,16 @@ class ModelSource(Protocol):
     def find(self, name: str, *, revision: str | None) -> Path | None:
         """Return the model's folder, fetched if need be; None: this source knows no such name.
 
-        Raises when the source knows the name and yet cannot give it.
+        Raises when the source knows the name and yet cannot give it. An ``UnknownNameError`` lets
+        the next source be asked, as None does, and is told to the user if none knows the name.
         """
+        ...
+
+
+@runtime_checkable
+class FindsSettings(Protocol):
+    """A source that can give a model's settings without its weights, as ``octavo plan`` asks."""
+
+    def find_settings(self, name: str, *, revision: str | None) -> Path | None:
+        """As ``find``, but only config, tokenizer and the like need be in the folder."""
         ...

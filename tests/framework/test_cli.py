@@ -45,8 +45,8 @@ def test_help_lists_commands_and_options_of_plugins(site, capsys) -> None:
     site.install("greeter", COMMAND)
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert "greet    say hello" in text
-    assert "plugin   list, create and test plugins" in text
+    assert "greet      say hello" in text
+    assert "plugin     list, create and test plugins" in text
     assert "--plugin.greeter.loud BOOL" in text
     assert "whether to shout, 100% (default: False)" in text
     assert main([]) == 0
@@ -75,7 +75,7 @@ def test_common_options_may_stand_before_or_after_the_command(site, capsys, argu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plugn"], "no command named 'plugn'; close: ['plugin']"),
+        (["plugn"], "no command named 'plugn'; close: ['plugin', 'plan']"),
         (["--plugn", "x"], "octavo takes no option '--plugn'; close: ['--plugin', "),
         (["plugin", "lst"], "octavo plugin has no ACTION 'lst'; close: ['list']"),
         (["plugin", "list", "--jsn"], "octavo plugin takes no option '--jsn'; close: ['--json']"),
@@ -121,6 +121,8 @@ def test_a_command_of_a_plugin_does_not_hide_a_built_in_one(site, capsys) -> Non
 def test_version_names_the_plugin_api(site, capsys) -> None:
     assert main(["version"]) == 0
     assert capsys.readouterr().out.startswith("octavo 0.1.0 (plugin API 1.0, Python 3.")
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plugin_api"] == "1.0"
 
 
 def test_plugin_list_shows_origin_and_registrations(site, capsys) -> None:

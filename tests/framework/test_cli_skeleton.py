@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from octavo.cli import main
 from octavo.cli.skeleton import KINDS
-from octavo_registry import PluginHost
+from octavo_plugins.attention.torch.backend import TorchAttention
+from octavo_registry import CacheSpec, PluginHost, QKTransform
+from step_building import StepBuilder
 
 ENGINE = (
     "octavo_plugins.attention.torch",
@@ -74,3 +78,30 @@ def test_an_existing_folder_is_never_written_to(site, capsys) -> None:
     assert main(["plugin", "new", "source", "other", "--dir", str(site.root)]) == 2
     assert "exists already; give another folder with --dir" in capsys.readouterr().err
     assert [path.name for path in site.root.iterdir()] == ["kept.txt"]
+
+
+def test_a_new_attention_backend_gives_what_the_default_one_gives(make) -> None:
+    make("attention")
+    backend = importlib.import_module("octavo_my_attention.backend").MyAttentionBackend()
+    spec = CacheSpec.sliding(kv_heads=2, head_dim=8, dtype="float32", window=6)
+    results = []
+    for each in (backend, TorchAttention()):
+        generator = torch.Generator().manual_seed(0)
+        builder = StepBuilder({"layer": spec}, each)
+        rows = [builder.add_row(), builder.add_row()]
+        for lens in ((9, 4), (1, 3)):
+            step = builder.step(list(zip(rows, lens, strict=True)))
+            q_THD, k_TKD, v_TKD, angles_TF, norm_D = (
+                torch.randn(shape, generator=generator)
+                for shape in ((sum(lens), 4, 8), *[(sum(lens), 2, 8)] * 2, (sum(lens), 4), (8,))
+            )
+            transform = QKTransform(
+                cos_TF=angles_TF.cos(), sin_TF=angles_TF.sin(), q_norm_D=norm_D, k_norm_D=norm_D
+            )
+            view, group = step.layers["layer"].view, step.groups[0]
+            results.append(
+                each.attend(
+                    *(q_THD, k_TKD, v_TKD, view, group), scale=0.3, window=6, transform=transform
+                )
+            )
+    torch.testing.assert_close(results[:2], results[2:])

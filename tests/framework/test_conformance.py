@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from model_mutants import ALWAYS_WRONG
 from model_mutants import VARIANTS as MUTANT_VARIANTS
 from octavo.errors import PluginError
-from octavo.testing.model import check_model, check_variant
+from octavo.testing.faults import own_faults
+from octavo.testing.model import check_model, check_variant, make_trial
 from octavo.testing.modes import MODES
 from octavo.testing.report import Check
+from octavo.testing.variants import Variant
 from octavo_plugins.models.llama.conformance import VARIANTS
 from octavo_registry import PluginHost
 
@@ -64,6 +69,22 @@ def test_the_kit_fails_itself_where_a_fault_does_not_show(host: PluginHost) -> N
     found = failures(check_variant(host, "Deaf", "tiny", ONE))
     assert found.keys() == {f"the kit notices {fault}" for fault in ALWAYS}
     assert all("the comparison still passes" in detail for detail in found.values())
+
+
+def test_a_mechanism_of_the_architecture_s_own_is_switched_off(
+    host: PluginHost, tmp_path: Path
+) -> None:
+    def flip_head(model: Any) -> None:
+        model.lm_head.weight.data.copy_(model.lm_head.weight.flip(0))
+
+    one_layer: dict[str, Any] = {"num_hidden_layers": 1}
+    without = {"order": flip_head, "epsilon": {"rms_norm_eps": 1e-3}, "nothing": lambda model: None}
+    trial = make_trial(host, "LlamaForCausalLM", Variant(config=one_layer), tmp_path)
+    shows = {}
+    for name, fault in own_faults(without).items():
+        assert fault is not None
+        shows[name] = not fault.mode(fault.put_into(trial)).passed
+    assert shows == {"a missing order": True, "a missing epsilon": True, "a missing nothing": False}
 
 
 @pytest.mark.slow

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo.errors import ModelError
-from octavo.layers.embedding import VocabParallelEmbedding
+from octavo.layers.embedding import PositionEmbedding, VocabParallelEmbedding
 from octavo.layers.linear import ColumnParallelLinear, Linear, QKVLinear, RowParallelLinear
 from octavo.layers.loading import load_weights
 from octavo.layers.mlp import GatedMLP
-from octavo.layers.norm import RMSNorm
-from octavo.layers.sharding import Stage
+from octavo.layers.norm import LayerNorm, RMSNorm, SplitRMSNorm
+from octavo.layers.sharding import Shard, Stage
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_registry.linear import Axis, QuantizationMethod
 from octavo_registry.model import ModelSpec
@@ -65,6 +65,83 @@ def test_fused_parts_come_to_stand_side_by_side() -> None:
         weight, bias = (tensors[f"attn.{name}_proj.{key}"] for key in ("weight", "bias"))
         expected_TO = F.linear(x_TI, weight, bias)
         torch.testing.assert_close(part_THD.flatten(1), expected_TO)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_each_rank_takes_its_parts_of_a_tensor_that_the_checkpoint_has_fused(
+    transposed: bool,
+) -> None:
+    weight_OI, bias_O = torch.randn(24, 8), torch.randn(24)  # 4 + 2 + 2 heads of 3
+    stored = {"attn.qkv_proj.weight": weight_OI.T if transposed else weight_OI}
+    stored["attn.qkv_proj.bias"] = bias_O
+    for rank in range(2):
+        layer = QKVLinear(
+            "attn.qkv_proj",
+            8,
+            heads=4,
+            kv_heads=2,
+            head_dim=3,
+            bias=True,
+            spec=spec_of(tp_rank=rank, tp_size=2),
+            stored_fused=True,
+            transposed=transposed,
+        )
+        assert load_weights(layer, stored.items()) == {"weight", "bias"}
+        firsts = ((6 * rank, 6), (12 + 3 * rank, 3), (18 + 3 * rank, 3))
+        rows = [row for first, size in firsts for row in range(first, first + size)]
+        assert torch.equal(layer.weight, weight_OI[rows])
+        assert torch.equal(layer.bias, bias_O[rows])
+
+
+def test_a_transposed_row_parallel_linear_takes_its_inputs() -> None:
+    weight_IO = torch.randn(6, 4)
+    spec = spec_of(tp_rank=1, tp_size=3)
+    layer = RowParallelLinear("down", 6, 4, bias=False, spec=spec, transposed=True)
+    load_weights(layer, [("down.weight", weight_IO)])
+    assert torch.equal(layer.weight, weight_IO[2:4].T)
+    assert layer.weight.is_contiguous()
+
+
+def test_positions_begin_behind_the_rows_that_are_not_used() -> None:
+    layer = PositionEmbedding("positions", 5, 4, spec=spec_of(), offset=2)
+    weight_PD = torch.randn(7, 4)
+    assert load_weights(layer, [("positions.weight", weight_PD)]) == {"weight"}
+    assert torch.equal(layer(torch.tensor([0, 4])), weight_PD[[2, 6]])
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_a_layer_norm_is_that_of_torch(affine: bool) -> None:
+    reference = nn.LayerNorm(8, eps=1e-3, elementwise_affine=affine)
+    for parameter in reference.parameters():
+        nn.init.normal_(parameter)
+    layer = LayerNorm("norm", 8, 1e-3, spec=spec_of(), affine=affine)
+    state = {f"norm.{name}": tensor for name, tensor in reference.state_dict().items()}
+    assert load_weights(layer, state.items()) == set(reference.state_dict())
+    x_TD = torch.randn(3, 8)
+    torch.testing.assert_close(layer(x_TD), reference(x_TD))
+
+
+class SumOfTwo(NoCollectives):
+    """What the other rank gives is known."""
+
+    def __init__(self, other: Tensor) -> None:
+        self._other = other
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x + self._other
+
+
+def test_a_split_norm_is_that_of_all_entries() -> None:
+    weight_D, x_TD = torch.randn(8), torch.randn(3, 8)
+    whole = RMSNorm("norm", 8, 1e-3, spec=spec_of())
+    load_weights(whole, [("norm.weight", weight_D)])
+    for rank in range(2):
+        mine, others = (slice(4 * part, 4 * part + 4) for part in (rank, 1 - rank))
+        collectives = SumOfTwo(x_TD[:, others].square().mean(-1, keepdim=True))
+        spec = spec_of(tp_rank=rank, tp_size=2, collectives=collectives)
+        layer = SplitRMSNorm("norm", Shard.of_rank(8, spec, "entries"), 1e-3, spec=spec)
+        assert load_weights(layer, [("norm.weight", weight_D)]) == {"weight"}
+        torch.testing.assert_close(layer(x_TD[:, mine]), whole(x_TD)[:, mine])
 
 
 def test_a_fused_parameter_is_not_loaded_before_its_last_part() -> None:
@@ -223,6 +300,8 @@ def test_a_stage_knows_which_tensors_are_elsewhere() -> None:
     assert stage.is_elsewhere("model.layers.1.mlp.up_proj.weight")
     assert not stage.is_elsewhere("model.layers.3.mlp.up_proj.weight")
     assert not stage.is_elsewhere("model.layers.6.mlp.up_proj.weight")
+    assert stage.is_elsewhere("transformer.h.1.mlp.c_fc.weight")
+    assert not stage.is_elsewhere("transformer.h.3.mlp.c_fc.weight")
     assert stage.is_elsewhere("lm_head.weight")
     assert not Stage.of(spec_of(), 6).is_elsewhere("lm_head.weight")
     with pytest.raises(ModelError, match="layers 4 to 8"):

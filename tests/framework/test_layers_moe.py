@@ -173,6 +173,19 @@ def test_a_bias_for_the_choice_is_loaded_and_turns_it() -> None:
     torch.testing.assert_close(layer(x_TD), before_TD)
 
 
+@pytest.mark.parametrize("in_float32", [False, True])
+def test_a_router_in_float32_tells_scores_apart_that_16_bits_round_to_one(in_float32: bool) -> None:
+    layer = layer_of({"router_in_float32": in_float32}, dtype=torch.bfloat16)
+    tensors = checkpoint()
+    tensors["mlp.gate.weight"] = torch.zeros(EXPERTS, HIDDEN)
+    tensors["mlp.gate.weight"][:3, :2] = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
+    load_weights(layer, tensors.items())
+    layer.down_proj.data[0] = torch.nan  # of equal scores the first two are chosen
+    x_TD = torch.zeros(1, HIDDEN, dtype=torch.bfloat16)
+    x_TD[0, :2] = torch.tensor([1.0, 2**-12])
+    assert layer(x_TD).isnan().any() != in_float32
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ModelError, match="hidden_act='relu' of mlp"):
         layer_of(activation="relu")

@@ -203,6 +203,15 @@ def test_hook_register_options() -> None:
     assert host.registrations("plugin") == {"option": ["size"]}
 
 
+def test_hook_select_model() -> None:
+    default = hookimpl(trylast=True)(lambda architecture, config: f"any {config['model_type']}")
+    some = plugin("some", select_model=lambda architecture: {"A": "mine"}.get(architecture))
+    select = host_of(plugin("default", select_model=default), some).hook.select_model
+    assert select(architecture="A", config={"model_type": "a"}) == "mine"
+    assert select(architecture="B", config={"model_type": "b"}) == "any b"
+    assert PluginHost().hook.select_model(architecture="A", config={}) is None
+
+
 def test_hook_select_attention_backend() -> None:
     first = plugin("first", select_attention_backend=lambda spec, device: f"for {device}")
     second = plugin("second", select_attention_backend=lambda spec: None)

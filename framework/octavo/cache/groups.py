@@ -62,7 +62,7 @@ def make_layout(
     for name, spec in specs.items():
         if spec.kind == "none":
             continue
-        if spec.kind not in ("full", "window"):
+        if spec.kind not in ("full", "window", "latent"):
             raise CacheError(f"layer {name}: the engine has no cache of kind {spec.kind!r}")
         layers_by_spec.setdefault(spec, []).append(name)
     if not layers_by_spec:

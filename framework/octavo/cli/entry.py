@@ -16,6 +16,17 @@ from octavo_registry.naming import near_matches
 
 USER_ERRORS = (ConfigError, ParameterError, PromptError, UnknownNameError)
 """Exit code 2; any other error is 1."""
+BUILT_IN = {
+    "chat": ("chat:ChatCommand", "talk with a model"),
+    "complete": ("complete:CompleteCommand", "continue lines as they are typed"),
+    "doctor": ("doctor:DoctorCommand", "check this machine, and say what to do"),
+    "generate": ("generate:GenerateCommand", "continue prompts"),
+    "plan": ("plan:PlanCommand", "say whether a model fits, before its weights are read"),
+    "plugin": ("plugin:PluginCommand", "list, create and test plugins"),
+    "run-batch": ("batch.command:RunBatchCommand", "answer a file of OpenAI batch requests"),
+    "version": ("version:VersionCommand", "show versions"),
+}
+"""The framework's own commands: module of this package and class, and what ``--help`` says."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,8 +80,8 @@ def _run(args: list[str]) -> int:
 
 def add_built_in_commands(commands: LazyRegistry[Command]) -> None:
     """Add the framework's own commands beside those of plugins."""
-    commands.add("plugin", "octavo.cli.plugin:PluginCommand", help="list, create and test plugins")
-    commands.add("version", "octavo.cli.version:VersionCommand", help="show versions")
+    for name, (target, text) in BUILT_IN.items():
+        commands.add(name, f"octavo.cli.{target}", help=text)
 
 
 def _top_parser(host: PluginHost) -> Parser:

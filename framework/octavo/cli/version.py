@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
@@ -14,12 +15,16 @@ class VersionCommand:
     """Shows the versions of Octavo, its plugin API and Python."""
 
     def configure(self, parser: ArgumentParser) -> None:
-        """Take no arguments."""
+        """Declare the form of the answer."""
+        parser.add_argument("--json", action="store_true", help="write JSON")
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Write one line."""
-        python = platform.python_version()
-        sys.stdout.write(
-            f"octavo {octavo.__version__} (plugin API {API_VERSION}, Python {python})\n"
-        )
+        versions = {
+            "octavo": octavo.__version__,
+            "plugin_api": API_VERSION,
+            "python": platform.python_version(),
+        }
+        line = "octavo {octavo} (plugin API {plugin_api}, Python {python})".format(**versions)
+        sys.stdout.write((json.dumps(versions) if args.json else line) + "\n")
         return 0

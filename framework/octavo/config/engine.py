@@ -45,6 +45,9 @@ class ModelConfig:
     task: str = "auto"
     dtype: str = "auto"
     load_format: Literal["auto", "dummy"] = "auto"
+    model_impl: str = "auto"
+    """What runs the architecture: "octavo": the model registered for it; "auto": that one, else
+    what plugins choose; else a registered model's name, such as "transformers"."""
     revision: str | None = None
     trust_remote_code: bool = False
     hf_overrides: dict[str, Any] = field(default_factory=dict)

@@ -28,6 +28,8 @@ class ModelFolder:
     config: Mapping[str, Any]
     """config.json with ``hf_overrides`` applied."""
     architecture: str
+    implementation: str
+    """The registered model that runs it: of the architecture's name, or one that runs others."""
     capabilities: ModelCapabilities
     task: Task
     dtype: str
@@ -45,14 +47,17 @@ class ModelFolder:
     """As in config.json; empty for plain weights and for weights quantized while loading."""
 
 
-def open_model(config: ModelConfig, host: PluginHost) -> ModelFolder:
-    """Find the model and resolve its options; what cannot work is refused here, by name."""
-    path = find_model(host, config.model, config.revision)
+def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -> ModelFolder:
+    """Find the model and resolve its options; what cannot work is refused here, by name.
+
+    Without ``weights`` a source may leave them out of the folder.
+    """
+    path = find_model(host, config.model, config.revision, weights=weights)
     settings = apply_overrides(_read_json(path / "config.json"), config.hf_overrides)
     # Language models inside others (vision and the like) have their settings in text_config.
     text = {**settings, **_object(path, "text_config", settings.get("text_config"))}
-    architecture = _find_architecture(path, settings, host)
-    capabilities = host.models.info(architecture).metadata["capabilities"]
+    architecture, implementation = _choose_model(config.model_impl, path, settings, host)
+    capabilities = host.models.info(implementation).metadata["capabilities"]
     quantization_config = _object(path, "quantization_config", text.get("quantization_config"))
     generation = path / "generation_config.json"
     generation_config = _read_json(generation) if generation.is_file() else {}
@@ -60,6 +65,7 @@ def open_model(config: ModelConfig, host: PluginHost) -> ModelFolder:
         path=path,
         config=settings,
         architecture=architecture,
+        implementation=implementation,
         capabilities=capabilities,
         task=_resolve_task(config.task, architecture, capabilities),
         dtype=_resolve_dtype(config.dtype, path, text),
@@ -96,20 +102,35 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _find_architecture(path: Path, settings: Mapping[str, Any], host: PluginHost) -> str:
+def _choose_model(
+    model_impl: str, path: Path, settings: Mapping[str, Any], host: PluginHost
+) -> tuple[str, str]:
+    """The architecture, and the registered model that runs it."""
     names = settings.get("architectures")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ModelError(
             f"{path / 'config.json'}: architectures={names!r} names no model class; "
             "name one with hf_overrides={'architectures': [...]}"
         )
-    known = [name for name in names if name in host.models]
-    if not known:
-        raise ModelError(
-            f"{path / 'config.json'}: no plugin has the architecture {names[0]!r}; "
-            f"{near_matches(names[0], host.models.names())}"
-        )
-    return str(known[0])
+    if model_impl not in ("auto", "octavo"):
+        if model_impl not in host.models:
+            raise ConfigError(
+                f"model_impl={model_impl!r} is neither 'auto' nor 'octavo' nor a registered model; "
+                f"{near_matches(model_impl, host.models.names())}"
+            )
+        return names[0], model_impl
+    for name in names:
+        if name in host.models:
+            return name, name
+    if model_impl == "auto":
+        for name in names:
+            chosen = host.hook.select_model(architecture=name, config=settings)
+            if chosen is not None:
+                return name, chosen
+    raise ModelError(
+        f"{path / 'config.json'}: no plugin has the architecture {names[0]!r}; "
+        f"{near_matches(names[0], host.models.names())}"
+    )
 
 
 def _resolve_task(task: str, architecture: str, capabilities: ModelCapabilities) -> Task:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
+from octavo.errors import ModelError
+from octavo.layers.linear import QKVLinear, RowParallelLinear
+from octavo.layers.loading import Source
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import Angles
+from octavo.layers.sharding import Shard
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.model import ModelSpec
@@ -16,7 +24,8 @@ class Attention(nn.Module):
     """One layer's attention, done by whichever backend its cache group has in a step.
 
     ``name`` is its key in ``Model.cache_specs`` and ``Step.layers``; the head counts are those of
-    this rank. A ``window`` makes the cache keep that many tokens only. The norms are per head.
+    this rank. A ``window`` makes the cache keep that many tokens only. The norms are per head. With
+    ``latent_value_dim`` a token's value is the beginning of its key, and v is None.
     """
 
     def __init__(
@@ -28,6 +37,7 @@ class Attention(nn.Module):
         spec: ModelSpec,
         scale: float | None = None,
         window: int | None = None,
+        latent_value_dim: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
         alibi: Tensor | None = None,
@@ -39,23 +49,28 @@ class Attention(nn.Module):
         self.window = window
         self._scale = head_dim**-0.5 if scale is None else scale
         self._softcap = softcap
-        self._sinks = sinks
+        self.sinks = sinks
         self._alibi = alibi
-        self._q_norm_D = None if q_norm is None else q_norm.weight
-        self._k_norm_D = None if k_norm is None else k_norm.weight
+        self.q_norm_D = None if q_norm is None else q_norm.weight
+        self.k_norm_D = None if k_norm is None else k_norm.weight
         self._eps = 0.0 if q_norm is None else q_norm.eps
         dtype = str(spec.dtype).removeprefix("torch.")
-        self.cache_spec = (
-            CacheSpec.full(kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
-            if window is None
-            else CacheSpec.sliding(kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, window=window)
-        )
+        if latent_value_dim is not None:
+            self.cache_spec = CacheSpec.latent(
+                key_dim=head_dim, value_dim=latent_value_dim, dtype=dtype
+            )
+        elif window is not None:
+            self.cache_spec = CacheSpec.sliding(
+                kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, window=window
+            )
+        else:
+            self.cache_spec = CacheSpec.full(kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
 
     def forward(
         self,
         q_THD: Tensor,
         k_TKD: Tensor,
-        v_TKD: Tensor,
+        v_TKD: Tensor | None,
         step: Step,
         angles: Angles | None = None,
     ) -> Tensor:
@@ -74,16 +89,142 @@ class Attention(nn.Module):
             scale=self._scale,
             window=self.window,
             softcap=self._softcap,
-            sinks=self._sinks,
+            sinks=self.sinks,
             alibi=self._alibi,
             transform=QKTransform(
                 cos_TF=cos_TF,
                 sin_TF=sin_TF,
-                q_norm_D=self._q_norm_D,
-                k_norm_D=self._k_norm_D,
+                q_norm_D=self.q_norm_D,
+                k_norm_D=self.k_norm_D,
                 eps=self._eps,
             ),
         )
+
+
+class SelfAttention(nn.Module):
+    """Projections around an ``Attention`` over rotated heads, as most decoders have them.
+
+    ``norm_heads`` gives queries and keys RMS norms; ``sinks`` gives each head a logit that takes
+    part in the softmax without a value. Both come from the checkpoint, where queries, keys and
+    values are three linears, or with ``stored_fused`` one, qkv_proj. ``bias`` is that of all
+    linears, unless ``out_bias`` says otherwise for the last.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: ModelSpec,
+        *,
+        window: int | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        norm_heads: bool = False,
+        sinks: bool = False,
+        bias: bool = False,
+        out_bias: bool | None = None,
+        stored_fused: bool = False,
+    ) -> None:
+        super().__init__()
+        config = spec.config
+        heads, head_dim = config["num_attention_heads"], head_dim_of(config)
+        self.qkv_proj = QKVLinear(
+            f"{name}.qkv_proj",
+            config["hidden_size"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=head_dim,
+            bias=bias,
+            spec=spec,
+            stored_fused=stored_fused,
+        )
+        eps = float(config.get("rms_norm_eps", 1e-6))
+        self.q_norm = RMSNorm(f"{name}.q_norm", head_dim, eps, spec=spec) if norm_heads else None
+        self.k_norm = RMSNorm(f"{name}.k_norm", head_dim, eps, spec=spec) if norm_heads else None
+        self.sinks = HeadSinks(f"{name}.sinks", heads, spec=spec) if sinks else None
+        self.attention = Attention(
+            f"{name}.attention",
+            kv_heads=self.qkv_proj.kv_heads,
+            head_dim=head_dim,
+            spec=spec,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=None if self.sinks is None else self.sinks.weight,
+            q_norm=self.q_norm,
+            k_norm=self.k_norm,
+        )
+        self.o_proj = RowParallelLinear(
+            f"{name}.o_proj",
+            heads * head_dim,
+            config["hidden_size"],
+            bias=bias if out_bias is None else out_bias,
+            spec=spec,
+        )
+
+    def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """The layer's result [T, D], without the residual."""
+        out_TD: Tensor = self.o_proj(self._heads(x_TD, angles, step))
+        return out_TD
+
+    def add_to(self, residual_TD: Tensor, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """Add the layer's result for x to the residual stream in place, and return it."""
+        return self.o_proj.add_to(residual_TD, self._heads(x_TD, angles, step))
+
+    def project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [T, H, D], keys and values [T, K, D]; a subclass may change them."""
+        return self.qkv_proj.heads_of(x_TD)
+
+    def _heads(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        q_THD, k_TKD, v_TKD = self.project(x_TD)
+        out_THD: Tensor = self.attention(q_THD, k_TKD, v_TKD, step, angles)
+        return out_THD.flatten(1)
+
+
+class HeadSinks(nn.Module):
+    """A logit for each of this rank's query heads."""
+
+    def __init__(self, name: str, heads: int, *, spec: ModelSpec) -> None:
+        super().__init__()
+        self.name = name
+        self._shard = Shard.of_rank(heads, spec, f"attention heads of {name}")
+        empty_H = torch.empty(self._shard.size, dtype=spec.dtype, device=spec.device)
+        self.weight = nn.Parameter(empty_H, requires_grad=False)
+
+    def sources(self) -> Iterator[Source]:
+        """See ``LoadsWeights``; in checkpoints it is a tensor without a module."""
+        shard = self._shard
+        yield Source(
+            name=self.name,
+            shape=(shard.total,),
+            part=(slice(shard.first, shard.first + shard.size),),
+            target=self.weight.data,
+            parameter=self.weight,
+        )
+
+
+def head_dim_of(config: Mapping[str, Any]) -> int:
+    """Given, or an equal part of the hidden size."""
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def window_of(config: Mapping[str, Any], index: int, *, pattern: int = 0) -> int | None:
+    """Tokens that a layer sees, None for all.
+
+    The config's ``layer_types`` say which layers have the window. Without them every ``pattern``-th
+    layer has none; with a pattern of 0 all have it.
+    """
+    window = config.get("sliding_window")
+    if window is None or config.get("use_sliding_window") is False:
+        return None
+    layer_types = config.get("layer_types")
+    if layer_types is None:
+        return None if pattern and (index + 1) % pattern == 0 else int(window)
+    if layer_types[index] not in ("full_attention", "sliding_attention"):
+        raise ModelError(
+            f"layer_types[{index}]={layer_types[index]!r} in config.json is not known; "
+            "known: full_attention, sliding_attention"
+        )
+    return int(window) if layer_types[index] == "sliding_attention" else None
 
 
 def cache_specs(model: nn.Module) -> dict[str, CacheSpec]:

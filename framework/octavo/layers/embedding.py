@@ -1,4 +1,7 @@
-"""Token embedding, its rows split among tensor parallel ranks. Axes: T tokens, D hidden."""
+"""Token embedding, its rows split among the ranks, and learned positions, whole on every rank.
+
+Axis suffixes: T tokens, D hidden, V vocabulary, P positions.
+"""
 
 from __future__ import annotations
 
@@ -62,3 +65,31 @@ class VocabParallelEmbedding(nn.Module):
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``."""
         yield self.rows.source(f"{self.name}.weight", self.weight)
+
+
+class PositionEmbedding(nn.Module):
+    """A learned vector for each position; the checkpoint has ``offset`` unused rows before it."""
+
+    def __init__(
+        self, name: str, num_positions: int, hidden_size: int, *, spec: ModelSpec, offset: int = 0
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self._offset = offset
+        weight_PD = torch.empty(num_positions, hidden_size, dtype=spec.dtype, device=spec.device)
+        self.weight = nn.Parameter(weight_PD, requires_grad=False)
+
+    def forward(self, positions_T: Tensor) -> Tensor:
+        """The vectors [T, D]."""
+        return F.embedding(positions_T, self.weight)
+
+    def sources(self) -> Iterator[Source]:
+        """See ``LoadsWeights``."""
+        num_positions, hidden_size = self.weight.shape
+        yield Source(
+            name=f"{self.name}.weight",
+            shape=(self._offset + num_positions, hidden_size),
+            part=(slice(self._offset, None),),
+            target=self.weight.data,
+            parameter=self.weight,
+        )

@@ -5,7 +5,7 @@ Axis suffixes: T tokens, I inputs of this rank, O outputs of this rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +22,29 @@ class Linear(nn.Module):
     """x @ weight.T + bias on this rank's inputs and outputs.
 
     ``name`` is the full dotted name, by which adapters and checkpoints address the layer. ``parts``
-    are its outputs in order, by the checkpoint's name of each; a layer that is not fused has one.
+    are its outputs in order, each with the name of the checkpoint's tensors that hold it; one that
+    the checkpoint has fused too names the same tensors for all. ``transposed`` says that weights
+    stand there as [in, out].
     """
 
     def __init__(
         self,
         name: str,
         inputs: Shard,
-        parts: Mapping[str, Shard],
+        parts: Iterable[tuple[str, Shard]],
         *,
         bias: bool,
         spec: ModelSpec,
+        transposed: bool = False,
         quantization: QuantizationMethod | None = None,
     ) -> None:
         super().__init__()
         self.name = name
         self.inputs = inputs
-        self.parts = dict(parts)
+        self.parts = tuple(parts)
+        self.transposed = transposed
         self.in_features = inputs.size
-        self.out_features = sum(part.size for part in parts.values())
+        self.out_features = sum(part.size for _, part in self.parts)
         self.quantization = (
             quantization
             or spec.quantization
@@ -72,7 +76,7 @@ class Linear(nn.Module):
         for key, axes in self._axes.items():
             parameter = getattr(self, key)
             first = 0
-            for checkpoint_name, part in self.parts.items():
+            for checkpoint_name, part in self.parts:
                 yield _source(f"{checkpoint_name}.{key}", parameter, axes, self, part, first)
                 first += part.size
 
@@ -100,6 +104,8 @@ def _source(
         cut.append(slice(start, start + size))
         if axis == "out":
             target = target.narrow(dim, first * length // features, size)
+    if layer.transposed and len(shape) == 2:
+        shape, cut, target = shape[::-1], cut[::-1], target.mT
     return Source(
         name=name, shape=tuple(shape), part=tuple(cut), target=target, parameter=parameter
     )
@@ -110,11 +116,29 @@ def _beside(name: str, sibling: str) -> str:
     return parent + dot + sibling
 
 
+def _within(name: str, parts: Iterable[Shard]) -> Iterator[tuple[str, Shard]]:
+    """Parts that stand side by side in the tensors of one name."""
+    parts = list(parts)
+    total, first = sum(part.total for part in parts), 0
+    for part in parts:
+        yield name, Shard(total=total, first=first + part.first, size=part.size)
+        first += part.total
+
+
+def _parts(
+    name: str, children: Iterable[str], shards: Iterable[Shard], stored_fused: bool
+) -> Iterator[tuple[str, Shard]]:
+    if stored_fused:
+        return _within(name, shards)
+    return zip((_beside(name, child) for child in children), shards, strict=True)
+
+
 class ColumnParallelLinear(Linear):
     """Each rank computes an equal part of the outputs; several checkpoint linears may be fused.
 
     ``outputs`` are the full numbers of outputs by the name in the checkpoint, all next to ``name``:
-    ("model.layers.0.mlp.gate_up_proj", {"gate_proj": I, "up_proj": I}).
+    ("model.layers.0.mlp.gate_up_proj", {"gate_proj": I, "up_proj": I}). With ``stored_fused`` the
+    checkpoint has them side by side under ``name`` itself.
     """
 
     def __init__(
@@ -125,12 +149,21 @@ class ColumnParallelLinear(Linear):
         *,
         bias: bool,
         spec: ModelSpec,
+        stored_fused: bool = False,
+        transposed: bool = False,
     ) -> None:
-        parts = {
-            _beside(name, child): Shard.of_rank(size, spec, f"outputs of {child} in {name}")
+        shards = [
+            Shard.of_rank(size, spec, f"outputs of {child} in {name}")
             for child, size in outputs.items()
-        }
-        super().__init__(name, Shard.whole(in_features), parts, bias=bias, spec=spec)
+        ]
+        super().__init__(
+            name,
+            Shard.whole(in_features),
+            _parts(name, outputs, shards, stored_fused),
+            bias=bias,
+            spec=spec,
+            transposed=transposed,
+        )
 
     def gated(self, x_TI: Tensor, activation: Activation) -> Tensor:
         """activation(gate) * up for two fused linears, gate and up in this order."""
@@ -140,7 +173,10 @@ class ColumnParallelLinear(Linear):
 
 
 class QKVLinear(Linear):
-    """Queries, keys and values of this rank's heads in one product, side by side in this order."""
+    """Queries, keys and values of this rank's heads in one product, side by side in this order.
+
+    In the checkpoint they are ``names`` next to ``name``, or with ``stored_fused`` ``name`` itself.
+    """
 
     def __init__(
         self,
@@ -153,14 +189,19 @@ class QKVLinear(Linear):
         bias: bool,
         spec: ModelSpec,
         names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj"),
+        stored_fused: bool = False,
+        transposed: bool = False,
     ) -> None:
         q = Shard.of_rank(heads, spec, f"attention heads of {name}")
         kv = Shard.of_kv_heads(kv_heads, spec, f"key/value heads of {name}")
-        parts = {
-            _beside(name, child): shard.scaled(head_dim)
-            for child, shard in zip(names, (q, kv, kv), strict=True)
-        }
-        super().__init__(name, Shard.whole(in_features), parts, bias=bias, spec=spec)
+        super().__init__(
+            name,
+            Shard.whole(in_features),
+            _parts(name, names, [shard.scaled(head_dim) for shard in (q, kv, kv)], stored_fused),
+            bias=bias,
+            spec=spec,
+            transposed=transposed,
+        )
         self.heads = q.size
         self.kv_heads = kv.size
         self.head_dim = head_dim
@@ -172,14 +213,37 @@ class QKVLinear(Linear):
         return qkv_THD[:, :first_key], qkv_THD[:, first_key:first_value], qkv_THD[:, first_value:]
 
 
-class RowParallelLinear(Linear):
-    """Each rank multiplies its part of the inputs; the sum over ranks is every rank's result."""
+class ReplicatedLinear(Linear):
+    """The same on every rank."""
 
     def __init__(
         self, name: str, in_features: int, out_features: int, *, bias: bool, spec: ModelSpec
     ) -> None:
-        inputs = Shard.of_rank(in_features, spec, f"inputs of {name}")
-        super().__init__(name, inputs, {name: Shard.whole(out_features)}, bias=bias, spec=spec)
+        inputs, outputs = Shard.whole(in_features), Shard.whole(out_features)
+        super().__init__(name, inputs, [(name, outputs)], bias=bias, spec=spec)
+
+
+class RowParallelLinear(Linear):
+    """Each rank multiplies its part of the inputs; the sum over ranks is every rank's result."""
+
+    def __init__(
+        self,
+        name: str,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool,
+        spec: ModelSpec,
+        transposed: bool = False,
+    ) -> None:
+        super().__init__(
+            name,
+            Shard.of_rank(in_features, spec, f"inputs of {name}"),
+            [(name, Shard.whole(out_features))],
+            bias=bias,
+            spec=spec,
+            transposed=transposed,
+        )
         self._collectives = collectives_of(spec)
         self._adds_bias = spec.tp_rank == 0
 

@@ -18,7 +18,7 @@ class LMHead(nn.Module):
 
     A model that ties its embeddings passes ``tied_to``, its input embedding where that lives in
     this process, and ``checkpoint_name``, under which the weights stand in the checkpoint. The head
-    is never quantized: it must share the embedding's rows.
+    is never quantized: it must share the embedding's rows. A ``softcap`` bounds the logits by tanh.
     """
 
     weight: nn.Parameter
@@ -32,6 +32,7 @@ class LMHead(nn.Module):
         spec: ModelSpec,
         checkpoint_name: str | None = None,
         tied_to: VocabParallelEmbedding | None = None,
+        softcap: float | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -42,11 +43,14 @@ class LMHead(nn.Module):
         )
         self._checkpoint_name = checkpoint_name or name
         self._is_tied = tied_to is not None
+        self._softcap = softcap
         self._collectives = collectives_of(spec)
 
     def forward(self, hidden_RD: Tensor) -> Tensor:
         """Logits [R, V] of the whole vocabulary, on every rank."""
         logits_RV = self.quantization.apply(self, hidden_RD, None)
+        if self._softcap is not None:
+            logits_RV.div_(self._softcap).tanh_().mul_(self._softcap)
         if self._collectives is None:
             return logits_RV
         return self._collectives.all_gather(logits_RV)[:, : self.rows.vocab_size]

@@ -7,7 +7,7 @@ and up features of this rank (2 I, gates first).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from octavo.errors import ModelError
 from octavo.layers.linear import Linear
 from octavo.layers.loading import Source
-from octavo.layers.mlp import GATED_ACTIVATIONS
+from octavo.layers.mlp import GATED_ACTIVATIONS, GatedMLP
 from octavo.layers.sharding import Shard, collectives_of
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.moe import experts, route
@@ -39,6 +39,8 @@ class Routing:
     router: str = "gate"
     """Name of the router's linear, next to the experts."""
     router_bias: bool = False
+    router_in_float32: bool = False
+    """The product with the router is too, in models of 16 bits."""
     choice_bias: str | None = None
     """Name of the float32 tensor that counts for the choice only, None where there is none."""
 
@@ -67,7 +69,8 @@ class StackedTensors:
 class MoE(nn.Module):
     """The sum over a token's experts of weight * down(activation(gate(x)) * up(x)).
 
-    Each rank holds a part of every expert's intermediate features, as of a ``GatedMLP``'s.
+    The result of ``shared``, which every token passes, is added to it. Each rank holds a part of
+    every expert's intermediate features, as of a ``GatedMLP``'s.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class MoE(nn.Module):
         activation: str,
         bias: bool = False,
         checkpoint: ExpertTensors | StackedTensors | None = None,
+        shared: GatedMLP | None = None,
         spec: ModelSpec,
     ) -> None:
         super().__init__()
@@ -91,10 +95,11 @@ class MoE(nn.Module):
                 f"{name}: experts cannot be quantized yet; load {spec.architecture} unquantized"
             )
         self.name = name
-        self._routing = routing
-        self._activation = EXPERT_ACTIVATIONS[activation]
+        self.routing = routing
+        self.activation = EXPERT_ACTIVATIONS[activation]
         self._checkpoint = checkpoint or ExpertTensors()
         self._hidden = hidden_size
+        self.shared_experts = shared
         self._part = Shard.of_rank(intermediate_size, spec, f"intermediate features of {name}")
         self._collectives = collectives_of(spec)
         self._adds_bias = spec.tp_rank == 0
@@ -102,9 +107,9 @@ class MoE(nn.Module):
         self.router = Linear(
             f"{name}.{routing.router}",
             Shard.whole(hidden_size),
-            {f"{name}.{routing.router}": Shard.whole(num_experts)},
+            [(f"{name}.{routing.router}", Shard.whole(num_experts))],
             bias=routing.router_bias,
-            spec=spec,
+            spec=replace(spec, dtype=torch.float32) if routing.router_in_float32 else spec,
             quantization=UnquantizedLinear(batch_invariant=spec.batch_invariant),
         )
 
@@ -123,18 +128,23 @@ class MoE(nn.Module):
     def forward(self, x_TD: Tensor) -> Tensor:
         """The layer's result [T, D], without the residual."""
         out_TD = self._experts(x_TD)
-        return out_TD if self._collectives is None else self._collectives.all_reduce(out_TD)
+        if self._collectives is not None:
+            out_TD = self._collectives.all_reduce(out_TD)
+        return out_TD if self.shared_experts is None else self.shared_experts.add_to(out_TD, x_TD)
 
     def add_to(self, residual_TD: Tensor, x_TD: Tensor) -> Tensor:
         """Add the layer's result for x to the residual stream in place, and return it."""
-        if self._collectives is None:
-            return self._experts(x_TD, residual_TD)
-        return residual_TD.add_(self(x_TD))
+        if self._collectives is not None:
+            return residual_TD.add_(self(x_TD))
+        self._experts(x_TD, residual_TD)
+        if self.shared_experts is not None:
+            self.shared_experts.add_to(residual_TD, x_TD)
+        return residual_TD
 
     def _experts(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor:
-        routing = self._routing
+        routing = self.routing
         ids_TK, weights_TK = route(
-            self.router(x_TD),
+            self.router(x_TD.float() if routing.router_in_float32 else x_TD),
             routing.chosen,
             renormalize=routing.renormalize,
             score=routing.score,
@@ -148,7 +158,7 @@ class MoE(nn.Module):
             self.down_proj,
             ids_TK,
             weights_TK,
-            activation=self._activation,
+            activation=self.activation,
             bias_XE=self.gate_up_bias,
             bias_XD=self.down_bias if self._adds_bias else None,
             residual_TD=residual_TD,
@@ -157,7 +167,7 @@ class MoE(nn.Module):
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``; the router tells its own."""
         if self.choice_bias is not None:
-            yield _source(f"{self.name}.{self._routing.choice_bias}", self.choice_bias)
+            yield _source(f"{self.name}.{self.routing.choice_bias}", self.choice_bias)
         if isinstance(self._checkpoint, StackedTensors):
             yield from self._stacked_sources(self._checkpoint)
         else:
@@ -165,7 +175,7 @@ class MoE(nn.Module):
 
     def _expert_sources(self, names: ExpertTensors) -> Iterator[Source]:
         part, whole = self._part, Shard.whole(self._hidden)
-        for expert in range(self._routing.num_experts):
+        for expert in range(self.routing.num_experts):
             for half, child in enumerate((names.gate, names.up)):
                 name = f"{self.name}.{child.format(expert)}"
                 rows = slice(half * part.size, (half + 1) * part.size)
@@ -182,7 +192,7 @@ class MoE(nn.Module):
 
     def _stacked_sources(self, names: StackedTensors) -> Iterator[Source]:
         all_experts, hidden = slice(None), slice(None)
-        num_experts, part = self._routing.num_experts, self._part
+        num_experts, part = self.routing.num_experts, self._part
         gate_up, down = f"{self.name}.{names.gate_up}", f"{self.name}.{names.down}"
 
         def turned(*axes: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Axis suffixes: T tokens, P positions, F frequencies (half of the rotated entries
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from octavo.errors import ModelError
 from octavo_registry.model import ModelSpec
 
+log = logging.getLogger(__name__)
+
 Angles = tuple[Tensor, Tensor]
 """Cosines and sines [T, F] of a step's tokens."""
 
-ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "longrope", "yarn")
 
 
 class RotaryEmbedding(nn.Module):
@@ -52,6 +55,8 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
             "which this architecture does not know"
         )
     settings["rope_type"] = settings.get("rope_type") or settings.get("type") or "default"
+    if "long_factor" in settings and settings["rope_type"] in ("su", "yarn"):
+        settings["rope_type"] = "longrope"  # its names in the first checkpoints of Phi 3
     settings["rope_theta"] = settings.get("rope_theta") or config.get("rope_theta") or 10000.0
     settings["original_max_position_embeddings"] = (
         config.get("original_max_position_embeddings")
@@ -84,6 +89,8 @@ def rotary_frequencies(
         return frequencies_F, 1.0
     if rope_type == "llama3":
         return _llama3(frequencies_F, settings), 1.0
+    if rope_type == "longrope":
+        return _longrope(frequencies_F, settings, config, max_model_len)
     if rope_type == "yarn":
         return _yarn(frequencies_F, settings, config)
     raise ModelError(f"rope_type={rope_type!r} is not known; known: {', '.join(ROPE_TYPES)}")
@@ -107,6 +114,37 @@ def _llama3(frequencies_F: Tensor, settings: Mapping[str, Any]) -> Tensor:
     return frequencies_F * (kept_F + (1.0 - kept_F) / _number(settings, "factor"))
 
 
+def _longrope(
+    frequencies_F: Tensor,
+    settings: Mapping[str, Any],
+    config: Mapping[str, Any],
+    max_model_len: int,
+) -> tuple[Tensor, float]:
+    """A divisor for each frequency, from one of two lists (arXiv:2402.13753).
+
+    Transformers goes over to the second list once a sequence exceeds the trained length, which a
+    cache of turned keys cannot follow: here ``max_model_len`` decides for all sequences.
+    """
+    trained = int(_number(settings, "original_max_position_embeddings"))
+    if max_model_len > trained:
+        log.warning(
+            "rope_type='longrope': max_model_len=%d is above %d, so that sequences of any length "
+            "use the factors for long ones; where short ones matter most, set max_model_len=%d",
+            *(max_model_len, trained, trained),
+        )
+    which = "long_factor" if max_model_len > trained else "short_factor"
+    factors = settings.get(which)
+    if not isinstance(factors, list) or len(factors) != len(frequencies_F):
+        raise ModelError(
+            f"rope_type='longrope' in config.json needs {which!r}, a list of {len(frequencies_F)} "
+            f"numbers, not {factors!r}"
+        )
+    longer = _number(settings, "factor", config["max_position_embeddings"] / trained)
+    default = math.sqrt(1 + math.log(longer) / math.log(trained)) if longer > 1.0 else 1.0
+    divided_F = frequencies_F / torch.tensor(factors, dtype=torch.float32)
+    return divided_F, _number(settings, "attention_factor", default)
+
+
 def _yarn(
     frequencies_F: Tensor, settings: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[Tensor, float]:
@@ -128,16 +166,18 @@ def _yarn(
     index_F = torch.arange(num_frequencies, dtype=torch.float32)
     ramp_F = ((index_F - low) / max(high - low, 0.001)).clamp(0.0, 1.0)
     scaled_F = frequencies_F * ((1.0 - ramp_F) + ramp_F / factor)
-    return scaled_F, _yarn_magnitude(settings, factor)
+    return scaled_F, _magnitude(settings, factor)
 
 
-def _yarn_magnitude(settings: Mapping[str, Any], factor: float) -> float:
-    def magnitude(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
+    """What cosines and sines are multiplied by, so that attention stays sharp over the distance."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
+
+def _magnitude(settings: Mapping[str, Any], factor: float) -> float:
     if settings.get("attention_factor") is not None:
         return float(settings["attention_factor"])
     mscale, all_dim = settings.get("mscale"), settings.get("mscale_all_dim")
     if mscale and all_dim:
-        return magnitude(mscale) / magnitude(all_dim)
-    return magnitude(1.0)
+        return yarn_magnitude(factor, mscale) / yarn_magnitude(factor, all_dim)
+    return yarn_magnitude(factor)

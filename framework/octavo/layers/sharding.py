@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from octavo.errors import ModelError
 from octavo_registry.model import Collectives, ModelSpec
 
-_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

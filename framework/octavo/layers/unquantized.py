@@ -47,7 +47,7 @@ class UnquantizedLinear:
     def finish(self, layer: nn.Module) -> None:
         """Pack the weight on a CPU; it can neither be read nor loaded again afterwards."""
         weight_OI = cast(Tensor, layer.weight)
-        if _can_pack(weight_OI):
+        if not weight_OI.is_mkldnn and is_packed_on(weight_OI.device, weight_OI.dtype):
             packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.detach(), PACKED_FOR_ROWS)
             layer.weight = nn.Parameter(packed, requires_grad=False)
 
@@ -82,14 +82,15 @@ class UnquantizedLinear:
         )
 
 
-def _can_pack(weight_OI: Tensor) -> bool:
-    """Whether oneDNN has a fast product for this weight: x86 only, where it was measured."""
-    if weight_OI.device.type != "cpu" or weight_OI.is_mkldnn:
-        return False
-    if not torch.backends.mkldnn.is_available():
+def is_packed_on(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether oneDNN has a fast product for such weights: x86 only, where it was measured.
+
+    What is packed is a copy: a head that was tied to the input embedding no longer shares it.
+    """
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         return False
-    if weight_OI.dtype == torch.bfloat16:
+    if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight_OI.dtype == torch.float32
+    return dtype == torch.float32

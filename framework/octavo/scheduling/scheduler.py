@@ -146,7 +146,7 @@ class Scheduler:
 
     def schedule(self) -> tuple[StepPlan, StepRecord] | None:
         """Plan the next step; None when there is nothing to run now."""
-        if not self.suspects and not self.waiting:
+        if not self.suspects and not (self.waiting and self.rows.num_free):
             steady = self._steady.next(self._step_id + 1)
             if steady is not None:
                 self._step_id += 1

@@ -39,7 +39,7 @@ class SteadySteps:
         rows, slots = self._rows, record.slots
         self._last = None
         is_all = len(slots) == len(rows.sequences) - rows.num_free
-        if not (plan.is_decode and is_all) or rows.prompt_logprobs_S[slots].any():
+        if not (plan.is_decode and is_all):
             return
         planned = rows.planned_S[slots]
         limits = rows.max_len_S[slots]
@@ -56,8 +56,8 @@ class SteadySteps:
             return None
         slots, ends = last.record.slots, last.record.ends + np.int32(1)
         tables = placement.tables
-        crossing: NDArray[np.bool_] = ends % tables.layout.block_tokens == 1
-        if tables.layout.block_tokens == 1 or crossing.any():
+        crossing: NDArray[np.bool_] = (ends - 1) % tables.layout.block_tokens == 0
+        if crossing.any():
             grown, grown_ends = slots[crossing], ends[crossing]
             if int(tables.num_new_blocks(grown, grown_ends).sum()) > tables.pool.num_available:
                 return None

@@ -1,7 +1,8 @@
 """Mechanisms that the kit switches off, to see that its comparison notices.
 
-Each fault goes in at a seam of the contract: around the attention backend, around the executor, or
-as an override of config.json. The engine and the model know nothing of it.
+Each fault goes in at a seam of the contract: around the attention backend, around the executor,
+behind the model's ``load``, or as an override of config.json. The engine and the model know nothing
+of it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from octavo.config import open_model
 from octavo.testing.modes import Mode, Trial, engine_config, forked, in_a_batch
+from octavo.testing.variants import SwitchOff
 from octavo.weights.load import load_model
 from octavo_registry import (
     AttentionBackend,
@@ -118,6 +121,7 @@ class Fault:
 
     attention: Callable[[AttentionBackend], AttentionBackend] | None = None
     executor: Callable[[Executor], Executor] | None = None
+    model: Callable[[Any], Any] | None = None
     hf_overrides: Mapping[str, Any] = field(default_factory=dict)
     mode: Mode = in_a_batch
 
@@ -128,7 +132,10 @@ class Fault:
             host.attention_backends = _Wrapping(host.attention_backends, self.attention)
         if self.executor is not None:
             host.executors = _Wrapping(host.executors, self.executor)
-        return replace(trial, host=host, options={"hf_overrides": dict(self.hf_overrides)})
+        if self.model is not None:
+            host.models = _Wrapping(host.models, self.model)
+        options = {**trial.options, "hf_overrides": dict(self.hf_overrides)}
+        return replace(trial, host=host, options=options)
 
 
 class _Wrapping(LazyRegistry[T]):
@@ -136,6 +143,7 @@ class _Wrapping(LazyRegistry[T]):
 
     def __init__(self, inner: LazyRegistry[T], wrap: Callable[[T], T]) -> None:
         super().__init__(inner.kind, faults=inner.faults)
+        self._entries = inner._entries
         self._inner, self._wrap = inner, wrap
 
     def load(self, name: str) -> Callable[..., T]:
@@ -146,7 +154,7 @@ class _Wrapping(LazyRegistry[T]):
 
 def faults_for(trial: Trial) -> dict[str, Fault | None]:
     """What can be switched off, by name; None where the configuration does not have it."""
-    options = engine_config(trial.folder).model
+    options = engine_config(trial.folder, **trial.options).model
     folder = open_model(options, trial.host)
     model = load_model(folder, trial.host, config=options, device=torch.device("cpu"))
     has_window = any(spec.window is not None for spec in model.cache_specs().values())
@@ -158,6 +166,31 @@ def faults_for(trial: Trial) -> dict[str, Fault | None]:
         "a wrong slot": Fault(attention=WrongSlot),
         "a skipped copy-on-write": Fault(executor=SkippedCopies, mode=forked),
     }
+
+
+def own_faults(without: Mapping[str, SwitchOff]) -> dict[str, Fault | None]:
+    """The mechanisms of a variant's own, each missing in turn."""
+    return {
+        f"a missing {name}": (
+            Fault(hf_overrides=switch_off)
+            if isinstance(switch_off, Mapping)
+            else Fault(model=partial(_changed_once_loaded, change=switch_off))
+        )
+        for name, switch_off in without.items()
+    }
+
+
+def _changed_once_loaded(model: Any, change: Callable[[Any], None]) -> Any:
+    """The same model; ``change`` finds its weights as they came, before anything packs them."""
+    load = model.load
+
+    def load_and_change(tensors: Any) -> set[str]:
+        names: set[str] = load(tensors)
+        change(model)
+        return names
+
+    model.load = load_and_change
+    return model
 
 
 def without_rope_scaling(config: Mapping[str, Any]) -> dict[str, Any] | None:

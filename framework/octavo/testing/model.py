@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from octavo.config import open_model
-from octavo.testing.faults import Fault, faults_for
+from octavo.testing.faults import Fault, faults_for, own_faults
 from octavo.testing.modes import (
     MAX_TOKENS,
     MODES,
@@ -64,14 +64,23 @@ def make_trial(host: PluginHost, architecture: str, variant: Variant, folder: Pa
     """Write a model of this configuration into the folder, and build its reference."""
     capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
     target = variant.reference or capabilities.reference
+    options = {"model_impl": architecture}  # what is tried, whatever else runs the architecture
+    declared = variant.architecture or architecture
     reference: Reference
     if target is None:
-        write_without_reference(folder, architecture, host, variant)
-        reference = EngineReference(engine_config(folder, enable_prefix_caching=False), host)
+        write_without_reference(folder, declared, host, variant)
+        unshared = engine_config(folder, enable_prefix_caching=False, **options)
+        reference = EngineReference(unshared, host)
     else:
-        reference = write_with_reference(folder, architecture, target, variant)
-    vocab_size = open_model(engine_config(folder).model, host).vocab_size
-    return Trial(folder=folder, host=host, reference=reference, prompts=make_prompts(vocab_size))
+        reference = write_with_reference(folder, declared, target, variant)
+    vocab_size = open_model(engine_config(folder, **options).model, host).vocab_size
+    return Trial(
+        folder=folder,
+        host=host,
+        reference=reference,
+        prompts=make_prompts(vocab_size),
+        options=options,
+    )
 
 
 def _checks(
@@ -94,7 +103,7 @@ def _checks(
     yield _compared(f"{title}: {MAX_TOKENS} greedy tokens, each prompt alone", alone, trial)
     for way, mode in MODES.items():
         yield _compared(f"{title}: the same {way}", mode, trial)
-    for mistake, fault in faults_for(trial).items():
+    for mistake, fault in {**faults_for(trial), **own_faults(variant.without)}.items():
         yield _noticed(f"{title}: the kit notices {mistake}", fault, trial)
 
 

@@ -154,8 +154,10 @@ def _write_transformers(folder: Path, model_class: Any, variant: Variant) -> nn.
 
 @torch.no_grad()
 def _randomise(module: nn.Module, vocab_size: int) -> None:
-    """Fill the parameters; those that are tied have one name here."""
-    parameters = dict(module.named_parameters())
+    """Fill what checkpoints hold; parameters that are tied have one name here."""
+    saved = module.state_dict().keys()
+    buffers = {name: buffer for name, buffer in module.named_buffers() if name in saved}
+    parameters = {**dict(module.named_parameters()), **buffers}
     tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
     weights = sharp_weights(
         {name: tuple(parameter.shape) for name, parameter in parameters.items()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
@@ -27,6 +27,9 @@ TINY: Final[Mapping[str, Any]] = {
 TINY_WINDOW = 20
 """Replaces a window that a Transformers class has by default, which no prompt here would fill."""
 
+SwitchOff = Mapping[str, Any] | Callable[[Any], None]
+"""Overrides of config.json, or a function that changes the model once its weights are loaded."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -36,6 +39,11 @@ class Variant:
     """Entries of config.json that differ from the kit's tiny ones, or are added to them."""
     reference: str | None = None
     """Target of another reference than the one in ``ModelCapabilities``."""
+    architecture: str | None = None
+    """In config.json, where the model runs others than that of its name."""
+    without: Mapping[str, SwitchOff] = field(default_factory=dict)
+    """What switches off each mechanism of the architecture's own, by name ("query norm"); the kit
+    must notice that it is missing."""
 
 
 def variants_of(capabilities: ModelCapabilities) -> Mapping[str, Variant]:

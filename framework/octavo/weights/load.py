@@ -18,7 +18,7 @@ from octavo.weights.staging import staged_tensors
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 from octavo_registry.linear import QuantizationMethod
-from octavo_registry.model import Model, ModelSpec
+from octavo_registry.model import Collectives, Model, ModelSpec
 
 MAX_NAMES_SHOWN = 10
 
@@ -40,20 +40,17 @@ def load_model(
     """
     dummy = config.load_format == "dummy"
     checkpoint = None if dummy else open_checkpoint(folder.path)
-    spec = ModelSpec(
-        architecture=folder.architecture,
-        config=folder.config,
-        dtype=getattr(torch, folder.dtype),
+    model = build_model(
+        folder,
+        host,
+        config=config,
         device=device,
-        max_model_len=folder.max_model_len,
         tp_rank=tp_rank,
         tp_size=tp_size,
         first_layer=first_layer,
         last_layer=last_layer,
-        quantization=_quantization(folder, host),
     )
     with torch.no_grad():
-        model = _build(spec, folder, host)
         if checkpoint is None:
             fill_dummy(model, config.seed)
         else:
@@ -63,6 +60,39 @@ def load_model(
     return cast(Model, model)
 
 
+def build_model(
+    folder: ModelFolder,
+    host: PluginHost,
+    *,
+    config: ModelConfig,
+    device: torch.device,
+    tp_rank: int = 0,
+    tp_size: int = 1,
+    first_layer: int = 0,
+    last_layer: int | None = None,
+    collectives: Collectives | None = None,
+) -> nn.Module:
+    """Return the model with its weights not filled; on the meta device they take no memory."""
+    spec = ModelSpec(
+        architecture=folder.architecture,
+        config=folder.config,
+        dtype=getattr(torch, folder.dtype),
+        device=device,
+        max_model_len=folder.max_model_len,
+        tp_rank=tp_rank,
+        tp_size=tp_size,
+        collectives=collectives,
+        first_layer=first_layer,
+        last_layer=last_layer,
+        quantization=_quantization(folder, host),
+        folder=folder.path,
+        trust_remote_code=config.trust_remote_code,
+        batch_invariant=config.batch_invariant,
+    )
+    with torch.no_grad():
+        return _build(spec, folder, host)
+
+
 def _quantization(folder: ModelFolder, host: PluginHost) -> QuantizationMethod | None:
     if folder.quantization is None:
         return None
@@ -70,8 +100,8 @@ def _quantization(folder: ModelFolder, host: PluginHost) -> QuantizationMethod |
 
 
 def _build(spec: ModelSpec, folder: ModelFolder, host: PluginHost) -> nn.Module:
-    model_class = host.models.load(spec.architecture)
-    plugin = host.models.info(spec.architecture).plugin
+    model_class = host.models.load(folder.implementation)
+    plugin = host.models.info(folder.implementation).plugin
     call = f"building {spec.architecture} from {folder.path / 'config.json'}"
     # The device context puts a plugin's plain torch layers on the device too.
     with host.faults.guard(plugin, call), spec.device:

@@ -178,6 +178,16 @@ def register_options(options: OptionRegistry) -> None:
 
 
 @hookspec(firstresult=True)
+def select_model(architecture: str, config: Mapping[str, Any]) -> str | None:
+    """Choose a registered model that runs an architecture which no plugin registers.
+
+    Called once for each of config.json's ``architectures`` whenever a model's folder is opened;
+    ``config`` is config.json. The model gets the architecture in ``ModelSpec.architecture``. None
+    passes on; if all do, the model is refused by name.
+    """
+
+
+@hookspec(firstresult=True)
 def select_attention_backend(spec: CacheSpec, device: torch.device) -> str | None:
     """Choose a registered attention backend for layers of ``spec``, when the user named none.
 

@@ -25,7 +25,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 class TorchAttention:
     """Keys and values by token: [blocks, block_tokens, 2, kv_heads, head_dim], one run a block.
 
-    So consecutive blocks are one array of slots, which is read where it lies.
+    A latent cache has keys only. Consecutive blocks are one array of slots, read where it lies.
     """
 
     recordable = False
@@ -38,11 +38,11 @@ class TorchAttention:
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
-        if spec.kind not in ("full", "window", "cross"):
-            return f"kind={spec.kind!r} is not known; known: full, window, cross"
+        if spec.kind not in ("full", "window", "latent", "cross"):
+            return f"kind={spec.kind!r} is not known; known: full, window, latent, cross"
         if spec.dtype not in DTYPES:
             return f"dtype={spec.dtype!r} is not known; known: {', '.join(DTYPES)}"
-        if spec.key_dim != spec.value_dim:
+        if spec.key_dim != spec.value_dim and spec.kind != "latent":
             return f"key_dim={spec.key_dim} and value_dim={spec.value_dim} must be equal"
         return None
 
@@ -83,13 +83,14 @@ class TorchAttention:
         if transform is not None:
             q_THD, k_TKD = _transformed(q_THD, k_TKD, transform)
         plan: StepPlan = step.plan
-        if k_TKD is not None and v_TKD is not None:
-            kv_T2KD = torch.stack((k_TKD, v_TKD), dim=1).to(view.slots_P2KD.dtype)
-            view.slots_P2KD.index_copy_(0, plan.slots(view), kv_T2KD)
+        if k_TKD is not None:
+            kv = (k_TKD,) if v_TKD is None else (k_TKD, v_TKD)
+            kv_TSKD = torch.stack(kv, dim=1).to(view.slots_PSKD.dtype)
+            view.slots_PSKD.index_copy_(0, plan.slots(view), kv_TSKD)
         batches = plan.batches(q_THD, view, scoring)
         if len(batches) == 1:  # then its tokens are the step's, in order
             return batches[0].attend(q_THD, view, scoring)
-        out_THD = q_THD.new_empty(q_THD.shape)
+        out_THD = q_THD.new_empty((*q_THD.shape[:2], view.value_dim))
         for batch in batches:
             batch_q_THD = q_THD.index_select(0, batch.tokens_T)
             out_THD.index_copy_(0, batch.tokens_T, batch.attend(batch_q_THD, view, scoring))

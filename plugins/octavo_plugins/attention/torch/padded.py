@@ -90,19 +90,20 @@ class PaddedBatch:
         if self._padded_from is not None:
             q_THD = q_THD.index_select(0, self._padded_from)
         q_NQHD = q_THD.reshape(-1, num_queries, heads, head_dim)
-        slots_P2KD = pages.slots_P2KD
+        slots_PSKD = pages.slots_PSKD
         kv = (
-            slots_P2KD[self._slots]
+            slots_PSKD[self._slots]
             if isinstance(self._slots, slice)
-            else slots_P2KD.index_select(0, self._slots)
+            else slots_PSKD.index_select(0, self._slots)
         )
-        kv_NC2KD = kv.to(q_THD.dtype).unflatten(0, (-1, num_keys))
-        k_NKCD, v_NKCD = kv_NC2KD.permute(2, 0, 3, 1, 4).unbind(0)
+        kv_NCSKD = kv.to(q_THD.dtype).unflatten(0, (-1, num_keys))
+        kv_SNKCD = kv_NCSKD.permute(2, 0, 3, 1, 4)
+        k_NKCD, v_NKCD = kv_SNKCD[0], kv_SNKCD[-1, ..., : pages.value_dim]
         if scoring.is_plain:
             out_NQHD = self._attend_fused(q_NQHD, k_NKCD, v_NKCD, scoring.scale)
         else:
             out_NQHD = self._attend_plainly(q_NQHD, k_NKCD, v_NKCD, scoring)
-        out_THD = out_NQHD.reshape(-1, heads, head_dim)
+        out_THD = out_NQHD.reshape(-1, heads, pages.value_dim)
         if self._padded_from is not None:
             out_THD = out_THD.index_select(0, self._live_in_padded)
         return out_THD

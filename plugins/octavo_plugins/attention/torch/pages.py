@@ -1,7 +1,8 @@
 """The layout inside a block, and which positions of a step's rows are where.
 
 Axis suffixes: P slots (one token's key and value each), N rows of a batch, Q queries of a row,
-C cached positions of a row, K key/value heads, D head dim.
+C cached positions of a row, K key/value heads, D head dim, S 2 for key and value or 1 for a key
+that holds the value.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from octavo_registry.errors import PluginError
 class Pages:
     """One layer's cache as one array of slots; consecutive blocks are one run of it."""
 
-    slots_P2KD: Tensor
+    slots_PSKD: Tensor
     """Key and value of each slot side by side."""
+    value_dim: int
     block_stride: int
     """Slots from one block to the next: more than a block's tokens where other layers, which share
     the pool, have larger pages."""
@@ -39,14 +41,19 @@ class Pages:
                 f"number of slots of {slot_bytes} bytes ({spec}); use another attention backend"
             )
         lane = pages.as_strided((num_blocks * block_bytes,), (1,))
-        shape = (-1, 2, spec.kv_heads, spec.key_dim)
-        return cls(lane.view(dtype).view(shape), block_bytes // slot_bytes)
+        slots_PSKD = lane.view(dtype).view(-1, stored_of(spec), spec.kv_heads, spec.key_dim)
+        return cls(slots_PSKD, spec.value_dim, block_bytes // slot_bytes)
+
+
+def stored_of(spec: CacheSpec) -> int:
+    """Tensors that a slot holds: key and value, or a key that holds the value."""
+    return 1 if spec.kind == "latent" else 2
 
 
 def slot_bytes_of(spec: CacheSpec) -> int:
     """Bytes of one token's key and value."""
     dtype: torch.dtype = getattr(torch, spec.dtype)
-    return 2 * spec.kv_heads * spec.key_dim * dtype.itemsize
+    return stored_of(spec) * spec.kv_heads * spec.key_dim * dtype.itemsize
 
 
 def to_device(array: NDArray[np.int64], device: torch.device) -> Tensor:

@@ -63,7 +63,7 @@ class StepPlan:
 
     def batches(self, q_THD: Tensor, pages: Pages, scoring: Scoring) -> list[Batch]:
         """The batches of a layer; together they have each token of the step once."""
-        heads, cache_dtype = q_THD.shape[1], pages.slots_P2KD.dtype
+        heads, cache_dtype = q_THD.shape[1], pages.slots_PSKD.dtype
         is_ragged = self._is_exact and q_THD.dtype == cache_dtype == torch.float32
         key = (heads, is_ragged, scoring.causal, scoring.window, scoring.is_plain)
         if key not in self._batches:

@@ -48,7 +48,7 @@ class RaggedBatch:
     ) -> None:
         self.tokens_T = torch.from_numpy(pieces.tokens_N)
         """Which of the step's tokens these are, in this batch's order."""
-        kv_heads = pages.slots_P2KD.shape[2]
+        _, stored, kv_heads, _ = pages.slots_PSKD.shape
         num_tokens, num_keys = len(pieces), int(pieces.key_lens_N.max())
         rows_T = torch.from_numpy(pieces.rows_N)
         lens_T = torch.from_numpy(pieces.key_lens_N)
@@ -65,21 +65,23 @@ class RaggedBatch:
         is_live_T1C = F.pad(keys_TC < ends_T1, (0, 1)).unsqueeze(1)
         self._entries_E = is_live_T1C.expand_as(self._scores_THC).flatten().nonzero().squeeze(1)
         kv_head_of_H = torch.arange(heads) // (heads // kv_heads)
-        columns_THC = F.pad(slots_TC * (2 * kv_heads), (0, 1)).unsqueeze(1) + kv_head_of_H[:, None]
+        columns_THC = (
+            F.pad(slots_TC * (stored * kv_heads), (0, 1)).unsqueeze(1) + kv_head_of_H[:, None]
+        )
         self._columns_E = columns_THC.flatten().index_select(0, self._entries_E)
         self._row_starts = F.pad(lens_T.repeat_interleave(heads).cumsum(0), (1, 0))
         self._matrix = torch.sparse_csr_tensor(
             self._row_starts,
             self._columns_E,
             torch.zeros(len(self._entries_E)),
-            size=(num_tokens * heads, pages.slots_P2KD.shape[0] * 2 * kv_heads),
+            size=(num_tokens * heads, pages.slots_PSKD.shape[0] * stored * kv_heads),
             check_invariants=False,
         )
 
     def attend(self, q_THD: Tensor, pages: Pages, scoring: Scoring) -> Tensor:
         """The result [T, H, D] for this batch's queries."""
-        _, _, kv_heads, head_dim = pages.slots_P2KD.shape
-        cache_SD = pages.slots_P2KD.view(-1, head_dim)
+        _, stored, kv_heads, head_dim = pages.slots_PSKD.shape
+        cache_SD = pages.slots_PSKD.view(-1, head_dim)
         torch.sparse.sampled_addmm(
             self._matrix,
             q_THD.reshape(-1, head_dim),
@@ -91,15 +93,16 @@ class RaggedBatch:
         scores_E = scoring.capped(self._matrix.values())
         self._scores_THC.view(-1).index_copy_(0, self._entries_E, scores_E)
         weights_E = self._softmax(scoring).flatten().index_select(0, self._entries_E)
+        # Where keys hold the values they are summed whole, as a slice would not be contiguous.
         out_XD = F.embedding_bag(
             self._columns_E,
-            cache_SD[kv_heads:],  # a slot's values lie this far behind its keys
+            cache_SD[(stored - 1) * kv_heads :],  # a slot's values lie so far behind its keys
             self._row_starts,
             mode="sum",
             per_sample_weights=weights_E,
             include_last_offset=True,
         )
-        return out_XD.view_as(q_THD)
+        return out_XD.view(q_THD.shape)[..., : pages.value_dim]
 
     def _softmax(self, scoring: Scoring) -> Tensor:
         scores_THC = self._scores_THC

@@ -144,7 +144,15 @@ class _FailedStep:
     error: Exception
 
     def result(self) -> StepResult:
-        """Raise what it raised, in its turn."""
+        """Raise what it raised, in its turn.
+
+        What it had launched before may still run, and nobody else waits for it: later steps would
+        overwrite the buffers that its copies read.
+        """
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:
+            raise _judge(error) from error
         raise self.error
 
 

@@ -1,0 +1,176 @@
+"""``octavo run-batch FILE``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octavo.cli.batch.requests import BadLine, BatchRequest, parse_line, read_request
+from octavo.cli.engine_flags import add_engine_flags, engine_keywords
+from octavo.cli.terminal import Terminal
+from octavo.errors import ConfigError, EngineDeadError, OctavoError
+from octavo_registry import PluginHost
+
+if TYPE_CHECKING:
+    from octavo.async_llm import AsyncLLM
+    from octavo.cli.batch.answers import ResultsFile
+    from octavo.progress import ProgressBar
+
+NUM_UNDER_WAY = 2048
+"""Requests that the engine has at a time: more than run, so that it always finds one to start."""
+
+Line = BatchRequest | tuple[str | None, BadLine]
+"""What a line asks, or why it cannot be asked."""
+
+
+class RunBatchCommand:
+    """Answers each line of a file; run again, it goes on where it ended."""
+
+    def configure(self, parser: ArgumentParser) -> None:
+        """Declare the files, the model and the flags of the engine."""
+        parser.usage = "octavo run-batch FILE [--output FILE] [--model MODEL] [options]"
+        parser.add_argument(
+            "file", type=Path, metavar="FILE", help="requests, a JSON object a line"
+        )
+        parser.add_argument(
+            "-o",
+            "--output",
+            type=Path,
+            metavar="FILE",
+            help="results (default: FILE.results.jsonl)",
+        )
+        parser.add_argument("--model", help="what to load (default: what the first line names)")
+        parser.add_argument(
+            "--served-model-name", metavar="NAME", help="what lines call it (default: the model)"
+        )
+        add_engine_flags(parser, with_model=False)
+
+    def run(self, args: Namespace, host: PluginHost) -> int:
+        """Return 1 when a line was refused or has failed."""
+        from octavo.async_llm import AsyncLLM
+        from octavo.cli.batch.answers import ResultsFile, refusal
+        from octavo.progress import ProgressBar
+
+        terminal = Terminal()
+        output = args.output or args.file.with_name(f"{args.file.stem}.results.jsonl")
+        served = args.served_model_name or args.model or _first_model(args.file)
+        args.model = args.model or served
+        num_bad = 0
+        with ResultsFile(output) as results:
+            requests = []
+            for line in _read(args.file, served):
+                if isinstance(line, BatchRequest):
+                    if line.custom_id not in results.done:
+                        requests.append(line)
+                elif line[0] not in results.done:
+                    results.append(refusal(*line))
+                    num_bad += 1
+            if requests:
+                with terminal.working(f"loading {args.model}"):
+                    llm = AsyncLLM(**engine_keywords(args, host), engine_process=False)
+                try:
+                    with ProgressBar(len(requests), shown=sys.stderr.isatty()) as bar:
+                        work = _Work(llm, requests, results, served, bar)
+                        num_bad += asyncio.run(work.run())
+                finally:
+                    llm.close()
+        terminal.remark(f"{len(requests)} lines asked, {num_bad} refused or failed; see {output}")
+        return 1 if num_bad else 0
+
+
+class _Work:
+    """The requests still to be answered, taken one by one by tasks that run side by side."""
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        requests: list[BatchRequest],
+        results: ResultsFile,
+        served_model: str,
+        bar: ProgressBar,
+    ) -> None:
+        self._llm, self._results, self._served_model, self._bar = llm, results, served_model, bar
+        self._default = llm.get_default_sampling_params()
+        self._remaining = iter(requests)
+        self._num_failed = 0
+
+    async def run(self) -> int:
+        """Answer all; returns how many failed."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(NUM_UNDER_WAY):
+                    request = next(self._remaining, None)
+                    if request is None:
+                        break
+                    tasks.create_task(self._answer_from(request))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+        return self._num_failed
+
+    async def _answer_from(self, request: BatchRequest | None) -> None:
+        while request is not None:
+            await self._answer(request)
+            request = next(self._remaining, None)
+
+    async def _answer(self, request: BatchRequest) -> None:
+        from octavo.cli.batch.answers import answer, refusal
+
+        num_tokens = 0
+        try:
+            params = request.params(self._default)
+            if request.messages is not None:
+                stream = self._llm.chat(request.messages, params, **request.template)
+            elif isinstance(request.prompt, list):
+                stream = self._llm.generate({"prompt_token_ids": request.prompt}, params)
+            else:
+                stream = self._llm.generate(request.prompt or "", params)
+            async for output in stream:
+                result = answer(request, output, self._served_model)
+                num_tokens = sum(len(completion.token_ids) for completion in output.outputs)
+        except EngineDeadError:
+            raise
+        except OctavoError as error:
+            result = refusal(request.custom_id, error)
+            self._num_failed += 1
+        self._results.append(result)
+        self._bar.advance(num_requests=1, num_tokens=num_tokens)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, text in enumerate(lines, start=1):
+                if text.strip():
+                    yield number, text
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+
+
+def _read(file: Path, served_model: str) -> Iterator[Line]:
+    seen: set[str] = set()
+    for number, text in _lines(file):
+        custom_id = None
+        try:
+            custom_id, line = parse_line(text)
+            if custom_id in seen:
+                again, custom_id = custom_id, None  # its result must not stand for the other's
+                raise BadLine(f"custom_id={again!r} is that of an earlier line")
+            seen.add(custom_id)
+            yield read_request(custom_id, line, served_model)
+        except BadLine as error:
+            yield custom_id, BadLine(f"line {number}: {error}", error.status)
+
+
+def _first_model(file: Path) -> str:
+    for _, text in _lines(file):
+        try:
+            model = parse_line(text)[1]["body"]["model"]
+        except (BadLine, KeyError, TypeError):
+            continue
+        if isinstance(model, str) and model:
+            return model
+    raise ConfigError(f"no line of {file} names a model; give one with --model")

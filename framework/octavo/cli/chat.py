@@ -1,0 +1,95 @@
+"""``octavo chat MODEL``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from octavo.cli.engine_flags import add_engine_flags, add_sampling_flags, sampling_params
+from octavo.cli.lines import read_lines
+from octavo.cli.terminal import Terminal
+from octavo.errors import OctavoError
+from octavo_registry import PluginHost
+from octavo_registry.naming import near_matches
+
+if TYPE_CHECKING:
+    from octavo.cli.streaming import StreamingEngine
+    from octavo.params import SamplingParams
+
+COMMANDS = {
+    "/system": "TEXT: set the system message and start anew; without TEXT: none",
+    "/reset": "forget the conversation",
+    "/exit": "end (as Ctrl-D does)",
+    "/help": "show this",
+}
+
+
+class ChatCommand:
+    """A conversation with a model; answers are written as they come."""
+
+    def configure(self, parser: ArgumentParser) -> None:
+        """Declare the system message and the flags of engine and sampling."""
+        parser.usage = "octavo chat MODEL [options]"
+        add_engine_flags(parser)
+        parser.add_argument("--system", metavar="TEXT", default="", help="a system message")
+        add_sampling_flags(parser)
+
+    def run(self, args: Namespace, host: PluginHost) -> int:
+        """Go on until the input ends."""
+        from octavo.cli.streaming import StreamingEngine  # loads the engine
+
+        terminal = Terminal()
+        with StreamingEngine(args, host, terminal) as engine:
+            default = engine.llm.get_default_sampling_params()
+            params = sampling_params(args, default, max_tokens=None, output_kind="delta")
+            conversation = Conversation(engine, params, terminal, system=args.system)
+            terminal.remark("Ctrl-C stops an answer, Ctrl-D ends; /help shows commands.")
+            for line, refusals in read_lines(terminal):
+                with refusals:
+                    if not conversation.take(line):
+                        break
+        return 0
+
+
+class Conversation:
+    """What was said, and what the next line does with it."""
+
+    def __init__(
+        self, engine: StreamingEngine, params: SamplingParams, terminal: Terminal, *, system: str
+    ) -> None:
+        self._engine, self._params, self._terminal = engine, params, terminal
+        self._start(system)
+
+    def take(self, line: str) -> bool:
+        """Answer a message or do a command; False ends the conversation."""
+        if not line.startswith("/"):
+            self._answer(line)
+            return True
+        command, _, rest = line.partition(" ")
+        match command:
+            case "/exit":
+                return False
+            case "/reset":
+                self._start(self._system)
+            case "/system":
+                self._start(rest.strip())
+            case "/help":
+                self._terminal.rows(list(COMMANDS.items()))
+            case _:
+                hint = near_matches(command, COMMANDS)
+                self._terminal.write(f"there is no command {command!r}; {hint}\n", "red")
+        return True
+
+    def _start(self, system: str) -> None:
+        self._system = system
+        self._messages = [{"role": "system", "content": system}] if system else []
+
+    def _answer(self, text: str) -> None:
+        """A message that was refused is forgotten; an answer that was stopped counts as it is."""
+        self._messages.append({"role": "user", "content": text})
+        try:
+            answer = self._engine.write(self._engine.llm.chat(self._messages, self._params))
+        except OctavoError:
+            self._messages.pop()
+            raise
+        self._messages.append({"role": "assistant", "content": answer})

@@ -1,0 +1,117 @@
+"""Command-line flags from the fields of dataclasses: names, types, choices and help alike."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+def add_fields(
+    parser: ArgumentParser,
+    kind: type,
+    *,
+    title: str | None = None,
+    only: Iterable[str] | None = None,
+    without: Iterable[str] = (),
+) -> None:
+    """Add ``--field-name`` for each field; what the user does not give stays out of the namespace.
+
+    A field's type must be made of bool, int, float, str, Literal, dict and tuple[str, ...].
+    """
+    group = parser.add_argument_group(title) if title else parser
+    hints, docs = get_type_hints(kind), _docs(kind)
+    wanted = [f.name for f in fields(kind)] if only is None else list(only)
+    for field in fields(kind):
+        if field.name not in wanted or field.name in without:
+            continue
+        flag = f"--{field.name.replace('_', '-')}"
+        text = _help(field, docs.get(field.name, "")).replace("%", "%%")
+        members = _members(hints[field.name])
+        if members == [bool]:
+            group.add_argument(
+                flag, dest=field.name, action=BooleanOptionalAction, default=SUPPRESS, help=text
+            )
+            continue
+        repeated = any(get_origin(member) is tuple for member in members)
+        group.add_argument(
+            flag,
+            dest=field.name,
+            type=str if repeated else _reader(members),
+            action="append" if repeated else "store",
+            default=SUPPRESS,
+            metavar="TEXT" if repeated else _metavar(members),
+            help=text,
+        )
+
+
+def given_fields(args: Namespace, kind: type) -> dict[str, Any]:
+    """The fields that the user gave, by name."""
+    return {f.name: getattr(args, f.name) for f in fields(kind) if hasattr(args, f.name)}
+
+
+def _members(hint: Any) -> list[Any]:
+    """A union's types but None."""
+    if get_origin(hint) in (Union, UnionType):
+        return [member for member in get_args(hint) if member is not NoneType]
+    return [hint]
+
+
+def _choices(members: list[Any]) -> list[str]:
+    return [str(v) for m in members if get_origin(m) is Literal for v in get_args(m)]
+
+
+def _metavar(members: list[Any]) -> str:
+    words = {int: "N", float: "X", str: "TEXT"}
+    names = [words.get(get_origin(m) or m, "JSON") for m in members if get_origin(m) is not Literal]
+    return "|".join(dict.fromkeys((*names, *_choices(members))))
+
+
+def _reader(members: list[Any]) -> Callable[[str], Any]:
+    """Reads a value as the first of the types that takes it."""
+    choices = _choices(members)
+
+    def read(text: str) -> Any:
+        if text in choices:
+            return text
+        for member in members:
+            try:
+                if member in (int, float, str):
+                    return member(text)
+                if get_origin(member) is dict and isinstance(value := json.loads(text), dict):
+                    return value
+            except ValueError:
+                continue
+        raise ArgumentTypeError(f"{text!r} must be {_metavar(members).replace('|', ' or ')}")
+
+    return read
+
+
+def _help(field: Field[Any], doc: str) -> str:
+    default = field.default if field.default is not MISSING else None
+    shown = "" if default in (None, ()) else f" (default: {default})"
+    return f"{' '.join(doc.split())}{shown}".strip() or " "
+
+
+@cache
+def _docs(kind: type) -> dict[str, str]:
+    """The string below each field in the class's source; Python itself keeps none of them."""
+    tree = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
+    docs = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+            for field, below in zip(node.body, node.body[1:], strict=False):
+                match field, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(doc))),
+                    ):
+                        docs[name] = doc
+    return docs

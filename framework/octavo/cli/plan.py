@@ -1,0 +1,82 @@
+"""``octavo plan MODEL``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from octavo.cli.engine_flags import add_engine_flags, engine_keywords
+from octavo.cli.terminal import Terminal
+from octavo_registry import PluginHost
+
+if TYPE_CHECKING:
+    from octavo.planning import Budget
+
+GIB = 1024**3
+
+
+class PlanCommand:
+    """Says whether a model fits, and how much of it, before its weights are fetched or read."""
+
+    def configure(self, parser: ArgumentParser) -> None:
+        """Declare the device and the flags of the engine."""
+        parser.usage = "octavo plan MODEL [--memory GIB] [options]"
+        add_engine_flags(parser)
+        parser.add_argument(
+            "--memory", type=float, metavar="GIB", help="plan for a device of so many GiB instead"
+        )
+        parser.add_argument("--json", action="store_true", help="write JSON, in bytes")
+
+    def run(self, args: Namespace, host: PluginHost) -> int:
+        """Return 1 when it does not fit."""
+        from octavo.options import read_options
+        from octavo.planning import plan
+
+        terminal = Terminal()
+        config = read_options(engine_keywords(args, host), caller="octavo plan").config
+        with terminal.working(f"planning {args.model}"):
+            budget = plan(config, host, args.memory)
+        if args.json:
+            sys.stdout.write(json.dumps(dataclasses.asdict(budget), indent=2) + "\n")
+        else:
+            _write(budget, args.model, terminal)
+        return 0 if budget.problem is None else 1
+
+
+def _write(budget: Budget, model: str, terminal: Terminal) -> None:
+    size = budget.num_parameters
+    shown = f"{size / 1e9:.2f} B" if size >= 1e8 else f"{size / 1e6:.2f} M"
+    terminal.write(f"{model}\n", "bold")
+    terminal.write(f"{budget.architecture}, {shown} parameters in {budget.dtype}\n")
+    terminal.write(f"on {budget.device}, {_gib(budget.usable_bytes)} of it for this engine\n\n")
+    stored = "" if budget.file_bytes is None else f"{_gib(budget.file_bytes)} in files"
+    per_token = f"{budget.bytes_per_token / 1024:.4g} KiB a token"
+    if budget.window_bytes_per_sequence:
+        per_token += f", {_gib(budget.window_bytes_per_sequence)} a sequence for windows"
+    terminal.rows(
+        [
+            ("  weights", _gib(budget.weight_bytes), stored),
+            ("  workspace", _gib(budget.workspace_bytes), f"{budget.max_num_seqs} rows a step"),
+            ("  KV cache", _gib(budget.cache_bytes), per_token),
+        ]
+    )
+    tokens = budget.num_blocks * budget.block_tokens
+    terminal.write(
+        f"\n  largest context  {budget.largest_context:,} of {budget.max_model_len:,} tokens\n"
+        f"  at a time        {budget.concurrency:.1f} sequences of {budget.max_model_len:,} tokens"
+        f" ({tokens:,} tokens of cache)\n\n"
+    )
+    if budget.problem is None:
+        terminal.write("It fits.\n", "bold green")
+        return
+    terminal.write(f"It does not fit: {budget.problem}.\n", "bold red")
+    terminal.write(f"What makes it fit: {budget.change}\n", "bold")
+
+
+def _gib(num_bytes: int) -> str:
+    return (
+        f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB / 100 else f"{num_bytes / 2**20:.2f} MiB"
+    )

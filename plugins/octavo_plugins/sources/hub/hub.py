@@ -1,0 +1,132 @@
+"""A model's name at a hub becomes a folder in the cache."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from octavo.errors import ModelError, OctavoError, UnknownNameError
+from octavo.weights.checkpoint import INDEX_FILE
+from octavo_plugins.sources.hub.cache import ModelCache
+from octavo_plugins.sources.hub.client import HubClient, StatusError, UnreachableError
+from octavo_plugins.sources.hub.download import download
+from octavo_plugins.sources.hub.files import Listing
+
+log = logging.getLogger(__name__)
+
+_PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_NAME = re.compile(rf"{_PART}(/{_PART})?")
+_REVISION = re.compile(rf"{_PART}(/{_PART})*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSettings:
+    """Where a hub is, and what the environment says about it."""
+
+    title: str
+    endpoint: str
+    cache: Path
+    default_revision: str
+    secrets: dict[str, str]
+    """Headers that prove who asks; empty: nobody in particular."""
+    how_to_log_in: str
+    offline_by: str | None = None
+    """The variable that forbids the network; None: it may be used."""
+
+
+class Hub(Protocol):
+    """What differs between hubs."""
+
+    settings: HubSettings
+
+    def list_files(self, client: HubClient, name: str, revision: str) -> Listing:
+        """Ask for the files of a repository; a StatusError is explained by the caller."""
+        ...
+
+
+def is_repository_name(name: str) -> bool:
+    """Whether a hub could have a model of this name."""
+    return _NAME.fullmatch(name) is not None and ".." not in name and "--" not in name
+
+
+def find_at_hub(hub: Hub, name: str, revision: str | None, *, weights: bool = True) -> Path:
+    """Return the model's snapshot with all that is needed of it, fetched if it is not there.
+
+    Without ``weights`` only config, tokenizer and the like are fetched.
+    """
+    settings = hub.settings
+    wanted = revision or settings.default_revision
+    if not _REVISION.fullmatch(wanted) or ".." in wanted:
+        raise ModelError(f"revision={wanted!r} is no branch, tag or commit")
+    cache = ModelCache(settings.cache, name)
+    cached = cache.find(wanted)
+    if settings.offline_by is not None:
+        if cached is None:
+            raise UnknownNameError(
+                f"{name!r} at revision {wanted!r} is not in {settings.cache}, and "
+                f"{settings.offline_by} forbids to fetch it; unset that, or give a folder"
+            )
+        return cached
+    client = HubClient(settings.secrets)
+    try:
+        return _fetch(hub, client, cache, name, wanted, weights=weights)
+    except StatusError as error:
+        raise _explained(error, settings, name, wanted) from error
+    except UnreachableError as error:
+        if cached is None or not weights:
+            raise ModelError(
+                f"{settings.title} at {settings.endpoint} cannot be reached for {name!r}: {error}; "
+                "what came so far is kept; try again, or give a folder"
+            ) from error
+        log.warning(
+            "%s cannot be reached (%s): using %s as it is in the cache, %s",
+            settings.title, error, name, cached,
+        )  # fmt: skip
+        return cached
+
+
+def _fetch(
+    hub: Hub, client: HubClient, cache: ModelCache, name: str, revision: str, *, weights: bool
+) -> Path:
+    listing = hub.list_files(client, name, revision)
+    snapshot = cache.snapshot(listing.commit)
+    download(listing.settings(), cache, listing.commit, client, title=f"{name} (settings)")
+    if weights:
+        index = snapshot / INDEX_FILE
+        files = listing.weights(index if index.exists() else None)
+        download(files, cache, listing.commit, client, title=name)
+        if not files and listing.pickles():
+            log.warning(
+                "%s has weights only as pickle files (%s), which are never opened, as they can run "
+                "code; choose a revision or repository with safetensors",
+                name, listing.pickles()[0],
+            )  # fmt: skip
+    cache.name_commit(revision, listing.commit)
+    return snapshot
+
+
+def _explained(error: StatusError, s: HubSettings, name: str, revision: str) -> OctavoError:
+    """What a refusal means and what to do about it."""
+    page = f"{s.endpoint}/{name}"
+    if error.code == "GatedRepo" or error.status == 403:
+        logged = "with the account whose token is used" if s.secrets else f"and {s.how_to_log_in}"
+        return ModelError(
+            f"{name!r} may be fetched only after its terms are accepted ({error}): "
+            f"accept them at {page} {logged}"
+        )
+    if error.code == "RevisionNotFound":
+        return ModelError(
+            f"{name!r} has no revision {revision!r}; its branches and tags are at {page}"
+        )
+    if error.status in (401, 404):
+        private = (
+            "the token that is used may not read it" if s.secrets else f"then {s.how_to_log_in}"
+        )
+        return UnknownNameError(
+            f"{s.title} shows no model {name!r} at revision {revision!r} ({error}); is it spelled "
+            f"so? If it is private, {private}"
+        )
+    return ModelError(f"{s.title} refuses {name!r}: {error}; try again later")

@@ -1,0 +1,55 @@
+"""``org/name`` as the Hugging Face Hub, or a mirror of it, has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+from octavo_plugins.sources.hub.client import HubClient, UnreachableError
+from octavo_plugins.sources.hub.environment import huggingface_settings, uses_modelscope
+from octavo_plugins.sources.hub.files import Listing, RemoteFile
+from octavo_plugins.sources.hub.hub import HubSettings, find_at_hub, is_repository_name
+
+
+class HuggingFaceSource:
+    """Fetches models into the cache that all libraries of the Hub share."""
+
+    uses_network = True
+
+    def __init__(self) -> None:
+        self.settings: HubSettings = huggingface_settings()
+
+    def find(self, name: str, *, revision: str | None) -> Path | None:
+        """Return the snapshot's folder; None for a name that no repository can have."""
+        return self._find(name, revision, weights=True)
+
+    def find_settings(self, name: str, *, revision: str | None) -> Path | None:
+        """See ``FindsSettings``."""
+        return self._find(name, revision, weights=False)
+
+    def _find(self, name: str, revision: str | None, *, weights: bool) -> Path | None:
+        if uses_modelscope() or not is_repository_name(name):
+            return None
+        return find_at_hub(self, name, revision, weights=weights)
+
+    def list_files(self, client: HubClient, name: str, revision: str) -> Listing:
+        """One request gives the commit, and each file's size and hash."""
+        url = f"{self.settings.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}"
+        answer = client.json(f"{url}?blobs=true")
+        try:
+            commit = str(answer["sha"])
+            files = []
+            for entry in answer["siblings"]:
+                path, lfs = str(entry["rfilename"]), entry.get("lfs") or {}
+                files.append(
+                    RemoteFile(
+                        path=path,
+                        url=f"{self.settings.endpoint}/{name}/resolve/{commit}/{quote(path)}",
+                        num_bytes=int(lfs.get("size", entry["size"])),
+                        digest=str(lfs.get("sha256", entry["blobId"])),
+                        is_git_blob=not lfs,
+                    )
+                )
+            return Listing(commit=commit, files=tuple(files))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreachableError(f"{url} answers in a form that is not known") from error

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli import main
+from octavo.testing.random_model import make_random_model
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_random_model(tmp_path_factory.mktemp("model"), max_position_embeddings=128)
+
+
+def completion(custom_id: str, prompt: object = "once", **body: Any) -> dict[str, Any]:
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 4, "temperature": 0, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": COMPLETIONS, "body": body}
+
+
+def chat(custom_id: str, **body: Any) -> dict[str, Any]:
+    body = {"model": "tiny", "messages": HELLO, "max_completion_tokens": 4, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
+
+
+def run(folder: Path, model: Path, lines: list[object]) -> tuple[int, dict[Any, dict[str, Any]]]:
+    """The exit code, and the results by custom_id."""
+    file = folder / "in.jsonl"
+    text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    file.write_text("\n".join(text) + "\n")
+    arguments = ["--model", str(model), "--served-model-name", "tiny", "--num-blocks", "64"]
+    code = main(["run-batch", str(file), *arguments])
+    results = (folder / "in.results.jsonl").read_text().splitlines()
+    by_id = {}
+    for line in map(json.loads, results):
+        assert line["custom_id"] not in by_id
+        assert line["error"] is None
+        by_id[line["custom_id"]] = line["response"]
+    return code, by_id
+
+
+def error_of(response: dict[str, Any]) -> str:
+    return f"{response['status_code']} {response['body']['error']['message']}"
+
+
+def test_both_kinds_of_request_are_answered_in_openais_form(tmp_path, model) -> None:
+    code, results = run(
+        tmp_path,
+        model,
+        [completion("text", n=2, user="me"), completion("ids", [5, 6, 7]), chat("talk", seed=1)],
+    )
+    assert code == 0
+    assert {response["status_code"] for response in results.values()} == {200}
+    body = results["text"]["body"]
+    assert (body["object"], body["model"]) == ("text_completion", "tiny")
+    assert [choice["index"] for choice in body["choices"]] == [0, 1]
+    assert all(choice["text"] and choice["finish_reason"] for choice in body["choices"])
+    assert results["ids"]["body"]["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+    }
+    body = results["talk"]["body"]
+    assert body["object"] == "chat.completion"
+    assert body["choices"][0]["message"]["role"] == "assistant"
+    assert body["choices"][0]["message"]["content"]
+
+
+def test_each_bad_line_gets_its_own_error_and_the_others_are_answered(tmp_path, model) -> None:
+    lines = {
+        "field": (
+            completion("field", temprature=1),
+            "400 line 1: .*'temprature'; close: .*tempera",
+        ),
+        "range": (completion("range", temperature=-1), "400 temperature=-1 must be between"),
+        "stream": (chat("stream", stream=True), "400 line 3: stream=True is not available"),
+        "tools": (chat("tools", tools=[{}]), r"400 line 4: tools=\[\{\}\] is not available"),
+        "model": (completion("model") | {"body": {"model": "big"}}, "404 line 5: model='big'"),
+        "url": (completion("url") | {"url": "/v1/embeddings"}, "404 line 6: url='/v1/embeddings'"),
+        "method": (completion("method") | {"method": "GET"}, "405 line 7: method='GET'"),
+        "long": (completion("long", "word " * 400), "400 .*128"),
+        "both": (chat("both", max_tokens=3), "400 line 9: max_tokens and max_completion_tokens"),
+        "bias": (completion("bias", logit_bias={"x": 1}), "400 line 10: logit_bias="),
+        "prompts": (completion("prompts", ["a", "b"]), "400 line 11: prompt=.*one prompt a line"),
+        "role": (chat("role", messages=[{"content": "x"}]), r"400 messages\[0\]\.role=None"),
+    }
+    requests = [line for line, _ in lines.values()]
+    code, results = run(tmp_path, model, [*requests, completion("good"), "{broken"])
+    assert code == 1
+    assert results.pop("good")["status_code"] == 200
+    assert error_of(results.pop(None)).startswith("400 line 14: the line is no JSON")
+    assert results.keys() == lines.keys()
+    for custom_id, (_, pattern) in lines.items():
+        assert re.match(pattern, error_of(results[custom_id])), error_of(results[custom_id])
+
+
+def test_a_line_without_an_id_or_with_anothers_is_told_by_number(tmp_path, model) -> None:
+    code, results = run(tmp_path, model, [completion("a"), completion("a", n=2)])
+    assert code == 1
+    assert error_of(results[None]) == "400 line 2: custom_id='a' is that of an earlier line"
+    assert len(results["a"]["body"]["choices"]) == 1
+
+
+def test_a_run_goes_on_where_the_last_one_ended(tmp_path, model) -> None:
+    lines = [completion("one"), completion("bad", temperature=-1), completion("two")]
+    _, first = run(tmp_path, model, lines)
+    output = tmp_path / "in.results.jsonl"
+    kept = [line for line in output.read_text().splitlines() if '"two"' not in line]
+    failed = {"custom_id": "two", "response": {"status_code": 500, "body": {}}}
+    output.write_text("\n".join([*kept, json.dumps(failed), '{"custom_id": "cut']))
+    code, second = run(tmp_path, model, lines)
+    assert code == 0  # "bad" was told already
+    assert second["one"] == first["one"]
+    assert second["bad"] == first["bad"]
+    assert second["two"]["status_code"] == 200
+    assert second["two"]["request_id"] != first["two"]["request_id"]
+    before = output.read_text()
+    assert run(tmp_path, Path("no model is loaded when nothing is left"), lines) == (0, second)
+    assert output.read_text() == before
+
+
+def test_the_model_is_what_the_first_line_names(tmp_path, model, capsys) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps(completion("a", model=str(model))))
+    assert main(["run-batch", str(file), "-o", str(tmp_path / "out"), "--num-blocks", "64"]) == 0
+    assert json.loads((tmp_path / "out").read_text())["response"]["status_code"] == 200
+    file.write_text("{}\n")
+    assert main(["run-batch", str(file)]) == 2
+    assert "names a model; give one with --model" in capsys.readouterr().err
+    assert main(["run-batch", str(tmp_path / "none")]) == 2

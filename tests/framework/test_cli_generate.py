@@ -1,0 +1,177 @@
+"""``octavo generate``, ``complete`` and ``chat`` on a tiny model."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.cli import main
+from octavo.testing.random_model import make_random_model
+
+FLAGS = ["--temperature", "0", "--max-tokens", "6", "--num-blocks", "64"]
+GREEDY = SamplingParams(temperature=0, max_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_random_model(tmp_path_factory.mktemp("model"), max_position_embeddings=128)
+
+
+@pytest.fixture(scope="module")
+def llm(model: Path) -> LLM:
+    return LLM(model, num_blocks=64)
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def texts(llm: LLM, prompts: list[str]) -> list[str]:
+    return [o.outputs[0].text for o in llm.generate(prompts, GREEDY, use_tqdm=False)]
+
+
+def test_one_prompt_gives_its_continuation_and_nothing_else(model, llm, capsys) -> None:
+    assert main(["generate", str(model), "Once upon", *FLAGS]) == 0
+    assert capsys.readouterr().out == texts(llm, ["Once upon"])[0] + "\n"
+
+
+def test_several_prompts_are_shown_before_their_continuations(model, llm, capsys) -> None:
+    assert main(["generate", str(model), *FLAGS, "a book", "the sea"]) == 0
+    one, two = texts(llm, ["a book", "the sea"])
+    assert capsys.readouterr().out == f"> a book\n{one}\n\n> the sea\n{two}\n\n"
+
+
+def test_json_is_one_line_for_each_prompt(model, llm, capsys, monkeypatch) -> None:
+    typed(monkeypatch, "from a pipe")
+    assert main(["generate", str(model), "-", "--json", "--n", "2", *FLAGS]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert line["prompt"] == "from a pipe\n"
+    assert [output["text"] for output in line["outputs"]] == texts(llm, ["from a pipe\n"]) * 2
+    assert line["outputs"][0]["num_tokens"] == 6
+
+
+def test_a_prompt_that_is_too_long_is_one_line_of_error(model, capsys) -> None:
+    assert main(["generate", str(model), "word " * 300, *FLAGS]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("octavo: error: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_complete_continues_each_line_by_itself(model, llm, capsys, monkeypatch) -> None:
+    typed(monkeypatch, "a book", "", "the sea")
+    assert main(["complete", str(model), *FLAGS]) == 0
+    assert capsys.readouterr().out == "".join(f"{t}\n" for t in texts(llm, ["a book", "the sea"]))
+
+
+def answers(llm: LLM, system: str, *said: str) -> list[str]:
+    """What the model says to each, with all before it in view."""
+    messages = [{"role": "system", "content": system}] if system else []
+    given = []
+    for text in said:
+        messages.append({"role": "user", "content": text})
+        answer = llm.chat(messages, GREEDY, use_tqdm=False)[0].outputs[0].text
+        messages.append({"role": "assistant", "content": answer})
+        given.append(answer)
+    return given
+
+
+def test_a_chat_remembers_what_was_said(model, llm, capsys, monkeypatch) -> None:
+    typed(monkeypatch, "hello", "and you?")
+    assert main(["chat", str(model), "--system", "Be brief.", *FLAGS]) == 0
+    expected = answers(llm, "Be brief.", "hello", "and you?")
+    assert capsys.readouterr().out == "".join(f"{text}\n" for text in expected)
+    assert expected[1] != answers(llm, "", "hello", "and you?")[1]
+
+
+def test_commands_of_a_chat_begin_anew_set_the_system_message_and_end(
+    model, llm, capsys, monkeypatch
+) -> None:
+    typed(
+        monkeypatch, "hello", "/reset", "hello", "/system Rhyme.", "hello", "/rset", "/exit", "more"
+    )
+    assert main(["chat", str(model), *FLAGS]) == 0
+    plain, rhyme = answers(llm, "", "hello")[0], answers(llm, "Rhyme.", "hello")[0]
+    told = "there is no command '/rset'; close: ['/reset', '/exit']\n"
+    assert capsys.readouterr().out == f"{plain}\n{plain}\n{rhyme}\n{told}"
+
+
+def test_a_chat_that_no_longer_fits_is_an_error_in_a_pipe(model, capsys, monkeypatch) -> None:
+    typed(monkeypatch, "word " * 300)
+    assert main(["chat", str(model), *FLAGS]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["chat", "complete", "generate", "plan", "run-batch", "doctor"])
+def test_help_of_a_command_loads_neither_torch_nor_rich(command) -> None:
+    code = (
+        "import sys\nfrom octavo.cli import main\n"
+        f"try: main([{command!r}, '--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'rich'} & set(sys.modules); assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"octavo {command}" in done.stdout
+
+
+class Person:
+    """Types into a command that runs in a terminal, and reads what it shows."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._fd, inner = pty.openpty()
+        self._unread = ""
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; from octavo.cli import main; sys.exit(main())",
+        ]
+        self.process = subprocess.Popen(
+            [*command, *arguments], stdin=inner, stdout=inner, stderr=inner, start_new_session=True,
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+        )  # fmt: skip
+        os.close(inner)
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def wait_for(self, text: str, *, seconds: float = 40) -> None:
+        """Read up to the text, which has come after what was waited for before."""
+        end = time.monotonic() + seconds
+        while text not in self._unread and time.monotonic() < end:
+            if select.select([self._fd], [], [], 0.5)[0]:
+                self._unread += os.read(self._fd, 4096).decode(errors="replace")
+        _, found, self._unread = self._unread.partition(text)
+        assert found, f"{text!r} was not shown"
+
+
+@pytest.mark.slow
+def test_a_person_stops_an_answer_by_ctrl_c_is_told_of_refusals_and_goes_on(model) -> None:
+    flags = ["--max-model-len", "100000", "--hf-overrides", '{"max_position_embeddings": 100000}']
+    person = Person("chat", str(model), *flags, "--max-tokens", "90000", "--ignore-eos")
+    try:
+        person.wait_for("/help shows commands")
+        person.wait_for("> ")
+        person.type("hello\n")
+        person.wait_for("hello\r\n")
+        time.sleep(1)  # in the middle of an answer of minutes
+        person.type("\x03")
+        person.wait_for("a second, first after")
+        person.wait_for("> ")
+        person.type("/nothing\n")
+        person.wait_for("there is no command")
+        person.wait_for("> ")
+        person.type("\x04")
+        assert person.process.wait(30) == 0
+    finally:
+        person.process.kill()
+        person.process.wait()

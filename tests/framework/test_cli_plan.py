@@ -1,0 +1,229 @@
+"""``octavo plan``: its bytes are those of the loaded model, and its advice holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from octavo.cache.budget import GIB
+from octavo.cli import main
+from octavo.config import EngineConfig, open_model
+from octavo.execution.worker import Worker
+from octavo.options import read_options
+from octavo.planning import Budget, plan
+from octavo.testing.random_model import make_random_model
+from octavo.testing.reference import write_with_reference, write_without_reference
+from octavo.testing.variants import Variant, variants_of
+from octavo_registry import PluginHost
+
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 128_256,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+    "dtype": "bfloat16",
+}
+
+
+@pytest.fixture(scope="module")
+def host() -> PluginHost:
+    return PluginHost.discover()
+
+
+@pytest.fixture(scope="module")
+def llama_8b(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a real model's size, and without weights."""
+    folder = tmp_path_factory.mktemp("llama")
+    (folder / "config.json").write_text(json.dumps(LLAMA_8B))
+    return folder
+
+
+def config_of(folder: Path, **options: Any) -> EngineConfig:
+    return read_options({"model": folder, "device": "cpu", **options}, caller="test").config
+
+
+def real_bytes(model: nn.Module) -> int:
+    """Of all storages that the model's modules hold in any way."""
+    storages = {}
+    for module in model.modules():
+        for tensor in tensors_in(vars(module)):
+            if tensor.is_mkldnn:  # packed for a CPU; shows no storage
+                storages[id(tensor)] = tensor.numel() * tensor.element_size()
+            else:
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from tensors_in(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_in(each)
+
+
+def check_plan(folder: Path, host: PluginHost, **options: Any) -> None:
+    config = config_of(folder, kv_cache_memory_gib=0.01, max_num_seqs=4, **options)
+    budget = plan(config, host)
+    worker = Worker(config, open_model(config.model, host), host)
+    runner = worker.runner
+    assert budget.weight_bytes == pytest.approx(real_bytes(runner.model), rel=0.03)
+    assert budget.cache_bytes == pytest.approx(runner.memory.pages.nbytes, rel=0.03)
+    assert budget.num_blocks == worker.facts.num_blocks
+    assert budget.max_model_len == worker.facts.max_model_len
+
+
+def all_variants(*, first: bool) -> list[Any]:
+    """The first configuration of each architecture, or the others."""
+    models = PluginHost.discover().models
+    found = []
+    for name in models.names():
+        variants = list(variants_of(models.info(name).metadata["capabilities"]).items())
+        chosen = variants[:1] if first else variants[1:]
+        found += [pytest.param(name, variant, id=f"{name}: {title}") for title, variant in chosen]
+    return found
+
+
+def check_architecture(name: str, variant: Variant, host: PluginHost, folder: Path) -> None:
+    capabilities = host.models.info(name).metadata["capabilities"]
+    declared, target = variant.architecture or name, variant.reference or capabilities.reference
+    if target is None:
+        write_without_reference(folder, declared, host, variant)
+    else:
+        write_with_reference(folder, declared, target, variant)
+    check_plan(folder, host, model_impl=name, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(("name", "variant"), all_variants(first=True))
+def test_bytes_of_weights_and_cache_are_those_of_the_loaded_model(
+    name, variant, host, tmp_path
+) -> None:
+    check_architecture(name, variant, host, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "variant"), all_variants(first=False))
+def test_so_they_are_in_every_configuration(name, variant, host, tmp_path) -> None:
+    check_architecture(name, variant, host, tmp_path)
+
+
+def test_so_they_are_in_another_dtype_than_that_of_the_files(host, tmp_path) -> None:
+    check_plan(make_random_model(tmp_path, dtype="bfloat16"), host, dtype="float32")
+
+
+def test_nothing_is_allocated_and_no_weights_are_needed(host, llama_8b) -> None:
+    budget = plan(config_of(llama_8b), host, 140)
+    assert budget.num_parameters == 8_030_261_248
+    assert budget.file_bytes is None
+    assert budget.weight_bytes == pytest.approx(2 * 8_030_261_248, rel=0.01)
+    assert budget.bytes_per_token == 2 * 32 * 8 * 128 * 2
+    assert budget.problem is None
+    parts = budget.weight_bytes + budget.workspace_bytes + budget.cache_bytes
+    assert 0 <= budget.usable_bytes - parts < 16 * budget.bytes_per_token
+
+
+def test_tensor_parallel_devices_share_weights_and_cache(host, llama_8b) -> None:
+    alone = plan(config_of(llama_8b), host, 140)
+    shared = plan(config_of(llama_8b, tensor_parallel_size=2), host, 140)
+    assert shared.weight_bytes == pytest.approx(alone.weight_bytes / 2, rel=0.01)
+    assert shared.bytes_per_token == alone.bytes_per_token / 2
+
+
+def test_headers_tell_the_bytes_in_files(host, tmp_path) -> None:
+    budget = plan(config_of(make_random_model(tmp_path, dtype="bfloat16", sharded=True)), host)
+    assert budget.file_bytes == 2 * budget.num_parameters
+
+
+def test_layers_with_a_window_cost_a_sequence_and_not_a_token(host, tmp_path) -> None:
+    layers = ["sliding_attention", "full_attention"]
+    folder = make_random_model(tmp_path, sliding_window=20, layer_types=layers)
+    budget = plan(config_of(folder, max_num_batched_tokens=16), host)
+    one_layer = 2 * 2 * 16 * 4  # keys and values, heads, dims, bytes
+    assert budget.bytes_per_token == one_layer
+    # 20 tokens and three steps under way are 68: five blocks of 16 and the one that is begun.
+    assert budget.window_bytes_per_sequence == 6 * 16 * one_layer
+
+
+@pytest.mark.parametrize(
+    ("gib", "options", "change"),
+    [
+        (40, {}, "--gpu-memory-utilization 0.97"),
+        (36, {}, "--max-model-len"),
+        (24, {"max_model_len": 20_000}, "--gpu-memory-utilization 0.97"),
+        (
+            21.4,
+            {"gpu_memory_utilization": 0.97, "max_model_len": 14_000},
+            "--max-num-batched-tokens 2048",
+        ),
+        (24, {"max_num_batched_tokens": 1024}, "--max-model-len"),
+        (16, {}, "a device of"),
+        (30, {"dtype": "float32", "max_model_len": 2048}, "--dtype bfloat16"),
+    ],
+)
+def test_what_it_says_to_change_makes_it_fit(host, llama_8b, gib, options, change) -> None:
+    budget = plan(config_of(llama_8b, **options), host, gib)
+    assert budget.problem is not None
+    assert budget.change is not None
+    assert budget.change.startswith(change)
+    if budget.change.startswith("--"):
+        flag, value = budget.change.split()
+        read = float(value) if "." in value else int(value) if value.isdigit() else value
+        options = {**options, flag.removeprefix("--").replace("-", "_"): read}
+    else:
+        gib = int(budget.change.split()[3])
+    assert plan(config_of(llama_8b, **options), host, gib).problem is None
+
+
+def test_the_largest_context_is_one_that_an_engine_accepts_and_the_next_is_not(
+    host, llama_8b
+) -> None:
+    largest = plan(config_of(llama_8b), host, 30).largest_context
+    assert 0 < largest < 131_072
+    budget = plan(config_of(llama_8b, max_model_len=largest), host, 30)
+    assert budget.problem is None
+    assert budget.concurrency >= 1
+    # A shorter context takes less workspace too, hence the distance.
+    assert plan(config_of(llama_8b, max_model_len=largest * 2), host, 30).problem is not None
+
+
+def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch) -> None:
+    monkeypatch.setattr("octavo.planning.host_memory", lambda: 18 * GIB)
+    budget = plan(config_of(llama_8b), host)
+    assert budget.problem == "22.72 GiB are needed, but of memory 18.00 GiB are free"
+    monkeypatch.setattr("octavo.planning.host_memory", lambda: 23 * GIB)
+    assert plan(config_of(llama_8b, max_model_len=32_752), host).problem is None
+
+
+def test_the_command_shows_it_and_tells_by_its_exit_code(host, llama_8b, capsys) -> None:
+    assert main(["plan", str(llama_8b), "--memory", "140"]) == 0
+    shown = capsys.readouterr().out
+    assert "8.03 B parameters in bfloat16" in shown
+    assert "128 KiB a token" in shown
+    assert shown.endswith("It fits.\n")
+    assert main(["plan", str(llama_8b), "--memory", "16"]) == 1
+    assert "It does not fit: the weights alone are above" in capsys.readouterr().out
+    assert main(["plan", str(llama_8b), "--memory", "16", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out).keys() == {
+        field.name for field in dataclasses.fields(Budget)
+    }
+
+
+def test_a_plan_leaves_no_tensor_behind(host, llama_8b) -> None:
+    """The meta device is for building alone: what is made later is real."""
+    plan(config_of(llama_8b), host, 140)
+    assert torch.zeros(1).device.type == "cpu"
