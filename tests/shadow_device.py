@@ -121,6 +121,7 @@ class ShadowDevice:
 
     def run(self, plan: StepPlan) -> StepResult:
         parts = plan.sections()
+        assert np.array_equal(plan.slots, parts["slots"])
         for block, swap in plan.moves.swap_out:
             self.swap[swap] = self.pages[block]
         for swap, block in plan.moves.swap_in:

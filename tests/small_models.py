@@ -122,9 +122,30 @@ def run_stages(stages: Sequence[Any]) -> Tensor:
     return logits_TV
 
 
+def run_rank_models(checkpoint: Checkpoint, tp_size: int) -> list[Tensor]:
+    """The logits after each of ``TOKENS`` on each tensor parallel rank."""
+    return run_ranks(
+        tp_size,
+        lambda ranks: run_stages(
+            [checkpoint.loaded(tp_rank=ranks.rank, tp_size=tp_size, collectives=ranks)]
+        ),
+    )
+
+
+def assert_parts_equal_transformers(case: Case, variant: Variant, folder: Path) -> None:
+    """The whole model, two pipeline stages, and two tensor parallel ranks."""
+    checkpoint = Checkpoint(case, variant, folder)
+    checkpoint.check(run_stages([checkpoint.loaded()]))
+    checkpoint.check(
+        run_stages([checkpoint.loaded(last_layer=1), checkpoint.loaded(first_layer=1)])
+    )
+    for logits_TV in run_rank_models(checkpoint, 2):
+        checkpoint.check(logits_TV)
+
+
 def run_ranks(tp_size: int, run: Callable[[RankCollectives], Tensor]) -> list[Tensor]:
     """What ``run`` returns on each tensor parallel rank; ranks are threads of this process."""
-    group = _Group(tp_size)
+    group = RankGroup(tp_size)
     found: dict[int, Tensor] = {}
 
     def run_rank(rank: int) -> None:
@@ -142,7 +163,7 @@ def run_ranks(tp_size: int, run: Callable[[RankCollectives], Tensor]) -> list[Te
 class RankCollectives:
     """One thread's view of its group."""
 
-    def __init__(self, group: _Group, rank: int) -> None:
+    def __init__(self, group: RankGroup, rank: int) -> None:
         self._group, self.rank = group, rank
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -152,7 +173,9 @@ class RankCollectives:
         return torch.cat(self._group.exchange(self.rank, x), dim=-1)
 
 
-class _Group:
+class RankGroup:
+    """Threads that exchange tensors."""
+
     def __init__(self, size: int) -> None:
         self._barrier = threading.Barrier(size)
         self._given: list[Tensor | None] = [None] * size

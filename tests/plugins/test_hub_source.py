@@ -87,10 +87,13 @@ def test_only_needed_files_come_in_the_layout_of_the_hubs_own_library(hub, tmp_p
 
 
 def test_the_hubs_own_library_finds_what_was_fetched(hub, tmp_path) -> None:
-    hub_library = pytest.importorskip("huggingface_hub")
+    import huggingface_hub  # slow to import; it comes with transformers
+
     folder = find()
     cache = tmp_path / "hf" / "hub"
-    found = hub_library.try_to_load_from_cache("org/model", "model.safetensors", cache_dir=cache)
+    found = huggingface_hub.try_to_load_from_cache(
+        "org/model", "model.safetensors", cache_dir=cache
+    )
     assert Path(found) == folder / "model.safetensors"
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from octavo.errors import ModelError
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_plugins.models.llama.model import Llama
 from octavo_registry.model import Model, ModelSpec
+from small_models import RankCollectives, RankGroup, run_ranks
 from step_building import StepBuilder
 
 SIZES = {
@@ -217,67 +217,32 @@ def test_two_pipeline_stages_equal_the_whole() -> None:
         torch.testing.assert_close(found[:9], expected, atol=1e-4, rtol=1e-4)
 
 
-class ThreadCollectives:
-    """Ranks as threads of this process."""
-
-    def __init__(self, size: int) -> None:
-        self._barrier = threading.Barrier(size)
-        self._given: list[Tensor | None] = [None] * size
-
-    def of_rank(self, rank: int) -> _RankCollectives:
-        return _RankCollectives(self, rank)
-
-    def exchange(self, rank: int, x: Tensor) -> list[Tensor]:
-        self._given[rank] = x
-        self._barrier.wait(timeout=10)
-        given = [tensor.clone() for tensor in self._given if tensor is not None]
-        self._barrier.wait(timeout=10)
-        return given
-
-
-class _RankCollectives:
-    def __init__(self, group: ThreadCollectives, rank: int) -> None:
-        self._group, self._rank = group, rank
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        return torch.stack(self._group.exchange(self._rank, x)).sum(0)
-
-    def all_gather(self, x: Tensor) -> Tensor:
-        return torch.cat(self._group.exchange(self._rank, x), dim=-1)
-
-
 @pytest.mark.parametrize("tp_size", [2, 4])
 @pytest.mark.parametrize("config", ["tied", "biases"])
 def test_tensor_parallel_ranks_equal_one(tp_size: int, config: str) -> None:
     """99 tokens of vocabulary need padding, and 2 key/value heads are shared by 4 ranks."""
     reference = reference_of(CONFIGS[config])
-    group = ThreadCollectives(tp_size)
-    found: dict[int, Tensor] = {}
 
-    def run(rank: int) -> None:
-        torch.set_num_threads(1)
-        model = loaded(reference, tp_rank=rank, tp_size=tp_size, collectives=group.of_rank(rank))
+    def run(ranks: RankCollectives) -> Tensor:
+        model = loaded(reference, tp_rank=ranks.rank, tp_size=tp_size, collectives=ranks)
         builder = StepBuilder(model.cache_specs(), TorchAttention())
         step = builder.step([(builder.add_row(), 99)])
         with torch.inference_mode():
             hidden_TD = model.forward(model.embed(torch.arange(99), {}), step)
-            found[rank] = model.logits(hidden_TD)
+            return model.logits(hidden_TD)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(tp_size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = run_ranks(tp_size, run)
     with torch.inference_mode():
         expected = reference(torch.arange(99)[None]).logits[0]
     assert len(found) == tp_size
-    for logits in found.values():
+    for logits in found:
         torch.testing.assert_close(logits, expected, atol=2e-4, rtol=1e-4)
 
 
 def test_a_split_that_does_not_come_out_even_is_refused() -> None:
+    ranks = RankCollectives(RankGroup(3), 0)
     with pytest.raises(ModelError, match="tensor_parallel_size=3"):
-        Llama(spec_of(CONFIGS["plain"], tp_size=3, collectives=ThreadCollectives(3).of_rank(0)))
+        Llama(spec_of(CONFIGS["plain"], tp_size=3, collectives=ranks))
     with pytest.raises(ModelError, match=r"collectives is None"):
         Llama(spec_of(CONFIGS["plain"], tp_size=2))
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 from octavo.errors import ModelError
 from octavo.layers.rotary import RotaryEmbedding, rotary_frequencies
 from octavo.testing.faults import faults_for, own_faults
 from octavo.testing.model import check_variant, make_trial
 from octavo.testing.modes import teacher_forced
-from octavo.testing.reference import ModuleReference, write_with_reference
-from octavo.testing.variants import variants_of
-from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_plugins.models.qwen2.model import window_of_later
-from octavo_registry import PluginHost
-from octavo_registry.model import ModelSpec
-from step_building import StepBuilder
+from small_models import HOST, Case, Checkpoint, cases_of, run_rank_models, run_stages
 
 ARCHITECTURES = (
     "MistralForCausalLM",
@@ -37,20 +28,15 @@ ARCHITECTURES = (
     "OPTForCausalLM",
     "GPT2LMHeadModel",
 )
-HOST = PluginHost.discover()
-VARIANTS = {
-    (architecture, name): variant
-    for architecture in ARCHITECTURES
-    for name, variant in variants_of(
-        HOST.models.info(architecture).metadata["capabilities"]
-    ).items()
-}
+VARIANTS = cases_of(*ARCHITECTURES)
 FIRST = {case[0]: case for case in reversed(VARIANTS)}
-TOKENS = tuple(range(7, 55))
 
 each_architecture = pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
 each_variant = pytest.mark.parametrize("case", VARIANTS, ids=", ".join)
-Case = tuple[str, str]
+
+
+def checkpoint_of(case: Case, folder: Path) -> Checkpoint:
+    return Checkpoint(case, VARIANTS[case], folder)
 
 
 @pytest.fixture(autouse=True)
@@ -85,117 +71,28 @@ def test_other_variants_equal_transformers_in_chunks_and_missing_mechanisms_show
             assert not fault.mode(fault.put_into(trial)).passed, name
 
 
-class Checkpoint:
-    """A tiny model of Transformers as it is saved, and this engine's models made of it."""
-
-    def __init__(self, case: Case, folder: Path) -> None:
-        self.architecture, variant = case[0], VARIANTS[case]
-        target = variant.reference or f"transformers:{self.architecture}"
-        self.reference: ModuleReference = write_with_reference(
-            folder, self.architecture, target, variant
-        )
-        self.config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-        self.tensors = load_file(folder / "model.safetensors")
-
-    def model(self, **changes: Any) -> Any:
-        spec = ModelSpec(
-            **{
-                "architecture": self.architecture,
-                "config": self.config,
-                "dtype": torch.float32,
-                "device": torch.device("cpu"),
-                "max_model_len": 128,
-                **changes,
-            }
-        )
-        return HOST.models.load(self.architecture)(spec)
-
-    def loaded(self, **changes: Any) -> Any:
-        model = self.model(**changes)
-        found = model.load(iter(self.tensors.items()))
-        assert found == {name for name, _ in model.named_parameters(remove_duplicate=False)}
-        return model
-
-    def check(self, logits_TV: Tensor) -> None:
-        (expected,) = self.reference.logprobs([TOKENS])
-        found_TV = logits_TV.log_softmax(-1)[:-1]
-        torch.testing.assert_close(found_TV, torch.from_numpy(expected), atol=1e-4, rtol=1e-4)
-
-
-def run_stages(stages: Sequence[Any]) -> Tensor:
-    """The logits after each of ``TOKENS``."""
-    specs = {name: spec for stage in stages for name, spec in stage.cache_specs().items()}
-    builder = StepBuilder(specs, TorchAttention())
-    step = builder.step([(builder.add_row(), len(TOKENS))])
-    with torch.inference_mode():
-        x_TD = stages[0].embed(torch.tensor(TOKENS), {})
-        for stage in stages:
-            x_TD = stage.forward(x_TD, step)
-        logits_TV: Tensor = stages[-1].logits(x_TD)
-    return logits_TV
-
-
 @each_variant
 def test_two_pipeline_stages_equal_transformers(case: Case, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(case, tmp_path)
+    checkpoint = checkpoint_of(case, tmp_path)
     stages = [checkpoint.loaded(last_layer=1), checkpoint.loaded(first_layer=1)]
     assert len(stages[0].cache_specs()) == 1
     checkpoint.check(run_stages(stages))
-
-
-class ThreadCollectives:
-    """Ranks as threads of this process."""
-
-    def __init__(self, size: int) -> None:
-        self._barrier = threading.Barrier(size)
-        self._given: list[Tensor | None] = [None] * size
-
-    def exchange(self, rank: int, x: Tensor) -> list[Tensor]:
-        self._given[rank] = x
-        self._barrier.wait(timeout=10)
-        given = [tensor.clone() for tensor in self._given if tensor is not None]
-        self._barrier.wait(timeout=10)
-        return given
-
-
-class RankCollectives:
-    def __init__(self, group: ThreadCollectives, rank: int) -> None:
-        self._group, self._rank = group, rank
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        return torch.stack(self._group.exchange(self._rank, x)).sum(0)
-
-    def all_gather(self, x: Tensor) -> Tensor:
-        return torch.cat(self._group.exchange(self._rank, x), dim=-1)
 
 
 @pytest.mark.parametrize("tp_size", [2, 4])
 @each_variant
 def test_tensor_parallel_ranks_equal_transformers(case: Case, tp_size: int, tmp_path: Path) -> None:
     """Most have two key/value heads, which four ranks share."""
-    checkpoint = Checkpoint(case, tmp_path)
-    group = ThreadCollectives(tp_size)
-    found: dict[int, Tensor] = {}
-
-    def run(rank: int) -> None:
-        torch.set_num_threads(1)
-        collectives = RankCollectives(group, rank)
-        model = checkpoint.loaded(tp_rank=rank, tp_size=tp_size, collectives=collectives)
-        found[rank] = run_stages([model])
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(tp_size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    checkpoint = checkpoint_of(case, tmp_path)
+    found = run_rank_models(checkpoint, tp_size)
     assert len(found) == tp_size
-    for logits_TV in found.values():
+    for logits_TV in found:
         checkpoint.check(logits_TV)
 
 
 @each_architecture
 def test_every_layer_is_addressed_by_its_path_in_the_model(case: Case, tmp_path: Path) -> None:
-    model = Checkpoint(case, tmp_path).model()
+    model = checkpoint_of(case, tmp_path).model()
     named = {name: module.name for name, module in model.named_modules() if hasattr(module, "name")}
     assert named == {name: name for name in named}
     assert len(named) > 10
@@ -203,14 +100,14 @@ def test_every_layer_is_addressed_by_its_path_in_the_model(case: Case, tmp_path:
 
 @each_architecture
 def test_a_tensor_that_fits_nothing_is_refused(case: Case, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(case, tmp_path)
+    checkpoint = checkpoint_of(case, tmp_path)
     checkpoint.tensors["model.layers.0.extra.weight"] = torch.zeros(3)
     with pytest.raises(ModelError, match=r"extra\.weight' of shape \[3\] fits no layer"):
         checkpoint.loaded()
 
 
 def test_gpt2_loads_files_of_the_model_without_a_head_and_old_masks(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(FIRST["GPT2LMHeadModel"], tmp_path)
+    checkpoint = checkpoint_of(FIRST["GPT2LMHeadModel"], tmp_path)
     mask = torch.ones(1, 1, 4, 4)
     checkpoint.tensors = {
         **{name.removeprefix("transformer."): it for name, it in checkpoint.tensors.items()},
@@ -221,7 +118,7 @@ def test_gpt2_loads_files_of_the_model_without_a_head_and_old_masks(tmp_path: Pa
 
 
 def test_opt_loads_files_of_the_model_without_a_head(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(FIRST["OPTForCausalLM"], tmp_path)
+    checkpoint = checkpoint_of(FIRST["OPTForCausalLM"], tmp_path)
     checkpoint.tensors = {
         name.removeprefix("model."): tensor for name, tensor in checkpoint.tensors.items()
     }
@@ -233,7 +130,7 @@ def test_tied_embeddings_are_one_parameter_and_a_stored_head_is_left(tmp_path: P
         (FIRST["OPTForCausalLM"], "model.decoder.embed_tokens.weight"),
         (FIRST["GPT2LMHeadModel"], "transformer.wte.weight"),
     ):
-        checkpoint = Checkpoint(case, tmp_path)
+        checkpoint = checkpoint_of(case, tmp_path)
         del checkpoint.config["tie_word_embeddings"]  # tied is what Transformers takes
         checkpoint.tensors["lm_head.weight"] = torch.zeros(160, 64)
         model = checkpoint.loaded()
@@ -249,7 +146,7 @@ def test_without_layer_types_the_later_layers_of_qwen_have_the_window() -> None:
 
 
 def test_a_window_that_config_json_leaves_out_is_that_of_transformers(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(FIRST["MistralForCausalLM"], tmp_path)
+    checkpoint = checkpoint_of(FIRST["MistralForCausalLM"], tmp_path)
     del checkpoint.config["sliding_window"]
     assert {spec.window for spec in checkpoint.model().cache_specs().values()} == {4096}
 
@@ -273,7 +170,7 @@ def test_a_window_that_config_json_leaves_out_is_that_of_transformers(tmp_path: 
 def test_config_values_that_would_change_the_result_are_refused(
     architecture: str, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    checkpoint = Checkpoint(FIRST[architecture], tmp_path)
+    checkpoint = checkpoint_of(FIRST[architecture], tmp_path)
     checkpoint.config |= change
     with pytest.raises(ModelError, match=message):
         checkpoint.model()
@@ -318,7 +215,7 @@ def test_a_list_of_factors_that_does_not_fit_is_refused() -> None:
 
 
 def test_phi_turns_a_part_of_each_head_by_either_name_in_config_json(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(FIRST["Phi3ForCausalLM"], tmp_path)
+    checkpoint = checkpoint_of(FIRST["Phi3ForCausalLM"], tmp_path)
     for entries in (
         {"rope_parameters": None, "partial_rotary_factor": 0.5},
         {"rope_parameters": {"rope_theta": 100.0, "partial_rotary_factor": 0.5}},

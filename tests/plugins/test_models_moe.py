@@ -16,10 +16,10 @@ from small_models import (
     Case,
     Checkpoint,
     assert_equal_on_a_gpu,
+    assert_parts_equal_transformers,
     assert_passes_the_kit,
     assert_windows_give_blocks_back,
     cases_of,
-    run_ranks,
     run_stages,
 )
 
@@ -39,18 +39,7 @@ def test_a_variant_passes_the_kit_and_every_missing_mechanism_is_noticed(case: C
 
 @each_variant
 def test_stages_and_ranks_equal_the_whole_of_transformers(case: Case, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(case, VARIANTS[case], tmp_path)
-    checkpoint.check(run_stages([checkpoint.loaded()]))
-    checkpoint.check(
-        run_stages([checkpoint.loaded(last_layer=1), checkpoint.loaded(first_layer=1)])
-    )
-    for logits_TV in run_ranks(
-        2,
-        lambda ranks: run_stages(
-            [checkpoint.loaded(tp_rank=ranks.rank, tp_size=2, collectives=ranks)]
-        ),
-    ):
-        checkpoint.check(logits_TV)
+    assert_parts_equal_transformers(case, VARIANTS[case], tmp_path)
 
 
 @pytest.mark.gpu

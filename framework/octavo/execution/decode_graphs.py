@@ -21,8 +21,8 @@ from octavo_registry.faults import one_line
 
 log = logging.getLogger(__name__)
 
-SIZES = (*(1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64), *range(80, 257, 16))
-LARGE_SIZES = tuple(range(288, 1025, 32))
+SMALL_SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+SIZES = (*SMALL_SIZES, *range(80, 257, 16), *range(288, 1025, 32))
 """Rows of a recording. Steps of more rows than the largest run as they are: the device is busy with
 one for longer than the host needs to launch it."""
 
@@ -31,8 +31,8 @@ class DecodeGraphs:
     """Recordings by kind and size, each made when a step first needs it."""
 
     def __init__(self, max_rows: int, padding_slot: int, device: torch.device) -> None:
-        sizes = [size for size in (*SIZES, *LARGE_SIZES) if size < max_rows]
-        self._sizes = [*sizes, max_rows] if max_rows <= LARGE_SIZES[-1] else sizes
+        sizes = [size for size in SIZES if size < max_rows]
+        self._sizes = [*sizes, max_rows] if max_rows <= SIZES[-1] else sizes
         self._padding_slot = padding_slot
         self._slots_R = torch.full(
             (self._sizes[-1],), padding_slot, dtype=torch.int32, device=device

@@ -98,7 +98,7 @@ class ModelRunner:
         num_words, num_rows = plan.sizes[0], plan.num_rows
         diff = self._staging.send(plan.buffer[: 2 * num_words])
         self._begin(plan, diff[:num_words], diff[num_words:])
-        slots_R = graphs.place(plan.sections()["slots"])
+        slots_R = graphs.place(plan.slots)
         if plan.num_logprobs < 0 and not self._processors:
             work = work_of(plan.features)
             kind = f"step {self._sampler.version} {int(work)}"

@@ -54,6 +54,12 @@ class StepPlan:
         has_prompt_rows = self.num_prompt_logprobs >= 0
         return self.num_tokens == self.num_rows == len(self.features) and not has_prompt_rows
 
+    @property
+    def slots(self) -> Ints:
+        """The rows' slots, which stand behind the diff: cheaper than all ``sections``."""
+        start = 2 * self.sizes[0]
+        return self.buffer[start : start + self.num_rows]
+
     def sections(self) -> dict[str, Ints]:
         """The buffer's parts by name, as views."""
         parts = np.split(self.buffer, np.cumsum(self.sizes)[:-1])
