@@ -73,8 +73,14 @@ def _prefill(tokens: int, repeats: int) -> Workload:
     )
 
 
-def _throughput(requests: int, prompt: int, output: int, group: Group = "throughput") -> Workload:
-    return Workload(group=group, requests=requests, prompt_tokens=prompt, output_tokens=output)
+def _throughput(requests: int, prompt: int, output: int, repeats: int) -> Workload:
+    return Workload(
+        group="throughput",
+        requests=requests,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        repeats=repeats,
+    )
 
 
 STARTUP = Workload(group="startup", requests=1, prompt_tokens=64, output_tokens=1)
@@ -86,15 +92,15 @@ WORKLOADS = {
         _decode(1, 1024, 2),
         _decode(8, 1024, 2),
         _decode(32, 1024, 2),
-        _decode(128, 1024, 1),
-        _decode(256, 512, 1),
+        _decode(128, 1024, 2),
+        _decode(256, 512, 2),
         _prefill(1024, 3),
         _prefill(8192, 3),
         _prefill(32768, 2),
-        _throughput(1000, 512, 256),
-        _throughput(512, 32, 512),
-        _throughput(256, 4096, 64),
-        _throughput(6, 40, 24, "smoke"),
+        _throughput(1000, 512, 256, 2),
+        _throughput(512, 32, 512, 2),
+        _throughput(256, 4096, 64, 1),
+        Workload(group="smoke", requests=6, prompt_tokens=40, output_tokens=24),
     )
 }
 
@@ -137,8 +143,8 @@ def measure(workload: Workload, engine: Engine, vocab_size: int) -> Iterator[flo
             )
         return seconds
 
-    if workload.group == "prefill":
-        timed(1, "warm up")
+    if workload.group in ("decode", "prefill"):
+        timed(4 if workload.group == "decode" else 1, "warm up")
     else:  # short prompts: what is compiled or captured first depends on the batch
         timed(4, "warm up", prompt_tokens=min(WARM_UP_TOKENS, workload.prompt_tokens))
     for repeat in range(workload.repeats):

@@ -43,6 +43,13 @@ class Executor(Protocol):
         """
         ...
 
+    def use_idle_time(self) -> bool:
+        """Prepare something for later steps, some milliseconds' work; False if nothing is left.
+
+        Called while no request is there, until one comes.
+        """
+        ...
+
     def close(self) -> None:
         """End the workers and free their memory; calling twice does nothing."""
         ...

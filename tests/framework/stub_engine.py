@@ -1,7 +1,7 @@
 """An engine without a model, to be run as a process: it counts on from a prompt's last token.
 
-The config's ``model`` says how it loads ("ok", "slow", "config-error", "crash", "exit"); a prompt
-that ends in one of the tokens below makes trouble.
+The config's ``model`` says how it loads ("ok", "slow", "config-error", "crash", "exit"), or that
+its idle work never ends ("restless"); a prompt that ends in one of the tokens below makes trouble.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from octavo_registry.manifest import Manifest
 FAIL_ENGINE = 9001
 FAIL_REQUEST = 9002
 EXIT_PROCESS = 9003
+IDLE_TIMES = 5
+"""How often there is something to do while nothing is to do."""
 
 
 class StubCore:
@@ -50,6 +52,7 @@ class StubCore:
             max_num_seqs=256,
             max_num_batched_tokens=512,
         )
+        self.idle_times = 0
         self._live: dict[int, list[int]] = {}
         """By sequence: the next token, how many are left, the prompt's length; -1 once reported."""
         self._refused: list[SequenceEnd] = []
@@ -70,6 +73,10 @@ class StubCore:
     def abort(self, sequences: list[int]) -> None:
         for sequence in sequences:
             self._live.pop(sequence, None)
+
+    def use_idle_time(self) -> bool:
+        self.idle_times += 1
+        return self.config.model.model == "restless" or self.idle_times < IDLE_TIMES
 
     def step(self) -> StepOutputs:
         time.sleep(0.001)
@@ -95,7 +102,7 @@ class StubCore:
 
     def call(self, method: str) -> Any:
         if method == "stats":
-            return {"live": len(self._live), "pid": os.getpid()}
+            return {"live": len(self._live), "pid": os.getpid(), "idle": self.idle_times}
         raise ConfigError(f"no engine method {method!r}")
 
     def close(self) -> None:

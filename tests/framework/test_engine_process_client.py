@@ -25,6 +25,7 @@ from octavo_registry.manifest import Manifest
 STUB = Path(__file__).with_name("stub_engine.py")
 MANIFEST = Manifest(api_version="1.0", plugins=())
 FAIL_ENGINE, FAIL_REQUEST, EXIT_PROCESS = 9001, 9002, 9003
+IDLE_TIMES = 5
 
 Start = Callable[..., ProcessClient]
 
@@ -113,6 +114,23 @@ def test_a_utility_that_raises_is_the_callers_error_only(start: Start) -> None:
     with pytest.raises(OctavoError, match="no engine method 'nonsense'"):
         client.call("nonsense")
     assert client.alive
+
+
+def test_an_engine_uses_idle_time_until_nothing_is_left_to_prepare(start: Start) -> None:
+    client = start()
+    client.add([request(0)])
+    poll_until_end(client, 0)
+    time.sleep(0.1)
+    assert client.call("stats")["idle"] == IDLE_TIMES
+
+
+def test_requests_come_between_what_an_engine_does_in_idle_time(start: Start) -> None:
+    client = start("restless")
+    time.sleep(0.1)
+    for sequence in range(3):
+        client.add([request(sequence)])
+        poll_until_end(client, sequence)
+    assert client.call("stats")["idle"] > IDLE_TIMES
 
 
 def test_an_idle_engine_uses_no_cpu(start: Start) -> None:

@@ -35,6 +35,10 @@ class Engine(Protocol):
         """Launch the next step and return what the oldest under way gave."""
         ...
 
+    def use_idle_time(self) -> bool:
+        """Prepare something for later steps, briefly; False if nothing is left to prepare."""
+        ...
+
     def call(self, method: str) -> Any:
         """Run a named utility."""
         ...
@@ -114,17 +118,19 @@ class InProcessClient:
     def poll(self, timeout_seconds: float) -> StepOutputs | None:
         """Run one step; without work, wait for ``wake``."""
         self._check_alive()
-        if not self._core.has_work:
-            self._woken.wait(timeout_seconds)
-            self._woken.clear()
-            return None
         try:
-            return self._core.step()
+            if self._core.has_work:
+                return self._core.step()
+            while not self._woken.is_set() and self._core.use_idle_time():
+                pass
         except Exception as error:
             if self._end is None:  # not closed inside the step, by a signal's handler
                 self._end = f"the engine failed: {cause_of(error)}"
                 log.exception("the engine's step failed")
             raise EngineDeadError(self._end) from error
+        self._woken.wait(timeout_seconds)
+        self._woken.clear()
+        return None
 
     def wake(self) -> None:
         """Make a waiting ``poll`` return."""

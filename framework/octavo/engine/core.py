@@ -108,6 +108,10 @@ class EngineCore:
             return self._results.fail(record, [r for r, _ in self._under_way], error)
         return self._results.apply(record, result)
 
+    def use_idle_time(self) -> bool:
+        """Prepare something for later steps; False if nothing is left to prepare."""
+        return self._dead is None and self._executor.use_idle_time()
+
     def call(self, method: str) -> Any:
         """Run a utility between steps: "reset_prefix_cache" or "stats"."""
         if method == "reset_prefix_cache":

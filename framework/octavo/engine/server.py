@@ -98,13 +98,21 @@ class _Link:
 
 def _run(core: Engine, link: _Link) -> None:
     while True:
-        while message := link.receive(block=not core.has_work):
+        while message := _next_message(core, link):
             if isinstance(message, Shutdown):
                 return
             _apply(message, core, link)
         outputs = core.step()
         if outputs.sequences or outputs.ends or outputs.preempted:
             link.send(outputs)
+
+
+def _next_message(core: Engine, link: _Link) -> ClientMessage | None:
+    """None where there is none and a step to run; without work, waits and uses the time."""
+    message = link.receive(block=False)
+    while message is None and not core.has_work:
+        message = link.receive(block=not core.use_idle_time())
+    return message
 
 
 def _apply(message: ClientMessage, core: Engine, link: _Link) -> None:

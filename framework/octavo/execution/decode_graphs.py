@@ -2,7 +2,8 @@
 
 A recording serves every step of up to so many rows: it reads which slots run from one buffer, and
 all else (tokens, positions, lengths, block tables, parameters) from the persistent device state.
-Rows that a recording has too many run in the padding slot.
+Rows that a recording has too many run in the padding slot. A few sizes are recorded before the
+first request, the others while there is nothing to do or when a step first needs them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from octavo_registry.faults import one_line
 
 log = logging.getLogger(__name__)
 
+StepFunction = Callable[[Tensor], Tensor]
+Recording = tuple[torch.cuda.CUDAGraph, Tensor]
+
 SMALL_SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 SIZES = (*SMALL_SIZES, *range(80, 257, 16), *range(288, 1025, 32))
 """Rows of a recording. Steps of more rows than the largest run as they are: the device is busy with
@@ -28,7 +32,10 @@ one for longer than the host needs to launch it."""
 
 
 class DecodeGraphs:
-    """Recordings by kind and size, each made when a step first needs it."""
+    """Recordings by kind and size; what a kind does follows from its name, rows and device state.
+
+    The largest size of a kind is recorded first: the memory it leaves serves all others.
+    """
 
     def __init__(self, max_rows: int, padding_slot: int, device: torch.device) -> None:
         sizes = [size for size in SIZES if size < max_rows]
@@ -38,7 +45,9 @@ class DecodeGraphs:
             (self._sizes[-1],), padding_slot, dtype=torch.int32, device=device
         )
         self._on_device = np.full(self._sizes[-1], padding_slot, np.int32)
-        self._recordings: dict[tuple[str, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._steps: dict[str, StepFunction] = {}
+        self._recordings: dict[tuple[str, int], Recording | None] = {}
+        """None: there is no memory for it."""
         self._can_record = True
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
@@ -60,41 +69,65 @@ class DecodeGraphs:
             self._slots_R[:size].copy_(torch.from_numpy(wanted).pin_memory(), non_blocking=True)
         return self._slots_R[:size]
 
-    def run(self, kind: str, slots_R: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
+    def run(self, kind: str, slots_R: Tensor, step: StepFunction) -> Tensor:
         """Run ``step`` on slots that ``place`` gave; its result is valid until the next run.
 
-        The first time it runs as it is, and is recorded then: what it does must follow from
-        ``kind``, the number of rows and the device state alone.
+        The first step of a kind runs as it is: it may have to load kernels.
         """
-        recording = self._recordings.get((kind, len(slots_R)))
-        if recording is not None:
-            graph, result = recording
-            graph.replay()
+        size = len(slots_R)
+        if kind not in self._steps:
+            self._steps[kind] = step
+            result = step(slots_R)
+            self._record(kind, self._sizes[-1])
+            self._record(kind, size)
             return result
-        result = step(slots_R)
-        if self._can_record:
-            self._record(kind, slots_R, step)
+        self._record(kind, size)
+        recording = self._recordings.get((kind, size))
+        if recording is None:
+            return step(slots_R)
+        graph, result = recording
+        graph.replay()
         return result
 
-    def _record(self, kind: str, slots_R: Tensor, step: Callable[[Tensor], Tensor]) -> None:
+    def record_ahead(self) -> bool:
+        """Record a size that no step has needed yet, the smallest first; False: none is left."""
+        for kind in self._steps:
+            for size in self._sizes:
+                if self._can_record and (kind, size) not in self._recordings:
+                    self._record(kind, size)
+                    return True
+        return False
+
+    def forget(self) -> None:
+        """Drop all recordings; steps will be recorded anew."""
+        self._steps.clear()
+        self._recordings.clear()
+
+    def _record(self, kind: str, size: int) -> None:
         """Record a step without running it. torch.cuda.graph would collect garbage and wait."""
+        if not self._can_record or (kind, size) in self._recordings:
+            return
         start = time.monotonic()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
-                    result = step(slots_R)
+                    result = self._steps[kind](self._slots_R[:size])
                 finally:
                     graph.capture_end()
+        except torch.OutOfMemoryError:
+            log.warning("no memory to record decode steps of %d rows: they are launched anew", size)
+            self._recordings[kind, size] = None
+            return
         except Exception as error:
-            # The step itself has run: a model that waits for the device cannot be recorded.
+            # Steps run all the same: a model that waits for the device cannot be recorded.
             log.warning(
                 "decode steps cannot be recorded and will be launched anew each time: %s",
                 one_line(error),
             )
             self._can_record = False
             return
-        self._recordings[kind, len(slots_R)] = graph, result
+        self._recordings[kind, size] = graph, result
         milliseconds = (time.monotonic() - start) * 1e3
-        log.debug("recorded %s for %d rows in %.1f ms", kind, len(slots_R), milliseconds)
+        log.debug("recorded %s for %d rows in %.1f ms", kind, size, milliseconds)

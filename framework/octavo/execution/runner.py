@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.cache.groups import CacheLayout
@@ -30,6 +31,8 @@ from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model
 from octavo_registry.step import AttentionStep, Step, StepBounds
 
+WARM_UP_ROWS = (1, 2, 4, 8, 16, 32)
+"""Decode steps of so many rows are recorded before the first request."""
 LOGIT_ROWS = 512
 """Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
 
@@ -77,6 +80,21 @@ class ModelRunner:
         self._graphs: DecodeGraphs | None = None
         if use_graphs and all(backend.recordable for backend in self._backends):
             self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
+        self._recorded_version = self._sampler.version
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Load the kernels of a greedy decode step and record some sizes of it."""
+        if self._graphs is not None:
+            for num_rows in WARM_UP_ROWS:
+                slots = np.full(num_rows, self.state.layout.padding_slot, np.int32)
+                if self._graphs.takes(num_rows):
+                    self._replay(self._graphs, slots, Work(0))
+
+    @torch.inference_mode()
+    def use_idle_time(self) -> bool:
+        """Do a moment's work that later steps would have to do; False if there is none."""
+        return self._graphs is not None and self._graphs.record_ahead()
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> Drawn:
@@ -98,17 +116,23 @@ class ModelRunner:
         num_words, num_rows = plan.sizes[0], plan.num_rows
         diff = self._staging.send(plan.buffer[: 2 * num_words])
         self._begin(plan, diff[:num_words], diff[num_words:])
-        slots_R = graphs.place(plan.slots)
         if plan.num_logprobs < 0 and not self._processors:
-            work = work_of(plan.features)
-            kind = f"step {self._sampler.version} {int(work)}"
-            tokens_R = graphs.run(kind, slots_R, partial(self._decode_and_draw, work=work))
+            tokens_R = self._replay(graphs, plan.slots, work_of(plan.features))
             return Drawn(tokens_R[:num_rows], None, None)
+        slots_R = graphs.place(plan.slots)
         hidden_RD = graphs.run("forward", slots_R, self._decode)[:num_rows]
         slots_R = slots_R[:num_rows]
         drawn = self._draw(plan, hidden_RD, slots_R, slots_R[:0])
         self._advance(slots_R, self._starts_R1[: num_rows + 1], slots_R, drawn)
         return drawn
+
+    def _replay(self, graphs: DecodeGraphs, slots: NDArray[np.int32], work: Work) -> Tensor:
+        """The tokens drawn by rows that need nothing of the host, and by those that pad them."""
+        if self._recorded_version != self._sampler.version:
+            self._recorded_version = self._sampler.version
+            graphs.forget()  # they read tables of parameters that are no more all there are
+        step = partial(self._decode_and_draw, work=work)
+        return graphs.run(f"step {int(work)}", graphs.place(slots), step)
 
     def _decode(self, slots_R: Tensor) -> Tensor:
         """The hidden states of rows of one token each; follows from the device state alone."""
@@ -119,7 +143,6 @@ class ModelRunner:
         return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds)
 
     def _decode_and_draw(self, slots_R: Tensor, *, work: Work) -> Tensor:
-        """A whole step of rows that need nothing of the host; the tokens drawn."""
         logits_RV = self.model.logits(self._decode(slots_R))
         tokens_R = self._sampler.draw(logits_RV, slots_R, work)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)

@@ -80,6 +80,7 @@ class Worker:
             use_graphs=self.device.type == "cuda" and not config.model.enforce_eager,
             batch_invariant=config.model.batch_invariant,
         )
+        self.runner.warm_up()
         self.facts = ExecutorFacts(
             layout=layout,
             state=state,

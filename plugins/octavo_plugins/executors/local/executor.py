@@ -69,6 +69,12 @@ class LocalExecutor:
         except Exception as error:
             return _FailedStep(_judge(error))
 
+    def use_idle_time(self) -> bool:
+        """Record decode steps that may come, on CUDA."""
+        if self._worker is None or self._thread is not None:
+            return False
+        return self._worker.runner.use_idle_time()
+
     def close(self) -> None:
         """End the thread and free model and cache."""
         if self._thread is not None:
