@@ -28,14 +28,14 @@ class Counter:
     def __call__(self, slots_R: Tensor) -> Tensor:
         self.calls.append(len(slots_R))
         values_R = self.values_S.index_select(0, slots_R) + 1
-        self.values_S.index_copy_(0, slots_R, values_R)
+        self.values_S[slots_R] = values_R
         return values_R
 
 
 def run(graphs: DecodeGraphs, step: Counter, slots: list[int]) -> list[int]:
     slots_R = graphs.place(np.array(slots, np.int32))
     with torch.inference_mode():
-        return graphs.run("count", slots_R, step)[: len(slots)].tolist()
+        return graphs.run(slots_R, "count", step)[: len(slots)].tolist()
 
 
 def test_each_step_runs_once_whether_launched_or_replayed():
@@ -43,20 +43,20 @@ def test_each_step_runs_once_whether_launched_or_replayed():
     assert run(graphs, step, [3, 5, 6]) == [1, 1, 1]
     assert run(graphs, step, [5, 3, 1]) == [2, 2, 1]
     assert run(graphs, step, list(range(10))) == [1, 2, 1, 3, 1, 3, 2, 1, 1, 1]
-    assert step.calls == [4, 20, 4, 12]  # as it is, the largest, the size needed; then one new size
+    assert step.calls == [4, 4, 12, 12]  # each size as it is, and while it is recorded
 
 
-def test_idle_time_records_every_size_and_then_nothing():
+def test_all_sizes_can_be_prepared_and_then_none_is_left():
     graphs, step = DecodeGraphs(MAX_ROWS, MAX_ROWS, DEVICE), Counter()
-    assert not graphs.record_ahead()  # no kind is known
-    run(graphs, step, [0])
+    assert not graphs.prepare_another()  # no kind is known
     with torch.inference_mode():
-        while graphs.record_ahead():
+        graphs.prepare(1000, "count", step)
+        while graphs.prepare_another():
             pass
-    assert step.calls == [1, 20, *SIZES[:-1]]
-    assert step.values_S.tolist() == [1] + [0] * 20  # recording runs nothing
-    assert run(graphs, step, [0, 1]) == [2, 1]
-    assert len(step.calls) == 8
+    assert step.calls == [size for size in (20, *SIZES[:-1]) for _ in range(2)]
+    assert step.values_S[:-1].tolist() == [0] * 20  # all in the padding slot
+    assert run(graphs, step, [0, 1]) == [1, 1]
+    assert len(step.calls) == 14
 
 
 def test_what_was_forgotten_is_recorded_anew():
@@ -64,27 +64,24 @@ def test_what_was_forgotten_is_recorded_anew():
     run(graphs, step, [0])
     graphs.forget()
     other = Counter()
-    assert run(graphs, other, [0]) == run(graphs, other, [1]) == [1]
-    assert other.calls == [1, 20, 1]
+    assert [run(graphs, other, [0]) for _ in range(3)] == [[1], [2], [3]]
+    assert other.calls == [1, 1]
 
 
 def test_a_size_without_memory_is_launched_and_the_others_stay_recorded(caplog):
     graphs, step = DecodeGraphs(MAX_ROWS, MAX_ROWS, DEVICE), Counter()
-    run(graphs, step, [0])
-    full = step.__call__
 
     def step_without_memory(slots_R: Tensor) -> Tensor:
         if torch.cuda.is_current_stream_capturing() and len(slots_R) == 2:
             raise torch.OutOfMemoryError("no memory")
-        return full(slots_R)
+        return step(slots_R)
 
-    graphs.forget()
     with torch.inference_mode(), caplog.at_level(logging.WARNING):
         for slots in ([1], [1, 2], [1, 2], [1, 2, 3, 4]):
             slots_R = graphs.place(np.array(slots, np.int32))
-            found = graphs.run("count", slots_R, step_without_memory).tolist()
+            found = graphs.run(slots_R, "count", step_without_memory).tolist()
     assert found == [4, 3, 1, 1]
-    assert step.calls[2:] == [1, 20, 1, 2, 2, 4]
+    assert step.calls == [1, 1, 2, 2, 4, 4]
     assert len(caplog.records) == 1
 
 
@@ -98,7 +95,7 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog):
 
     with torch.inference_mode(), caplog.at_level(logging.WARNING):
         for _ in range(3):
-            found = graphs.run("wait", graphs.place(np.array([7], np.int32)), waiting_step)
+            found = graphs.run(graphs.place(np.array([7], np.int32)), "wait", waiting_step)
     assert found.tolist() == [3]
     assert "cannot be recorded" in caplog.text
-    assert not graphs.record_ahead()
+    assert not graphs.prepare_another()

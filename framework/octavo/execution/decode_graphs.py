@@ -34,7 +34,7 @@ one for longer than the host needs to launch it."""
 class DecodeGraphs:
     """Recordings by kind and size; what a kind does follows from its name, rows and device state.
 
-    The largest size of a kind is recorded first: the memory it leaves serves all others.
+    All share the memory of their scratch, so that it is best to begin with the most rows.
     """
 
     def __init__(self, max_rows: int, padding_slot: int, device: torch.device) -> None:
@@ -69,32 +69,33 @@ class DecodeGraphs:
             self._slots_R[:size].copy_(torch.from_numpy(wanted).pin_memory(), non_blocking=True)
         return self._slots_R[:size]
 
-    def run(self, kind: str, slots_R: Tensor, step: StepFunction) -> Tensor:
+    def run(self, slots_R: Tensor, kind: str, step: StepFunction) -> Tensor:
         """Run ``step`` on slots that ``place`` gave; its result is valid until the next run.
 
-        The first step of a kind runs as it is: it may have to load kernels.
+        The first time it runs as it is, for it may have to load kernels, and is recorded then.
         """
-        size = len(slots_R)
-        if kind not in self._steps:
-            self._steps[kind] = step
-            result = step(slots_R)
-            self._record(kind, self._sizes[-1])
-            self._record(kind, size)
+        recording = self._recordings.get((kind, len(slots_R)))
+        if recording is not None:
+            graph, result = recording
+            graph.replay()
             return result
-        self._record(kind, size)
-        recording = self._recordings.get((kind, size))
-        if recording is None:
-            return step(slots_R)
-        graph, result = recording
-        graph.replay()
+        result = step(slots_R)
+        self._steps[kind] = step
+        if self._can_record and (kind, len(slots_R)) not in self._recordings:
+            self._record(kind, slots_R, step)
         return result
 
-    def record_ahead(self) -> bool:
-        """Record a size that no step has needed yet, the smallest first; False: none is left."""
-        for kind in self._steps:
+    def prepare(self, num_rows: int, kind: str, step: StepFunction) -> None:
+        """Record a step of up to so many rows before one is needed, by running padding."""
+        slots = np.full(min(num_rows, self._sizes[-1]), self._padding_slot, np.int32)
+        self.run(self.place(slots), kind, step)
+
+    def prepare_another(self) -> bool:
+        """Record a size that no step of its kind has needed yet; False: none is left."""
+        for kind, step in self._steps.items():
             for size in self._sizes:
                 if self._can_record and (kind, size) not in self._recordings:
-                    self._record(kind, size)
+                    self.prepare(size, kind, step)
                     return True
         return False
 
@@ -103,17 +104,16 @@ class DecodeGraphs:
         self._steps.clear()
         self._recordings.clear()
 
-    def _record(self, kind: str, size: int) -> None:
+    def _record(self, kind: str, slots_R: Tensor, step: StepFunction) -> None:
         """Record a step without running it. torch.cuda.graph would collect garbage and wait."""
-        if not self._can_record or (kind, size) in self._recordings:
-            return
+        size = len(slots_R)
         start = time.monotonic()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
-                    result = self._steps[kind](self._slots_R[:size])
+                    result = step(slots_R)
                 finally:
                     graph.capture_end()
         except torch.OutOfMemoryError:

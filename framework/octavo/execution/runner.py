@@ -12,12 +12,11 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
-from octavo.execution.decode_graphs import DecodeGraphs
+from octavo.execution.decode_graphs import DecodeGraphs, StepFunction
 from octavo.execution.device_state import DeviceState
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
@@ -31,8 +30,8 @@ from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model
 from octavo_registry.step import AttentionStep, Step, StepBounds
 
-WARM_UP_ROWS = (1, 2, 4, 8, 16, 32)
-"""Decode steps of so many rows are recorded before the first request."""
+WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
+"""Decode steps of up to so many rows are recorded before the first request."""
 LOGIT_ROWS = 512
 """Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
 
@@ -84,17 +83,15 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Load the kernels of a greedy decode step and record some sizes of it."""
+        """Load the kernels of a decode step, and record greedy ones of some sizes."""
         if self._graphs is not None:
             for num_rows in WARM_UP_ROWS:
-                slots = np.full(num_rows, self.state.layout.padding_slot, np.int32)
-                if self._graphs.takes(num_rows):
-                    self._replay(self._graphs, slots, Work(0))
+                self._graphs.prepare(num_rows, *self._whole_step(Work(0)))
 
     @torch.inference_mode()
     def use_idle_time(self) -> bool:
         """Do a moment's work that later steps would have to do; False if there is none."""
-        return self._graphs is not None and self._graphs.record_ahead()
+        return self._graphs is not None and self._graphs.prepare_another()
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> Drawn:
@@ -116,23 +113,18 @@ class ModelRunner:
         num_words, num_rows = plan.sizes[0], plan.num_rows
         diff = self._staging.send(plan.buffer[: 2 * num_words])
         self._begin(plan, diff[:num_words], diff[num_words:])
-        if plan.num_logprobs < 0 and not self._processors:
-            tokens_R = self._replay(graphs, plan.slots, work_of(plan.features))
-            return Drawn(tokens_R[:num_rows], None, None)
         slots_R = graphs.place(plan.slots)
-        hidden_RD = graphs.run("forward", slots_R, self._decode)[:num_rows]
+        if plan.num_logprobs < 0 and not self._processors:
+            if self._recorded_version != self._sampler.version:
+                self._recorded_version = self._sampler.version
+                graphs.forget()  # there are more tables of parameters than they read
+            tokens_R = graphs.run(slots_R, *self._whole_step(work_of(plan.features)))
+            return Drawn(tokens_R[:num_rows], None, None)
+        hidden_RD = graphs.run(slots_R, "forward", self._decode)[:num_rows]
         slots_R = slots_R[:num_rows]
         drawn = self._draw(plan, hidden_RD, slots_R, slots_R[:0])
         self._advance(slots_R, self._starts_R1[: num_rows + 1], slots_R, drawn)
         return drawn
-
-    def _replay(self, graphs: DecodeGraphs, slots: NDArray[np.int32], work: Work) -> Tensor:
-        """The tokens drawn by rows that need nothing of the host, and by those that pad them."""
-        if self._recorded_version != self._sampler.version:
-            self._recorded_version = self._sampler.version
-            graphs.forget()  # they read tables of parameters that are no more all there are
-        step = partial(self._decode_and_draw, work=work)
-        return graphs.run(f"step {int(work)}", graphs.place(slots), step)
 
     def _decode(self, slots_R: Tensor) -> Tensor:
         """The hidden states of rows of one token each; follows from the device state alone."""
@@ -141,6 +133,10 @@ class ModelRunner:
         bounds = StepBounds(query_lens_R=np.ones(num_rows, np.int32), context_lens_R=longest)
         starts_R1 = self._starts_R1[: num_rows + 1]
         return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds)
+
+    def _whole_step(self, work: Work) -> tuple[str, StepFunction]:
+        """By kind: steps whose rows need nothing of the host between forward and drawing."""
+        return f"step {int(work)}", partial(self._decode_and_draw, work=work)
 
     def _decode_and_draw(self, slots_R: Tensor, *, work: Work) -> Tensor:
         logits_RV = self.model.logits(self._decode(slots_R))
