@@ -93,6 +93,11 @@ class ModelRunner:
         """Do a moment's work that later steps would have to do; False if there is none."""
         return self._graphs is not None and self._graphs.prepare_another()
 
+    def close(self) -> None:
+        """Free what was recorded: it refers to the runner, and garbage would be collected late."""
+        if self._graphs is not None:
+            self._graphs.forget()
+
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> Drawn:
         """Launch a step; its results are ready when the device has come so far."""

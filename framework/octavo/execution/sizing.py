@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.cache.budget import workspace_bytes
 from octavo.cache.groups import CacheLayout, make_layout
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError
+from octavo.execution.decode_graphs import SIZES
 from octavo.execution.runner import LOGIT_ROWS
+from octavo.execution.workspace import forward_formula, workspace_bytes
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.cache import CacheSpec
@@ -55,14 +56,16 @@ def size_engine(
         if spec.kind != "none"
     }
     block_tokens = config.cache.block_size
-    num_slots = config.scheduler.max_num_seqs or DEFAULT_SLOTS[slots_of or device.type]
+    slots_of = slots_of or device.type
+    num_slots = config.scheduler.max_num_seqs or DEFAULT_SLOTS[slots_of]
+    is_recorded = slots_of == "cuda" and not config.model.enforce_eager
     return Sizing(
         layout=make_layout(
             specs, lambda spec: chosen[spec].page_bytes(spec, block_tokens), block_tokens
         ),
         backends=chosen,
         num_slots=num_slots,
-        workspace_bytes=_workspace(model, config, folder, num_slots),
+        workspace_bytes=_workspace(model, config, folder, num_slots, is_recorded=is_recorded),
     )
 
 
@@ -90,12 +93,24 @@ def _choose_backend(
     return backend
 
 
-def _workspace(model: object, config: EngineConfig, folder: ModelFolder, num_slots: int) -> int:
+def _workspace(
+    model: object, config: EngineConfig, folder: ModelFolder, num_slots: int, *, is_recorded: bool
+) -> int:
     """Scratch of the largest step, and of the recorded ones, which keep theirs; device state."""
-    num_tokens = config.scheduler.max_num_batched_tokens + num_slots
-    state_bytes = 4 * num_slots * folder.max_model_len
-    if isinstance(model, HasWorkspace):
-        return model.workspace_bytes(num_tokens) + state_bytes
-    # A step may draw for all its rows and compute prompt logprobs, these some rows at a time.
-    num_logit_rows = num_slots + LOGIT_ROWS
-    return workspace_bytes(dict(folder.config), num_tokens, num_logit_rows) + state_bytes
+    text_config = {**folder.config, **(folder.config.get("text_config") or {})}
+    item_bytes = dtype_of(folder.dtype).itemsize
+    forward = (
+        model.workspace_bytes
+        if isinstance(model, HasWorkspace)
+        else forward_formula(
+            text_config, item_bytes=item_bytes, tp_size=config.parallel.tensor_parallel_size
+        )
+    )
+    return 4 * num_slots * folder.max_model_len + workspace_bytes(
+        forward,
+        num_tokens=config.scheduler.max_num_batched_tokens,
+        # A step may draw for all its rows and compute prompt logprobs, these some rows at a time.
+        num_logit_rows=num_slots + LOGIT_ROWS,
+        num_recorded_rows=min(num_slots, SIZES[-1]) if is_recorded else 0,
+        row_bytes=item_bytes * folder.vocab_size,
+    )

@@ -82,6 +82,7 @@ class LocalExecutor:
             self._thread = None
         if self._worker is not None:
             on_cuda = self._worker.device.type == "cuda"
+            self._worker.runner.close()
             self._worker = None
             if on_cuda:
                 torch._C._cuda_clearCublasWorkspaces()  # that of the recording stream: 32 MiB
