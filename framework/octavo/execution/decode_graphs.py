@@ -103,6 +103,7 @@ class DecodeGraphs:
         """Drop all recordings; steps will be recorded anew."""
         self._steps.clear()
         self._recordings.clear()
+        self._pool = torch.cuda.graph_pool_handle()  # the old one ends with its last recording
 
     def _record(self, kind: str, slots_R: Tensor, step: StepFunction) -> None:
         """Record a step without running it. torch.cuda.graph would collect garbage and wait."""
