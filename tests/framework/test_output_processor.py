@@ -280,6 +280,21 @@ def test_an_abort_gives_the_text_so_far_and_the_sequences_still_running(
     assert bench.processor.abort("r").outputs == []
 
 
+def test_tokens_that_nobody_watches_are_all_there_in_the_end() -> None:
+    bench = Bench(None, n=2, output_kind="final", detokenize=False)
+    steps = range(150)
+    for token in steps:
+        assert bench.step((10, token), (11, 1000 + token)) == []
+    assert bench.step((10, 7), (11, 8), **ended("length")) == []
+    for token in steps[:70]:
+        bench.step((11, 2000 + token))
+    (output,) = bench.processor.abort("r").outputs
+    assert output.outputs[0].token_ids == [*steps, 7]
+    assert output.outputs[1].token_ids == [1000 + i for i in steps] + [8] + [
+        2000 + i for i in steps[:70]
+    ]
+
+
 def test_one_sequences_error_reaches_its_request(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     (output,) = bench.step(ends=[SequenceEnd(10, "error", None, "out of memory")])

@@ -19,6 +19,9 @@ from octavo_registry.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+MOST_UNREAD_STEPS = 64
+"""Tokens of so many steps may wait until somebody looks at them."""
+
 
 @dataclass(slots=True)
 class ProcessedStep:
@@ -66,6 +69,10 @@ class OutputProcessor:
         self._requests: dict[str, _LiveRequest] = {}
         # By the engine's ids. One that has ended is gone, so that later tokens for it are dropped.
         self._continuations: dict[int, Continuation] = {}
+        self._unread_sequences: list[int] = []
+        """Of the last step, if nobody looks at them before their end."""
+        self._unread_tokens: list[list[int]] = []
+        """What steps of just these sequences have given since they were last looked at."""
 
     def add(
         self,
@@ -103,6 +110,8 @@ class OutputProcessor:
                 self._advance(request, continuation, None)
                 if continuation.finish_reason is not None:
                     self._close(request, ends, due, step.aborts)
+        if outputs.ends:
+            self._hand_out()
         for end in outputs.ends:
             ended = self._continuations.get(end.sequence)
             if ended is not None:
@@ -121,6 +130,7 @@ class OutputProcessor:
             return ProcessedStep()
         due: dict[str, _LiveRequest] = {}
         step = ProcessedStep()
+        self._hand_out()
         for continuation in request.continuations:
             if continuation.finish_reason is None:
                 end = SequenceEnd(continuation.sequence_id, "abort")
@@ -147,6 +157,12 @@ class OutputProcessor:
 
     def _take_tokens(self, outputs: StepOutputs) -> Iterable[Continuation]:
         """Store the tokens; return those continuations that each step is looked at for."""
+        is_repeated = outputs.sequences == self._unread_sequences and not outputs.logprobs
+        if is_repeated and len(self._unread_tokens) < MOST_UNREAD_STEPS:
+            self._unread_tokens.append(outputs.tokens)
+            return ()
+        self._hand_out()
+        self._unread_sequences = []
         watched: dict[int, Continuation] = {}
         for sequence_id, token in zip(outputs.sequences, outputs.tokens, strict=True):
             continuation = self._continuations.get(sequence_id)
@@ -158,7 +174,19 @@ class OutputProcessor:
             continuation = self._continuations.get(sequence_id)
             if continuation is not None:
                 continuation.raw_logprobs.append(logprobs)
+        if not watched:
+            self._unread_sequences = outputs.sequences
         return watched.values()
+
+    def _hand_out(self) -> None:
+        """Give the unread tokens to their continuations."""
+        for sequence_id, tokens in zip(
+            self._unread_sequences, zip(*self._unread_tokens, strict=True), strict=False
+        ):
+            continuation = self._continuations.get(sequence_id)
+            if continuation is not None:
+                continuation.token_ids.extend(tokens)
+        self._unread_tokens = []
 
     def _advance(
         self, request: _LiveRequest, continuation: Continuation, end: SequenceEnd | None
