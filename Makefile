@@ -10,7 +10,7 @@ demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-fast: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -q -m "not slow" -n 2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from octavo.testing.comparison import compare
-from octavo.testing.model import check_variant, make_trial
-from octavo.testing.modes import in_a_batch
+from octavo.testing.model import make_trial
 from octavo.testing.reference import ModuleReference, write_with_reference
 from octavo.testing.variants import Variant, variants_of
 from octavo_plugins.attention.torch.backend import TorchAttention
@@ -25,6 +23,8 @@ from step_building import StepBuilder
 
 HOST = PluginHost.discover()
 TOKENS = tuple(range(7, 55))
+GPU: Mapping[str, Any] = {"device": "cuda:0", "kv_cache_memory_gib": 0.1}
+"""Engine options: tests that run at a time share a device, of which one would take nearly all."""
 
 Case = tuple[str, str]
 """An architecture and the name of one of its variants."""
@@ -41,14 +41,6 @@ def cases_of(*architectures: str) -> dict[Case, Variant]:
     }
 
 
-def assert_passes_the_kit(case: Case, variant: Variant) -> None:
-    """Every check, and each mechanism of the architecture's own noticed when it is off."""
-    checks = check_variant(HOST, *case, variant)
-    assert [f"{c.name}: {c.detail}" for c in checks if not c.passed] == []
-    noticed = {c.name.partition("notices ")[2] for c in checks if c.detail.startswith("noticed: ")}
-    assert {f"a missing {name}" for name in variant.without} <= noticed
-
-
 def assert_windows_give_blocks_back(
     case: Case, variant: Variant, folder: Path, *, num_blocks: int
 ) -> None:
@@ -61,13 +53,6 @@ def assert_windows_give_blocks_back(
         assert engine.count("num_preemptions") == 0
     assert len(found[0].prompt + found[0].tokens) == 120
     comparison = compare(found, trial.reference)
-    assert comparison.passed, comparison.as_text()
-
-
-def assert_equal_on_a_gpu(case: Case, variant: Variant, folder: Path) -> None:
-    """In float32, decode steps recorded where the attention backend can be."""
-    trial = make_trial(HOST, case[0], variant, folder)
-    comparison = in_a_batch(replace(trial, options={"device": "cuda:0"}))
     assert comparison.passed, comparison.as_text()
 
 

@@ -3,15 +3,10 @@
 The model is built on the meta device, where tensors have shapes and no memory; what the engine does
 at load to size its cache is then done with that. So, on a device of ``total`` bytes::
 
-    usable    = total * gpu_memory_utilization - what others use
-    KV cache  = usable - weights - workspace      (as many pages as that holds)
-    workspace = 4 bytes * (max_num_batched_tokens + max_num_seqs)
-                        * (4 hidden + 2 (heads + 2 kv_heads) head_dim + 3 intermediate)
-              + 4 bytes * 3 vocabulary * (max_num_seqs + 512)           (rows of logits)
-              + 4 bytes * max_num_seqs * max_model_len                  (tokens of each row)
-              + 256 MiB for sampling
+    usable   = total * gpu_memory_utilization - what others use
+    KV cache = usable - weights - workspace      (as many pages as that holds)
 
-where a model that gives ``workspace_bytes`` of its own replaces all but the third line.
+where workspace is that of ``octavo.execution.workspace``, and the tokens of each row.
 """
 
 from __future__ import annotations

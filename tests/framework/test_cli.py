@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -157,3 +158,23 @@ def test_a_reader_that_ends_early_causes_no_traceback() -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_standard_stream_is_an_empty_one(closed) -> None:
+    code = "import sys; from octavo.cli import main; sys.exit(main(['version']))"
+    command = f"{shlex.join([sys.executable, '-c', code])} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("octavo ") == (closed != ">&-")
+
+
+def test_a_character_that_the_output_cannot_show_is_escaped(site) -> None:
+    code = "import sys; from octavo.cli import main; sys.exit(main(['greet', '--name', 'Zoë']))"
+    site.install("greeter", COMMAND)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(site.root), "PYTHONIOENCODING": "ascii"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (3, r"hello Zo\xeb", "")

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.cli import main
+from octavo.cli.batch.answers import ResultsFile
+from octavo.errors import ConfigError
 from octavo.testing.random_model import make_random_model
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -36,7 +41,7 @@ def run(folder: Path, model: Path, lines: list[object]) -> tuple[int, dict[Any, 
     file.write_text("\n".join(text) + "\n")
     arguments = ["--model", str(model), "--served-model-name", "tiny", "--num-blocks", "64"]
     code = main(["run-batch", str(file), *arguments])
-    results = (folder / "in.results.jsonl").read_text().splitlines()
+    results = (folder / "in.results.jsonl").read_bytes().splitlines()
     by_id = {}
     for line in map(json.loads, results):
         assert line["custom_id"] not in by_id
@@ -123,6 +128,74 @@ def test_a_run_goes_on_where_the_last_one_ended(tmp_path, model) -> None:
     before = output.read_text()
     assert run(tmp_path, Path("no model is loaded when nothing is left"), lines) == (0, second)
     assert output.read_text() == before
+
+
+def test_any_text_is_an_id_and_no_character_splits_or_spoils_a_result(tmp_path, model) -> None:
+    half, separator = "half a pair \ud800", "a line\u2028separator"
+    lines = [completion(half), completion(separator)]
+    code, first = run(tmp_path, model, lines)
+    assert (code, first.keys()) == (0, {half, separator})
+    kept = {"custom_id": separator, "response": first[separator], "error": None}
+    text = json.dumps(kept, ensure_ascii=False) + '\n{"custom_id": "cut in a character: é'
+    (tmp_path / "in.results.jsonl").write_bytes(text.encode()[:-1])
+    code, second = run(tmp_path, model, lines)
+    assert (code, second.keys()) == (0, {half, separator})
+    assert second[separator] == first[separator]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["my thesis", "my thesis\n", json.dumps(completion("a")), '{"cut\n', "5", '{"custom_id": "a"}',
+     '{"custom_id": "a", "response": {"status_code": "good"}}'],
+)  # fmt: skip
+def test_a_file_of_something_else_is_never_written_over(tmp_path, capsys, text) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(completion("a")))
+    (tmp_path / "mine").write_text(text)
+    output = ["--output", str(tmp_path / "mine")]
+    assert main(["run-batch", str(tmp_path / "in.jsonl"), *output]) == 2
+    assert "line 1 of" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == text
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "mine"}
+
+
+def test_results_go_into_a_file_that_can_be_kept_or_nowhere(tmp_path, capsys) -> None:
+    file = tmp_path / "in.jsonl"
+    assert main(["run-batch", str(file), "--model", "tiny"]) == 2
+    assert "in.jsonl cannot be read" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    file.write_text(json.dumps(completion("a")))
+    os.mkfifo(tmp_path / "pipe")
+    for output, said in (
+        (tmp_path, "is no file"),
+        (tmp_path / "pipe", "is no file"),
+        (tmp_path / "none" / "out", "cannot be written: No such file"),
+    ):
+        assert main(["run-batch", str(file), "--output", str(output)]) == 2
+        assert said in capsys.readouterr().err
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_of_two_runs_into_one_file_the_second_is_refused(tmp_path) -> None:
+    path = tmp_path / "out"
+    for _ in range(2):  # into a new file, and into one of an earlier run
+        with ResultsFile(path) as results:
+            results.append({"custom_id": "a", "response": {"status_code": 200}})
+            with pytest.raises(ConfigError, match="another run writes"):
+                ResultsFile(path)
+    with ResultsFile(path) as results:
+        assert results.done == {"a"}
+
+
+def test_the_requests_may_come_from_a_pipe(tmp_path, model) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    text = json.dumps(completion("a", model=str(model)))
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(text,))
+    writer.start()
+    output = tmp_path / "out"
+    flags = ["--num-blocks", "64", "--output", str(output)]
+    assert main(["run-batch", str(tmp_path / "pipe"), *flags]) == 0
+    writer.join()
+    assert json.loads(output.read_text())["custom_id"] == "a"
 
 
 def test_the_model_is_what_the_first_line_names(tmp_path, model, capsys) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.cli import main
+from octavo.cli.terminal import Terminal
 from octavo.testing.random_model import make_random_model
 
 FLAGS = ["--temperature", "0", "--max-tokens", "6", "--num-blocks", "64"]
@@ -72,6 +73,20 @@ def test_complete_continues_each_line_by_itself(model, llm, capsys, monkeypatch)
     typed(monkeypatch, "a book", "", "the sea")
     assert main(["complete", str(model), *FLAGS]) == 0
     assert capsys.readouterr().out == "".join(f"{t}\n" for t in texts(llm, ["a book", "the sea"]))
+
+
+def test_an_interrupt_ends_a_command_that_reads_a_pipe(model, monkeypatch) -> None:
+    typed(monkeypatch, "a book", "the sea")
+    written = []
+
+    def interrupted(self: Terminal, text: str, style: str = "") -> None:
+        written.append(text)
+        if len(written) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Terminal, "write", interrupted)
+    assert main(["complete", str(model), *FLAGS]) == 130
+    assert len(written) == 1
 
 
 def answers(llm: LLM, system: str, *said: str) -> list[str]:
@@ -157,6 +172,7 @@ class Person:
 @pytest.mark.slow
 def test_a_person_stops_an_answer_by_ctrl_c_is_told_of_refusals_and_goes_on(model) -> None:
     flags = ["--max-model-len", "100000", "--hf-overrides", '{"max_position_embeddings": 100000}']
+    flags += ["--max-num-seqs", "1"]
     person = Person("chat", str(model), *flags, "--max-tokens", "90000", "--ignore-eos")
     try:
         person.wait_for("/help shows commands")

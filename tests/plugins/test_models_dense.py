@@ -11,11 +11,8 @@ import torch
 
 from octavo.errors import ModelError
 from octavo.layers.rotary import RotaryEmbedding, rotary_frequencies
-from octavo.testing.faults import faults_for, own_faults
-from octavo.testing.model import check_variant, make_trial
-from octavo.testing.modes import teacher_forced
 from octavo_plugins.models.qwen2.model import window_of_later
-from small_models import HOST, Case, Checkpoint, cases_of, run_rank_models, run_stages
+from small_models import Case, Checkpoint, cases_of, run_rank_models, run_stages
 
 ARCHITECTURES = (
     "MistralForCausalLM",
@@ -45,30 +42,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.slow
-@each_architecture
-def test_an_architecture_passes_the_kit_in_its_first_variant(case: Case) -> None:
-    checks = check_variant(HOST, *case, VARIANTS[case])
-    assert [f"{c.name}: {c.detail}" for c in checks if not c.passed] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [case for case in VARIANTS if case not in FIRST.values()], ids=", ".join
-)
-def test_other_variants_equal_transformers_in_chunks_and_missing_mechanisms_show(
-    case: Case, tmp_path: Path
-) -> None:
-    """``octavo plugin test`` runs the whole kit on these too, at half a minute each."""
-    variant = VARIANTS[case]
-    trial = make_trial(HOST, case[0], variant, tmp_path)
-    comparison = teacher_forced(trial, max_num_batched_tokens=13)
-    assert comparison.passed, comparison.as_text()
-    for name, fault in {**faults_for(trial), **own_faults(variant.without)}.items():
-        if fault is not None:
-            assert not fault.mode(fault.put_into(trial)).passed, name
 
 
 @each_variant

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from octavo_plugins.attention.torch.backend import TorchAttention
+from octavo_plugins.attention.torch.padded import PaddedBatch
+from octavo_plugins.attention.torch.pieces import Pieces
 from octavo_plugins.attention.torch.ragged import RaggedBatch
 from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.attention import AttentionBackend
@@ -219,6 +221,27 @@ def test_long_prefill_in_pieces_equals_one_query_at_a_time(
     history.use(window=20)
     assert_equal(history.run([(0, 75), (1, 12)]))
     assert_equal(history.run([(1, 50), (0, 33)]))
+
+
+def test_without_a_fused_kernel_the_scores_of_a_batch_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU for heads of more than 256 entries: a prompt of 8192 tokens took 11 GiB."""
+    plan = "octavo_plugins.attention.torch.plan"
+    monkeypatch.setattr(f"{plan}.can_read", lambda device: False)
+    monkeypatch.setattr(f"{plan}.MAX_FUSED_DIM", 4)
+    monkeypatch.setattr(f"{plan}.MAX_NUMBERS", 1200)
+    num_scores = []
+
+    def note(pieces: Pieces, *args: Any, **options: Any) -> PaddedBatch:
+        num_scores.append(2 * len(pieces) * pieces.sizes_N.max() * pieces.key_lens_N.max())
+        return PaddedBatch(pieces, *args, **options)
+
+    monkeypatch.setattr(f"{plan}.PaddedBatch", note)
+    history = History(2, 1)
+    for rows in ([(0, 75), (1, 12), (2, 3)], [(1, 50), (0, 33), (2, 1)], [(0, 1), (1, 1), (2, 1)]):
+        assert_equal(history.run(rows))
+    assert max(num_scores) <= 1200
 
 
 def test_all_layers_of_a_group_share_a_plan_and_may_differ_in_keywords() -> None:

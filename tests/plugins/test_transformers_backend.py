@@ -73,15 +73,14 @@ def test_at_least_fifteen_architectures_are_tried() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", VARIANTS)
+@pytest.mark.parametrize("architecture", ["Cohere2ForCausalLM", "Dots1ForCausalLM"])
 def test_an_architecture_passes_the_conformance_kit(host, architecture) -> None:
+    """One with windows, one with experts too: ways to run a model depend on no more than that."""
     checks = check_variant(host, "transformers", architecture, VARIANTS[architecture])
     assert [f"{each.name}: {each.detail}" for each in checks if not each.passed] == []
 
 
-@pytest.mark.parametrize(
-    "architecture", ["Cohere2ForCausalLM", "GraniteMoeForCausalLM", "NemotronForCausalLM"]
-)
+@pytest.mark.parametrize("architecture", VARIANTS)
 def test_logits_equal_those_of_transformers_whole_and_in_chunks(
     host, tmp_path, architecture
 ) -> None:

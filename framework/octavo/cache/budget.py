@@ -10,8 +10,6 @@ from octavo.errors import CacheError
 
 GIB = 1024**3
 CPU_POOL_GIB = 4.0
-SAMPLER_BYTES = 256 * 1024**2
-"""Scratch that ``octavo_kernels.sample.chunks`` keeps sampling below on an accelerator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,27 +27,6 @@ class PoolSize:
     num_blocks: int
     num_swap_blocks: int
     max_model_len: int
-
-
-def workspace_bytes(config: dict[str, object], num_tokens: int, num_logit_rows: int) -> int:
-    """Upper formula for the scratch memory of one forward, for models that do not give their own.
-
-    Per token: four hidden states, queries, keys and values, gate, up and their product, in at most
-    4 bytes. For each row of logits that exists at a time: float32, thrice (raw, changed, sorted).
-    """
-
-    def entry(name: str, default: int) -> int:
-        value = config.get(name)
-        return value if isinstance(value, int) else default
-
-    hidden = entry("hidden_size", 4096)
-    heads = entry("num_attention_heads", 32)
-    head_dim = entry("head_dim", hidden // heads)
-    kv_heads = entry("num_key_value_heads", heads)
-    ffn = entry("intermediate_size", 4 * hidden)
-    per_token = 4 * hidden + 2 * (heads + 2 * kv_heads) * head_dim + 3 * ffn
-    logits = 3 * num_logit_rows * entry("vocab_size", 128_000)
-    return 4 * (num_tokens * per_token + logits) + SAMPLER_BYTES
 
 
 def size_pool(

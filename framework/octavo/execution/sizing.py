@@ -13,7 +13,7 @@ from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError
 from octavo.execution.decode_graphs import SIZES
 from octavo.execution.runner import LOGIT_ROWS
-from octavo.execution.workspace import forward_formula, workspace_bytes
+from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.cache import CacheSpec
@@ -58,7 +58,12 @@ def size_engine(
     block_tokens = config.cache.block_size
     slots_of = slots_of or device.type
     num_slots = config.scheduler.max_num_seqs or DEFAULT_SLOTS[slots_of]
-    is_recorded = slots_of == "cuda" and not config.model.enforce_eager
+    # A CPU that stands in for a GPU does not tell what will be recorded there: it may all be.
+    is_recorded = (
+        slots_of == "cuda"
+        and not config.model.enforce_eager
+        and (device.type != "cuda" or all(backend.recordable for backend in chosen.values()))
+    )
     return Sizing(
         layout=make_layout(
             specs, lambda spec: chosen[spec].page_bytes(spec, block_tokens), block_tokens
@@ -98,7 +103,7 @@ def _workspace(
 ) -> int:
     """Scratch of the largest step, and of the recorded ones, which keep theirs; device state."""
     text_config = {**folder.config, **(folder.config.get("text_config") or {})}
-    item_bytes = dtype_of(folder.dtype).itemsize
+    item_bytes: int = getattr(torch, folder.dtype).itemsize
     forward = (
         model.workspace_bytes
         if isinstance(model, HasWorkspace)
@@ -112,5 +117,6 @@ def _workspace(
         # A step may draw for all its rows and compute prompt logprobs, these some rows at a time.
         num_logit_rows=num_slots + LOGIT_ROWS,
         num_recorded_rows=min(num_slots, SIZES[-1]) if is_recorded else 0,
+        hidden_bytes=item_bytes * hidden_size(text_config),
         row_bytes=item_bytes * folder.vocab_size,
     )

@@ -1,7 +1,8 @@
 """Attention of pieces padded to one rectangle: prefill anywhere, and decode but for the CPU's.
 
 Axis suffixes: T tokens of the batch, N pieces, Q queries of a piece, C cached positions of a piece,
-H query heads, K key/value heads, G query heads per key/value head, D head dim.
+H query heads, K key/value heads, G query heads per key/value head, D head dim, R queries of all
+heads of a group (G Q).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class PaddedBatch:
 
     Only live positions are read: padding repeats a live one and is masked. ``from_start`` says that
     every piece is a whole row from position 0 on, so that the mask is plain causality. ``is_exact``
-    says that key lengths are no upper bounds and that tensors may be read.
+    says that key lengths are no upper bounds and that tensors may be read; ``is_fused``, that torch
+    has one call for the layer's attention.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class PaddedBatch:
         window: int | None,
         from_start: bool,
         is_exact: bool,
+        is_fused: bool,
     ) -> None:
         device = step.slots_T.device
         self._num_queries = int(pieces.sizes_N.max())
         self._num_keys = int(pieces.key_lens_N.max())
         self._from_start = from_start
         self._causal, self._window = causal, window
+        self._is_fused = is_fused
         self._place_queries(pieces, device)
         rows_N, behinds_N, sizes_N = (
             to_device(array, device) for array in (pieces.rows_N, pieces.behinds_N, pieces.sizes_N)
@@ -99,7 +103,7 @@ class PaddedBatch:
         kv_NCSKD = kv.to(q_THD.dtype).unflatten(0, (-1, num_keys))
         kv_SNKCD = kv_NCSKD.permute(2, 0, 3, 1, 4)
         k_NKCD, v_NKCD = kv_SNKCD[0], kv_SNKCD[-1, ..., : pages.value_dim]
-        if scoring.is_plain:
+        if self._is_fused:
             out_NQHD = self._attend_fused(q_NQHD, k_NKCD, v_NKCD, scoring.scale)
         else:
             out_NQHD = self._attend_plainly(q_NQHD, k_NKCD, v_NKCD, scoring)
@@ -132,10 +136,10 @@ class PaddedBatch:
         self, q_NQHD: Tensor, k_NKCD: Tensor, v_NKCD: Tensor, scoring: Scoring
     ) -> Tensor:
         """Every step of the definition by itself, in float32."""
-        kv_heads = k_NKCD.shape[1]
-        q_NKGQD = q_NQHD.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).float()
-        scores_NKGQC = torch.matmul(q_NKGQD * scoring.scale, k_NKCD.unsqueeze(2).mT.float())
-        scores_NHQC = scoring.capped(scores_NKGQC).flatten(1, 2)
+        kv_heads, num_queries = k_NKCD.shape[1], self._num_queries
+        q_NKRD = q_NQHD.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3).float()
+        scores_NKRC = scoring.capped(torch.matmul(q_NKRD * scoring.scale, k_NKCD.mT.float()))
+        scores_NHQC = scores_NKRC.unflatten(2, (-1, num_queries)).flatten(1, 2)
         if scoring.alibi is not None:
             distances_NQC = self._keys_NC.unsqueeze(1) - self._queries_NQ.unsqueeze(2)
             scores_NHQC += scoring.alibi.view(-1, 1, 1) * distances_NQC.unsqueeze(1)
@@ -144,9 +148,11 @@ class PaddedBatch:
             sinks_NHQ1 = scoring.sinks.float().view(-1, 1, 1).expand(*scores_NHQC.shape[:3], 1)
             scores_NHQC = torch.cat((scores_NHQC, sinks_NHQ1), dim=-1)
         weights_NHQC = scores_NHQC.softmax(-1)[..., : self._num_keys]
-        weights_NKGQC = weights_NHQC.unflatten(1, (kv_heads, -1))
-        out_NKGQD = torch.matmul(weights_NKGQC, v_NKCD.unsqueeze(2).float())
-        return out_NKGQD.permute(0, 3, 1, 2, 4).flatten(2, 3).to(q_NQHD.dtype)
+        weights_NKRC = weights_NHQC.unflatten(1, (kv_heads, -1)).flatten(2, 3)
+        out_NKRD = torch.matmul(weights_NKRC, v_NKCD.float())
+        out_NKGQD = out_NKRD.unflatten(2, (-1, num_queries))
+        out_NQHD: Tensor = out_NKGQD.permute(0, 3, 1, 2, 4).flatten(2, 3).to(q_NQHD.dtype)
+        return out_NQHD
 
     def _mask(self, dtype: torch.dtype) -> Tensor:
         """0 where a query sees a position, else -inf; [N, 1, Q, C]."""

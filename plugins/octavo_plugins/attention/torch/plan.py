@@ -23,7 +23,12 @@ FEW_QUERIES = 4
 PIECE_QUERIES = 256
 """Prefill with a mask goes by so many queries, so that a piece's keys end where its queries do."""
 MAX_CELLS = 1 << 21
-"""Bounds the scratch of a batch: one mask or score per cell (and head)."""
+"""Bounds the scratch of a batch: one mask per cell."""
+MAX_NUMBERS = 1 << 26
+"""The same where attention is computed step by step, in float32: so many scores of all heads, and
+as many entries of keys, are 256 MiB."""
+MAX_FUSED_DIM = 256
+"""Heads of more entries have no fused attention on CUDA: torch would make all scores of a row."""
 
 
 def can_read(device: torch.device) -> bool:
@@ -85,19 +90,28 @@ class StepPlan:
                 f"attention backend 'torch': window={window}, but the layer's cache keeps "
                 f"{self._kept} tokens; its CacheSpec must have the same window"
             )
+        key_dim = pages.slots_PSKD.shape[-1]
+        is_fused = scoring.is_plain and (self._is_exact or key_dim <= MAX_FUSED_DIM)
+        max_size, few_cells, many_cells = PIECE_QUERIES, MAX_CELLS, MAX_CELLS
+        if not is_fused:
+            few_cells = MAX_NUMBERS // max(heads, key_dim)
+            many_cells = min(MAX_CELLS, MAX_NUMBERS // heads)
+            longest = int(self._context_lens_R.max(initial=1))
+            max_size = min(PIECE_QUERIES, max(many_cells // longest, 1))
         is_few_R = lens_R <= FEW_QUERIES
         few, many = np.flatnonzero(is_few_R), np.flatnonzero(~is_few_R)
         if is_ragged and len(lens_R) > 1:
             yield from self._ragged(few, pages, heads, scoring)
         else:
-            yield from self._padded(few, FEW_QUERIES, pages, scoring)
+            yield from self._padded(few, FEW_QUERIES, few_cells, pages, scoring, is_fused)
         is_fresh = lens_R[many] == self._context_lens_R[many]
         if window is not None:
             is_fresh &= lens_R[many] <= window
-        if not (scoring.causal and scoring.is_plain):
+        if not (scoring.causal and is_fused):
             is_fresh[:] = False
-        yield from self._padded(many[is_fresh], None, pages, scoring)
-        yield from self._padded(many[~is_fresh], PIECE_QUERIES, pages, scoring)
+        fresh, others = many[is_fresh], many[~is_fresh]
+        yield from self._padded(fresh, None, many_cells, pages, scoring, is_fused)
+        yield from self._padded(others, max_size, many_cells, pages, scoring, is_fused)
 
     def _ragged(self, rows: Ints, pages: Pages, heads: int, scoring: Scoring) -> Iterator[Batch]:
         pieces = cut(
@@ -116,7 +130,13 @@ class StepPlan:
             )
 
     def _padded(
-        self, rows: Ints, max_size: int | None, pages: Pages, scoring: Scoring
+        self,
+        rows: Ints,
+        max_size: int | None,
+        max_cells: int,
+        pages: Pages,
+        scoring: Scoring,
+        is_fused: bool,
     ) -> Iterator[Batch]:
         """``max_size`` None: rows that stand at their start, whole."""
         pieces = cut(
@@ -127,7 +147,7 @@ class StepPlan:
             causal=scoring.causal,
             window=scoring.window,
         )
-        for group in similar(pieces, spread=1.5, max_cells=MAX_CELLS):
+        for group in similar(pieces, spread=1.5, max_cells=max_cells):
             yield PaddedBatch(
                 group,
                 self._step,
@@ -137,4 +157,5 @@ class StepPlan:
                 window=scoring.window,
                 from_start=max_size is None,
                 is_exact=self._is_exact,
+                is_fused=is_fused,
             )

@@ -18,6 +18,7 @@ from transformers.core_model_loading import build_glob_alternation
 from transformers.initialization import no_init_weights
 
 from octavo.errors import ModelError
+from octavo.execution.workspace import forward_formula
 from octavo_plugins.models.transformers.architectures import find_architecture
 from octavo_plugins.models.transformers.attention import (
     NAME,
@@ -104,6 +105,12 @@ class TransformersModel(nn.Module):
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Fill parameters and buffers from a checkpoint as Transformers would."""
         return {f"causal_lm.{name}" for name in fill(self.causal_lm, tensors)}
+
+    def workspace_bytes(self, num_tokens: int) -> int:
+        """See ``HasWorkspace``; experts are kept four hidden states for each token (measured)."""
+        config = {**self._spec.config, **(self._spec.config.get("text_config") or {})}
+        item_bytes = self._spec.dtype.itemsize
+        return forward_formula(config, item_bytes=item_bytes, expert_copies=4)(num_tokens)
 
     def hidden(self, x_TD: Tensor, positions_T: Tensor, handler: Handler) -> Tensor:
         """The model without its head; its attention is the handler's."""
