@@ -133,6 +133,15 @@ def test_any_group_of_up_to_16_heads_is_right(shape: tuple[int, int], head_dim: 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 13, 33, 34, 70])
+def test_any_number_of_rows_is_right(rows: int, head_dim: int) -> None:
+    """From eight blocks for one head of a row to rows cut up among warps, on 132 processors."""
+    for lens in ([1000 + row for row in range(rows)], [4000, *ragged(rows - 1, 40)]):
+        assert_right(make_case(lens, heads=16, kv_heads=8, head_dim=head_dim))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("block_tokens", [8, 16, 32, 64])
 @pytest.mark.parametrize(
     ("dtype", "cache_dtype"),
@@ -238,6 +247,57 @@ def test_new_tokens_are_stored_and_seen(
         assert bool(is_same[~is_new].all())
         # Sums of squares are added up in another order than in the reference.
         assert is_same[is_new].float().mean() > (0.97 if "norms" in transform else 0.999)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_a_step_sees_what_the_step_before_has_stored(rows: int) -> None:
+    """In one graph, where its kernels start early."""
+    num_steps, start = 6, 61
+    case = make_case([start + num_steps] * rows, heads=16, kv_heads=4)
+    k_SRKD, v_SRKD = torch.randn((2, num_steps, rows, 4, 128), device="cuda").bfloat16()
+    q_SRHD = torch.randn((num_steps, rows, 16, 128), device="cuda").bfloat16()
+    lens_R, lines_R = case.context_lens_R, case.table_rows_R.long()
+    block_tokens = case.cache.shape[3]
+    positions_S = torch.arange(start, start + num_steps, device="cuda")
+    blocks_SR = case.table_SB[lines_R][:, positions_S // block_tokens].long().T.contiguous()
+    slots_SR = blocks_SR * block_tokens + (positions_S % block_tokens)[:, None]
+    expected_cache = case.cache.clone()
+    for step in range(num_steps):
+        at = (blocks_SR[step], slice(None), slice(None), slots_SR[step] % block_tokens)
+        expected_cache[at] = torch.stack((k_SRKD[step], v_SRKD[step]), dim=1)
+        case.cache[at] = float("nan")
+    inputs = (case.cache, case.table_SB, case.table_rows_R, lens_R)
+    found_SRHD = torch.empty_like(q_SRHD)
+    other = torch.zeros(1, device="cuda")
+
+    def run() -> None:
+        lens_R.fill_(start)
+        for step in range(num_steps):
+            lens_R.add_(1)
+            other.add_(1)  # a launch between what writes the lengths and what reads them early
+            decode(
+                q_SRHD[step],
+                *inputs,
+                found_SRHD[step],
+                scale=0.1,
+                k_RKD=k_SRKD[step],
+                v_RKD=v_SRKD[step],
+                slots_R=slots_SR[step],
+            )
+
+    decode(q_SRHD[0], expected_cache, *inputs[1:], found_SRHD[0], scale=0.1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    found_SRHD.fill_(float("nan"))
+    graph.replay()
+    expected_RHD = torch.empty_like(q_SRHD[0], dtype=torch.float32)
+    for step in range(num_steps):
+        lens_R.fill_(start + step + 1)
+        reference.decode(q_SRHD[step], expected_cache, *inputs[1:], expected_RHD, scale=0.1)
+        error = (found_SRHD[step].float() - expected_RHD).norm() / expected_RHD.norm()
+        assert error < 8e-3, f"step {step}: relative error {error:.2e}"
 
 
 @pytest.mark.gpu

@@ -18,17 +18,20 @@ template <typename Element, bool kFloat8Cache, int kHeadDim, int kHeadTiles8> st
   static constexpr int kDim = kHeadDim;
   static constexpr int kHeadTiles = kHeadTiles8;                 // of 8 heads
   static constexpr int kTokenBytes = kDim * (kFloat8 ? 1 : 2);   // of one head's key
-  // Tiles of 4 KB, so that a tile's latencies (900 cycles from the arrival of the keys to the last
-  // product) weigh alike for all types: at full bandwidth a tile of keys and values arrives every
-  // 1750 cycles per warp.
+  // Tiles of 4 KB, so that a tile's latencies (1000 cycles from the arrival of the keys to the last
+  // product) weigh alike for all types: at full bandwidth, with two blocks on a processor, a tile
+  // of keys and values arrives every 3500 cycles per warp.
   static constexpr int kTileTokens = kTokenBytes >= 256 ? 16 : 4096 / kTokenBytes;
   static constexpr int kTileBytes = kTileTokens * kTokenBytes;
   static constexpr int kTokenTiles = kTileTokens / 16;
   static constexpr int kSteps = kDim / 16;                       // of a product over the head dim
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
-  // Keys and values each. Two stages are 64 KB per processor, which leaves room for the next matrix
-  // product's blocks; three and four were no faster.
+  // On a processor. While one waits, the other computes: 32 rows of 1024 tokens take 35 us so, and
+  // 40 us with one; registers have no room for three.
+  static constexpr int kBlocksEach = 2;
+  // Keys and values each. Three and four were no faster, and with one block on a processor, 64 KB
+  // leave room for the next matrix product's.
   static constexpr int kStages = 2;
   static constexpr int kWarpBytes = 2 * kStages * kTileBytes;
   static constexpr int kSharedBytes = kWarps * kWarpBytes;
@@ -54,23 +57,38 @@ template <typename S> class Columns {
   int columns_[kCount];
 };
 
+// A warp's work: units from ``begin`` to ``end``, each ``step``-th. They are of ``segment`` and, in
+// the line, of those after it.
+template <typename S> struct Stretch {
+  Segment<S::kTileTokens> segment;
+  int begin, end, step;
+
+  // The first and last tile in the segment; none if they are in the wrong order.
+  __device__ __forceinline__ int first_tile() const {
+    return segment.tiles.first + max(begin, segment.begin) - segment.begin;
+  }
+  __device__ __forceinline__ int last_tile() const {
+    const int first = max(begin, segment.begin), last = min(end, segment.end()) - 1;
+    return first_tile() + (last < first ? -1 : (last - first) / step * step);
+  }
+};
+
 // The copies of one warp run two tiles ahead of its products, through this.
 //
 // A tile lies in one run of memory or, where blocks are smaller, in several. Each lane copies from
 // one run, so that it needs one block and one pointer.
 template <typename S> class Loader {
  public:
-  using Place = Position<S::kTileTokens>;
-
-  __device__ __forceinline__ Loader(const Arguments& arguments, const Place& start, int end_unit)
-      : arguments_(arguments), next_(start), end_unit_(end_unit) {
+  __device__ __forceinline__ Loader(const Arguments& arguments, const Stretch<S>& stretch)
+      : arguments_(arguments), segment_(stretch.segment), unit_(stretch.begin),
+        end_(stretch.end), step_(stretch.step) {
     const int lane = threadIdx.x % 32;
     const int run_tokens = min(1 << arguments.at.block_shift, S::kTileTokens);
     const int lanes = run_tokens * 32 / S::kTileTokens;  // of a run
     lane_token_ = lane / lanes * run_tokens;
     step_bytes_ = lanes * 16;
     lane_bytes_ = lane % lanes * 16;
-    if (next_.unit < end_unit_) look_up();
+    look_up();
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       targets_[i] =
@@ -80,17 +98,16 @@ template <typename S> class Loader {
 
   // To the next tile; false if there is none.
   __device__ __forceinline__ bool advance() {
-    if (next_.unit >= end_unit_) return false;
-    const int shift = arguments_.at.block_shift, first = next_.tile * S::kTileTokens;
+    if (unit_ >= end_) return false;
+    const int shift = arguments_.at.block_shift, first = tile() * S::kTileTokens;
     const int in_block = (first + lane_token_) & ((1 << shift) - 1);
     source_ = arguments_.pages + next_block_ * arguments_.at.block_stride +
-              ((next_.head << shift) + in_block) * S::kTokenBytes + lane_bytes_;
+              ((segment_.head << shift) + in_block) * S::kTokenBytes + lane_bytes_;
     // From the tile's start. A new token is not in the cache yet.
-    context_ = next_.tiles.context - (arguments_.k != nullptr) - first;
-    seen_ = max(next_.tiles.context - arguments_.at.window, 0) - first;
-    ++next_.unit;
-    if (++next_.tile == next_.tiles.end) next_.next_head(arguments_);
-    if (next_.unit < end_unit_) look_up();
+    context_ = segment_.tiles.context - (arguments_.k != nullptr) - first;
+    seen_ = max(segment_.tiles.context - arguments_.at.window, 0) - first;
+    unit_ += step_;
+    look_up();
     return true;
   }
 
@@ -102,12 +119,22 @@ template <typename S> class Loader {
  private:
   static constexpr int kCopies = S::kTileBytes / 512;
 
-  // One tile before it is needed: a table entry takes as long as a key.
+  __device__ __forceinline__ int tile() const {
+    return segment_.tiles.first + unit_ - segment_.begin;
+  }
+
+  // Goes on to a unit with a tile, and finds the tile's block; one tile before that is needed,
+  // because a table entry takes as long as a key.
   __device__ __forceinline__ void look_up() {
-    const int shift = arguments_.at.block_shift, last = (next_.tiles.context - 1) >> shift;
-    const int entry = min((next_.tile * S::kTileTokens + lane_token_) >> shift, last);
-    next_block_ = arguments_.table[arguments_.table_rows[next_.row] * arguments_.at.table_stride +
-                                   entry];
+    while (unit_ < end_ && unit_ >= segment_.end()) {
+      segment_.advance(arguments_);
+      unit_ = max(unit_, segment_.begin);
+    }
+    if (unit_ >= end_) return;
+    const int shift = arguments_.at.block_shift, last = (segment_.tiles.context - 1) >> shift;
+    const int entry = min((tile() * S::kTileTokens + lane_token_) >> shift, last);
+    const long long line = arguments_.table_rows[segment_.row];
+    next_block_ = arguments_.table[line * arguments_.at.table_stride + entry];
   }
 
   __device__ __forceinline__ void copy(uint32_t target, const uint8_t* source) const {
@@ -131,8 +158,8 @@ template <typename S> class Loader {
   }
 
   const Arguments& arguments_;
-  Place next_;
-  int end_unit_;
+  Segment<S::kTileTokens> segment_;
+  int unit_, end_, step_;  // unit_: the next one
   int next_block_;
   int lane_token_;  // of the tile: where the lane's run begins
   int lane_bytes_;  // in the run: where the lane's copies begin
@@ -298,30 +325,51 @@ __device__ __forceinline__ void multiply_values(
 }
 
 template <typename S>
-__global__ void __launch_bounds__(S::kThreads, 2)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksEach)
     decode_kernel(const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ int sums[S::kThreads];
+  __shared__ typename Line<S::kTileTokens, S::kWarps>::Shared shared_line;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = arguments.at.group;
-  const int block = arguments.at.blocks - 1 - static_cast<int>(blockIdx.x);
-  let_next_start();
-  wait_for_previous();
+  // Where new tokens are given, what is cached was written before the previous kernel: all up to
+  // the first tiles' copies overlaps with its end.
+  const bool is_early = arguments.k != nullptr;
+  if (!is_early) wait_for_previous();
 
-  const Line<S::kTileTokens, S::kWarps> line(arguments, sums);
-  const auto& split = line.split();
-  const int block_begin = split.block_begin(block), block_end = split.block_begin(block + 1);
-  if (block_begin == block_end) return;
-  // A warp without units stays with the others, which may need it in the end.
-  const int own_begin = split.warp_begin(block, warp), own_end = split.warp_begin(block, warp + 1);
-  const int end_unit = own_begin < own_end ? own_end : 0;
-  auto here = line.find(min(own_begin, block_end - 1));
-  const Segment first = here.segment();
-  const bool has_one_segment = split.is_within(block, first);
-  if (here.tile >= here.tiles.end) here.next_head(arguments);
+  const Line<S::kTileTokens, S::kWarps> line(arguments, shared_line);
+  const bool is_team = line.has_teams();
+  const int index = static_cast<int>(blockIdx.x), rank = index & (arguments.at.team - 1);
+  // Warps are numbered along the line, which is against the index of blocks: a block waits only for
+  // such as have a lower index and therefore were started no later.
+  const int worker = (arguments.at.blocks - 1 - index) * S::kWarps + warp;
+  Stretch<S> own;
+  bool has_work;
+  if (is_team) {
+    own.segment = line.at(index / arguments.at.team);
+    own.begin = rank * line.share() + warp;
+    own.end = min((rank + 1) * line.share(), own.segment.end());
+    own.step = S::kWarps;
+    has_work = own.segment.end() > 0;  // of the team; all its blocks merge
+  } else {
+    own.begin = worker * line.share();
+    own.end = min(own.begin + line.share(), line.total());
+    own.step = 1;
+    has_work = own.begin < own.end;
+    if (has_work) {
+      own.segment = line.find(own.begin);
+      if (own.begin >= own.segment.end()) own.segment.advance(arguments);
+      own.begin = max(own.begin, own.segment.begin);
+      has_work = own.begin < own.end;
+    }
+  }
+  if (!has_work) {
+    if (is_early) wait_for_previous();
+    return;
+  }
+  if (is_team && arguments.at.team > 1) arrive_cluster();
 
   const uint32_t keys = shared_address(shared) + warp * S::kWarpBytes;
   const uint32_t values = keys + S::kStages * S::kTileBytes;
-  Loader<S> loader(arguments, here, end_unit);
+  Loader<S> loader(arguments, own);
 #pragma unroll 1  // as all that runs once: a cold instruction costs more than a loop
   for (int stage = 0; stage < S::kStages; ++stage) {
     const bool has_tile = loader.advance();
@@ -330,84 +378,119 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     if (has_tile) loader.copy_values(values + stage * S::kTileBytes);
     commit_copies();
   }
-
   // Four matrices of 8 tokens by 16 bytes: the left side of products takes lower and upper tokens,
   // of one half and the other; transposed, tokens and halves change places. Fragments of one-byte
   // entries are put together later.
   const Columns<S> key_columns(lane % 16, lane / 16 * 16);
   const Columns<S> value_columns(S::kFloat8 ? lane % 16 : lane % 8 + lane / 16 * 8,
                                  S::kFloat8 ? lane / 16 * 16 : lane / 8 % 2 * 16);
-  float* const own = reinterpret_cast<float*>(shared + warp * S::kWarpBytes);
-  const auto partial_of = [&](int worker) {
-    return arguments.partials + static_cast<long long>(worker) * Partial<S>::kFloats;
-  };
+  float* const own_partial = reinterpret_cast<float*>(shared + warp * S::kWarpBytes);
   State<S> state;
   state.reset();
-  int stage = 0;
-  while (here.unit < end_unit) {
-    const int num_tiles = min(end_unit - here.unit, here.tiles.end - here.tile);
-    uint32_t queries[S::kSteps][S::kHeadTiles][2];
-    load_queries<S>(arguments, here.row, here.head, queries);
-    // The segment's last tile has the row's new token.
-    const bool has_new = arguments.k != nullptr && here.tile + num_tiles == here.tiles.end;
-    NewToken<S> token;
-    if (has_new) token.take(arguments, here.row, here.head);
-    for (int i = 0; i < num_tiles; ++i) {
-      float scores[S::kTokenTiles][S::kHeadTiles][4];
-      const bool is_new = has_new && i == num_tiles - 1;
-      const int new_token = (here.tiles.context - 1) % S::kTileTokens;
-      uint8_t* const tiles = shared + warp * S::kWarpBytes + stage * S::kTileBytes;
-      wait_copies<2 * S::kStages - 1>();
-      __syncwarp();
-      if (is_new) {
-        token.put_key(tiles, new_token);
-        __syncwarp();
-      }
-      multiply_keys<S>(keys + stage * S::kTileBytes, key_columns, queries, scores);
-      __syncwarp();
-      const bool has_tile = loader.advance();
-      if (has_tile) loader.copy_keys(keys + stage * S::kTileBytes);
-      commit_copies();
-      weigh<S>(arguments, here.tiles, here.tile + i, scores, state);
-      wait_copies<2 * S::kStages - 1>();
-      __syncwarp();
-      if (is_new) {
-        token.put_value(tiles + S::kStages * S::kTileBytes, new_token);
-        __syncwarp();
-      }
-      multiply_values<S>(values + stage * S::kTileBytes, value_columns, scores, state.outputs);
-      __syncwarp();
-      if (has_tile) loader.copy_values(values + stage * S::kTileBytes);
-      commit_copies();
-      stage = stage + 1 == S::kStages ? 0 : stage + 1;
-    }
-    if (has_one_segment) break;
+  Queries<S> queries;
+  NewToken<S> token;
+  int tile = own.first_tile(), last_tile = own.last_tile(), stage = 0;
+  // The segment's last tile has the row's new token.
+  bool has_new = is_early && tile <= last_tile && last_tile == own.segment.tiles.end - 1;
+  if (arguments.q_norm != nullptr) touch_norm<S>(arguments.q_norm);
+  if (arguments.k_norm != nullptr) touch_norm<S>(arguments.k_norm);
+  if (is_early) wait_for_previous();
+  queries.fetch(arguments, own.segment.row, own.segment.head);
+  if (has_new) token.fetch(arguments, own.segment.row, own.segment.head);
+  // Not before the wait: of the kernels of a step this is one behind whose start all earlier ones
+  // have ended, on which the early reads of the next layer's rely.
+  let_next_start();
 
-    state.join_sums();
-    const Segment segment = here.segment();
-    const int worker = block * S::kWarps + warp;
-    if (here.unit > segment.begin) {
-      write_partial<S, false>(partial_of(worker), group, state);
-    } else if (num_tiles == segment.num_tiles) {
-      store_outputs<S>(arguments, here.row, here.head, state);
+  while (true) {
+    if (tile <= last_tile) {
+      queries.transform(arguments);
+      if (has_new) token.store(arguments, own.segment.head);
+      for (; tile <= last_tile; tile += own.step) {
+        float scores[S::kTokenTiles][S::kHeadTiles][4];
+        const bool is_new = has_new && tile == last_tile;
+        const int new_token = (own.segment.tiles.context - 1) % S::kTileTokens;
+        uint8_t* const tiles = shared + warp * S::kWarpBytes + stage * S::kTileBytes;
+        wait_copies<2 * S::kStages - 1>();
+        __syncwarp();
+        if (is_new) {
+          token.put_key(tiles, new_token);
+          __syncwarp();
+        }
+        multiply_keys<S>(keys + stage * S::kTileBytes, key_columns, queries.of, scores);
+        __syncwarp();
+        const bool has_tile = loader.advance();
+        if (has_tile) loader.copy_keys(keys + stage * S::kTileBytes);
+        commit_copies();
+        weigh<S>(arguments, own.segment.tiles, tile, scores, state);
+        wait_copies<2 * S::kStages - 1>();
+        __syncwarp();
+        if (is_new) {
+          token.put_value(tiles + S::kStages * S::kTileBytes, new_token);
+          __syncwarp();
+        }
+        multiply_values<S>(values + stage * S::kTileBytes, value_columns, scores, state.outputs);
+        __syncwarp();
+        if (has_tile) loader.copy_values(values + stage * S::kTileBytes);
+        commit_copies();
+        stage = stage + 1 == S::kStages ? 0 : stage + 1;
+      }
+      state.join_sums();
+    }
+    const Segment<S::kTileTokens> segment = own.segment;
+    if (is_team) {
+      write_partial<S, true>(own_partial, group, state);
+      __syncthreads();
+      merge_team<S>(arguments, segment.row, segment.head, rank,
+                    reinterpret_cast<const float*>(shared), S::kWarpBytes / sizeof(float),
+                    shared + S::kSharedBytes);
+      return;
+    }
+
+    // The next queries come while this segment's outputs are written.
+    own.segment.advance(arguments);
+    const bool has_more = own.segment.begin < own.end;
+    if (has_more) {
+      tile = own.first_tile();
+      last_tile = own.last_tile();
+      has_new = is_early && last_tile == own.segment.tiles.end - 1;
+      queries.fetch(arguments, own.segment.row, own.segment.head);
+      if (has_new) token.fetch(arguments, own.segment.row, own.segment.head);
+    }
+    if (own.begin > segment.begin) {
+      float* const partials = arguments.partials;
+      write_partial<S, false>(partials + worker * static_cast<long long>(Partial<S>::kFloats),
+                              group, state);
+    } else if (segment.end() <= own.end) {
+      store_outputs<S>(arguments, segment.row, segment.head, state);
     } else {
       // It goes on in the next warp, so this is the warp's last; no copies are under way.
-      write_partial<S, true>(own, group, state);
+      write_partial<S, true>(own_partial, group, state);
       __syncwarp();
-      join_parts<S, 32, 4, 2, 1>(arguments, split, segment, own, 0, nullptr, worker + 1);
+      merge_line<S>(arguments, segment.row, segment.head, own_partial, worker,
+                    (segment.end() - 1) / line.share());
     }
-    here.next_head(arguments);
+    if (!has_more) return;
     state.reset();
   }
-  if (!has_one_segment) return;
+}
 
-  state.join_sums();
-  write_partial<S, true>(own, group, state);
-  __syncthreads();
-  float* const target = block_begin > first.begin ? partial_of(block * S::kWarps) : nullptr;
-  join_parts<S, S::kThreads, 1, 8, S::kWarps>(
-      arguments, split, first, reinterpret_cast<float*>(shared), S::kWarpBytes / sizeof(float),
-      target, (block + 1) * S::kWarps);
+// As launch, in clusters of so many blocks.
+template <typename Parameter>
+cudaError_t launch_clusters(void (*kernel)(Parameter), int cluster, int blocks, int threads,
+                            int shared_bytes, cudaStream_t stream, const Parameter& argument) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&config, kernel, argument);
 }
 
 // The caller has checked that there is such a shape.
@@ -416,11 +499,14 @@ cudaError_t launch_decode(const Arguments& arguments, cudaStream_t stream) {
   const auto start = [&](auto shape) {
     using S = decltype(shape);
     const auto kernel = decode_kernel<S>;
+    const int team = arguments.at.team;
+    const int shared_bytes =
+        S::kSharedBytes + (team > 1 ? Exchange<S>::bytes(arguments.at.group) : 0);
     const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
-    return launch(kernel, dim3(arguments.at.blocks), dim3(S::kThreads), S::kSharedBytes, stream,
-                  arguments);
+    return launch_clusters(kernel, max(team, 1), arguments.at.blocks, S::kThreads, shared_bytes,
+                           stream, arguments);
   };
   const bool is_small = arguments.at.group <= 8;
   if (arguments.at.head_dim == 64) {

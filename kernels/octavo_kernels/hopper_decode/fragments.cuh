@@ -34,6 +34,36 @@ template <int kPending> __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Blocks of a cluster. Arriving tells of all that was stored before, to those that wait.
+__device__ __forceinline__ void arrive_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Where another block of the cluster has what ``mine`` is of this one's shared memory.
+__device__ __forceinline__ uint32_t address_at(const void* mine, int rank) {
+  uint32_t result;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(result)
+               : "r"(shared_address(mine)), "r"(rank));
+  return result;
+}
+
+__device__ __forceinline__ void store_remote(const float4* mine, int rank, const float4& x) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_at(mine, rank)),
+               "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_remote(const float2* mine, int rank, const float2& x) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address_at(mine, rank)),
+               "f"(x.x), "f"(x.y)
+               : "memory");
+}
+
 template <bool kTranspose>
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
   if constexpr (kTranspose) {

@@ -1,9 +1,12 @@
 // How what several warps found of one segment becomes one output.
 //
 // A partial result has, for each query head of a segment, the weighted sum of values, then the
-// maximum and the sum of the weights. Between blocks it passes through global memory, where each
-// word says itself whether it is there: words that are not hold kNothing, to which the reader puts
-// them back. So a result takes one write and one read; a counter with its fences took 1 us more.
+// maximum and the sum of the weights. The warps of a team's block leave theirs in shared memory;
+// the team's blocks then send one another, each to each, their sums of what the other finishes.
+//
+// Warps of the line send theirs through global memory, where each word says itself whether it is
+// there: words that are not hold kNothing, to which the reader puts them back. So a result takes
+// one write and one read; a counter with its fences took 1 us more.
 #pragma once
 
 #include "fragments.cuh"
@@ -11,6 +14,7 @@
 namespace octavo::decode {
 
 constexpr uint32_t kNothing = 0xffffffffu;  // a NaN that no instruction makes
+constexpr float kLowest = -3e38f;           // below all maxima, but with differences
 
 template <typename S> struct Partial {
   static constexpr int kQuads = S::kDim / 4;  // of a head
@@ -59,11 +63,6 @@ __device__ __forceinline__ uint32_t word_of(float x) {
 }
 __device__ __forceinline__ void put(float* target, float x) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(target), "r"(word_of(x)) : "memory");
-}
-__device__ __forceinline__ void put(float* target, const float4& x) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target),
-               "r"(word_of(x.x)), "r"(word_of(x.y)), "r"(word_of(x.z)), "r"(word_of(x.w))
-               : "memory");
 }
 
 template <int kWords> struct Words {
@@ -173,9 +172,9 @@ __device__ __forceinline__ void store_outputs(const Arguments& arguments, int ro
 // Four entries of one head, of all parts that have been added.
 struct Quad {
   float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
-  float max = -INFINITY, sum = 0.0f;
+  float max = kLowest, sum = 0.0f;
 
-  // In their order; at least one of all must have seen a token.
+  // In their order; a part that has seen no token has a sum of 0.
   template <int kCount>
   __device__ __forceinline__ void add(const float4 (&values)[kCount],
                                       const float2 (&totals)[kCount]) {
@@ -198,118 +197,176 @@ struct Quad {
   }
 };
 
-// kThreads threads (a block or a warp), each with kItems quads at a time, put together what they
-// have in shared memory, kOwn partial results ``stride`` floats apart. With ``target``, the result
-// goes there for others; without, it is joined with what the workers from ``next_worker`` on found
-// of the segment, and becomes the output.
-template <typename S, int kThreads, int kItems, int kAtOnce, int kOwn>
-__device__ __forceinline__ void join_parts(const Arguments& arguments,
-                                           const Split<S::kWarps>& split, const Segment& segment,
-                                           const float* own, int stride, float* target,
-                                           int next_worker) {
+// ``index`` counts the quads of a segment's heads.
+template <typename S>
+__device__ __forceinline__ void store_quad(const Arguments& arguments, int row, int kv_head,
+                                           int index, const Quad& quad) {
   using T = typename S::T;
+  constexpr int kQuads = Partial<S>::kQuads;
+  const int head = kv_head * arguments.at.group + index / kQuads;
+  const float factor = normaliser<T>(arguments, head, quad.max, quad.sum);
+  const float4& value = quad.value;
+  const uint2 four = {pack<T>(value.x * factor, value.y * factor),
+                      pack<T>(value.z * factor, value.w * factor)};
+  T* const out = static_cast<T*>(arguments.out) + row * arguments.at.out_stride;
+  *reinterpret_cast<uint2*>(out + head * S::kDim + index % kQuads * 4) = four;
+}
+
+// Where a block's team leaves what it is to finish: of each block, some quads' values, then, after
+// all blocks', their totals.
+template <typename S> class Exchange {
+ public:
+  __device__ __forceinline__ Exchange(const Arguments& arguments, uint8_t* shared)
+      : team_(arguments.at.team), quads_each_(arguments.at.group * Partial<S>::kQuads / team_),
+        values_(reinterpret_cast<float4*>(shared)),
+        totals_(reinterpret_cast<float2*>(values_ + quads_each_ * team_)) {}
+
+  static int bytes(int group) {
+    return group * Partial<S>::kQuads * static_cast<int>(sizeof(float4) + sizeof(float2));
+  }
+
+  __device__ __forceinline__ int quads_each() const { return quads_each_; }
+
+  // To the block that finishes the quad ``index``.
+  __device__ __forceinline__ void send(int from, int index, const Quad& quad) const {
+    const int to = index / quads_each_, at = from * quads_each_ + index - to * quads_each_;
+    store_remote(values_ + at, to, quad.value);
+    store_remote(totals_ + at, to, make_float2(quad.max, quad.sum));
+  }
+
+  // What the blocks sent of the ``index``-th quad that this one finishes.
+  __device__ __forceinline__ Quad sum(int index) const {
+    constexpr int kAtOnce = 8;
+    Quad quad;
+#pragma unroll 1
+    for (int first = 0; first < team_; first += kAtOnce) {
+      float4 values[kAtOnce];
+      float2 totals[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = (first + i) * quads_each_ + index;
+        values[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+        totals[i] = {-INFINITY, 0.0f};
+        if (first + i < team_) values[i] = values_[at], totals[i] = totals_[at];
+      }
+      quad.add(values, totals);
+    }
+    return quad;
+  }
+
+ private:
+  int team_, quads_each_;
+  float4* values_;
+  float2* totals_;
+};
+
+// Of a team's block, whose warps have their partial results in ``own``, ``stride`` floats apart.
+template <typename S>
+__device__ __forceinline__ void merge_team(const Arguments& arguments, int row, int head, int rank,
+                                           const float* own, int stride, uint8_t* received) {
   constexpr int kQuads = Partial<S>::kQuads, kHeadFloats = Partial<S>::kHeadFloats;
-  const int lane = threadIdx.x % 32, thread = threadIdx.x % kThreads;
-  const int group = arguments.at.group, num_quads = group * kQuads;
-  const int last_unit = segment.begin + segment.num_tiles - 1;
-  const int end_worker = (last_unit / split.share + 1) * S::kWarps;
-  for (int first = 0; first < num_quads; first += kThreads * kItems) {
+  const Exchange<S> exchange(arguments, received);
+  const bool is_alone = arguments.at.team == 1;
+  if (!is_alone) wait_cluster();  // until the others have begun
+  for (int i = threadIdx.x; i < arguments.at.group * kQuads; i += S::kThreads) {
+    float4 values[S::kWarps];
+    float2 totals[S::kWarps];
+#pragma unroll
+    for (int warp = 0; warp < S::kWarps; ++warp) {
+      const float* const partial = own + warp * stride + i / kQuads * kHeadFloats;
+      values[warp] = *reinterpret_cast<const float4*>(partial + i % kQuads * 4);
+      totals[warp] = *reinterpret_cast<const float2*>(partial + S::kDim);
+    }
+    Quad quad;
+    quad.add(values, totals);
+    if (is_alone) store_quad<S>(arguments, row, head, i, quad);
+    else exchange.send(rank, i, quad);
+  }
+  if (is_alone) return;
+  arrive_cluster();
+  wait_cluster();
+  for (int i = threadIdx.x; i < exchange.quads_each(); i += S::kThreads) {
+    store_quad<S>(arguments, row, head, rank * exchange.quads_each() + i, exchange.sum(i));
+  }
+}
+
+// Of a warp of the line that has a segment's first part in ``own``: joins it with what the warps
+// after it found, up to ``last_worker``.
+template <typename S>
+__device__ __forceinline__ void merge_line(const Arguments& arguments, int row, int head,
+                                           const float* own, int worker, int last_worker) {
+  constexpr int kItems = 4, kAtOnce = 2;
+  constexpr int kQuads = Partial<S>::kQuads, kHeadFloats = Partial<S>::kHeadFloats;
+  const int lane = threadIdx.x % 32, num_quads = arguments.at.group * kQuads;
+  for (int first = lane; first - lane < num_quads; first += 32 * kItems) {
     Quad quads[kItems];
     int at[kItems], totals_at[kItems];  // in a partial result; -1 past the group
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      const int index = first + j * kThreads + thread, member = index / kQuads;
+      const int index = first + j * 32, member = index / kQuads;
       at[j] = index < num_quads ? member * kHeadFloats + index % kQuads * 4 : -1;
       totals_at[j] = member * kHeadFloats + S::kDim;
       if (at[j] < 0) continue;
-      float4 values[kOwn];
-      float2 totals[kOwn];
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        values[i] = *reinterpret_cast<const float4*>(own + i * stride + at[j]);
-        totals[i] = *reinterpret_cast<const float2*>(own + i * stride + totals_at[j]);
-      }
+      const float4 values[1] = {*reinterpret_cast<const float4*>(own + at[j])};
+      const float2 totals[1] = {*reinterpret_cast<const float2*>(own + totals_at[j])};
       quads[j].add(values, totals);
     }
-    if (target != nullptr) {
+    for (int next = worker + 1; next <= last_worker; next += kAtOnce) {
+      float* sources[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const long long from = next + i;
+        sources[i] = from > last_worker ? nullptr : arguments.partials + from * Partial<S>::kFloats;
+      }
+      Words<4> values[kItems][kAtOnce];
+      Words<2> totals[kItems][kAtOnce];
+      bool is_waiting;
+      do {
+        is_waiting = false;
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            values[j][i] = {};
+            totals[j][i] = {__float_as_uint(-INFINITY), 0};
+            if (at[j] < 0 || sources[i] == nullptr) continue;
+            look(values[j][i], sources[i] + at[j]);
+            look(totals[j][i], sources[i] + totals_at[j]);
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            is_waiting |= !values[j][i].are_there() || !totals[j][i].are_there();
+          }
+        }
+        // Together, because lanes share the totals that are put back.
+      } while (__any_sync(kAllLanes, is_waiting));
 #pragma unroll
       for (int j = 0; j < kItems; ++j) {
         if (at[j] < 0) continue;
-        const Quad& quad = quads[j];
-        put(target + at[j], quad.value);
-        if (totals_at[j] - at[j] != S::kDim) continue;
-        put(target + totals_at[j], quad.max);
-        put(target + totals_at[j] + 1, quad.sum);
-      }
-      continue;
-    }
-    for (int base = next_worker; base < end_worker; base += 32) {
-      unsigned left = __ballot_sync(kAllLanes, split.has_partial(base + lane, segment));
-      while (left != 0) {
-        float* sources[kAtOnce];
+        float4 found[kAtOnce];
+        float2 found_totals[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          const long long worker = base + __ffs(left) - 1;
-          sources[i] = left == 0 ? nullptr : arguments.partials + worker * Partial<S>::kFloats;
-          left &= left - 1;
+          const auto& word = values[j][i].word;
+          found[i] = {__uint_as_float(word[0]), __uint_as_float(word[1]),
+                      __uint_as_float(word[2]), __uint_as_float(word[3])};
+          found_totals[i] = {__uint_as_float(totals[j][i].word[0]),
+                             __uint_as_float(totals[j][i].word[1])};
+          if (sources[i] == nullptr) continue;
+          *reinterpret_cast<uint4*>(sources[i] + at[j]) = {kNothing, kNothing, kNothing,
+                                                           kNothing};
+          if (totals_at[j] - at[j] != S::kDim) continue;
+          *reinterpret_cast<uint2*>(sources[i] + totals_at[j]) = {kNothing, kNothing};
         }
-        Words<4> values[kItems][kAtOnce];
-        Words<2> totals[kItems][kAtOnce];
-        bool is_waiting;
-        do {
-          is_waiting = false;
-#pragma unroll
-          for (int j = 0; j < kItems; ++j) {
-#pragma unroll
-            for (int i = 0; i < kAtOnce; ++i) {
-              values[j][i] = {};
-              totals[j][i] = {__float_as_uint(-INFINITY), 0};
-              if (at[j] < 0 || sources[i] == nullptr) continue;
-              look(values[j][i], sources[i] + at[j]);
-              look(totals[j][i], sources[i] + totals_at[j]);
-            }
-          }
-#pragma unroll
-          for (int j = 0; j < kItems; ++j) {
-#pragma unroll
-            for (int i = 0; i < kAtOnce; ++i) {
-              is_waiting |= !values[j][i].are_there() || !totals[j][i].are_there();
-            }
-          }
-          // Together, because lanes share the totals that are put back.
-        } while (__any_sync(kAllLanes, is_waiting));
-#pragma unroll
-        for (int j = 0; j < kItems; ++j) {
-          if (at[j] < 0) continue;
-          float4 found[kAtOnce];
-          float2 found_totals[kAtOnce];
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            const auto& word = values[j][i].word;
-            found[i] = {__uint_as_float(word[0]), __uint_as_float(word[1]),
-                        __uint_as_float(word[2]), __uint_as_float(word[3])};
-            found_totals[i] = {__uint_as_float(totals[j][i].word[0]),
-                               __uint_as_float(totals[j][i].word[1])};
-            if (sources[i] == nullptr) continue;
-            *reinterpret_cast<uint4*>(sources[i] + at[j]) = {kNothing, kNothing, kNothing,
-                                                             kNothing};
-            if (totals_at[j] - at[j] != S::kDim) continue;
-            *reinterpret_cast<uint2*>(sources[i] + totals_at[j]) = {kNothing, kNothing};
-          }
-          quads[j].add(found, found_totals);
-        }
+        quads[j].add(found, found_totals);
       }
     }
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      if (at[j] < 0) continue;
-      const int member = at[j] / kHeadFloats, head = segment.head * group + member;
-      const float factor = normaliser<T>(arguments, head, quads[j].max, quads[j].sum);
-      const float4& value = quads[j].value;
-      const uint2 four = {pack<T>(value.x * factor, value.y * factor),
-                          pack<T>(value.z * factor, value.w * factor)};
-      T* const out = static_cast<T*>(arguments.out) + segment.row * arguments.at.out_stride;
-      *reinterpret_cast<uint2*>(out + head * S::kDim + at[j] % kHeadFloats) = four;
+      if (at[j] >= 0) store_quad<S>(arguments, row, head, first + j * 32, quads[j]);
     }
   }
 }

@@ -1,10 +1,14 @@
 // How the work of a launch is shared out, computed from the lengths on the device.
 //
-// A unit of work is one tile of cached tokens of one row and one key/value head. Units stand in a
-// line, by row, head and tile; a head's units are a segment. Each block takes an equal stretch of
-// the line and each of its warps an equal part of that stretch, so a segment may be cut anywhere.
-// The worker that has a cut segment's first part merges what the others found; its part is its
-// last work, theirs their first, so it seldom waits.
+// A head's tiles of cached tokens of one row are a segment. Where there are no more segments than
+// blocks, each has a team: a cluster of blocks, whose warps take its tiles in turn and which merges
+// what they found through shared memory. One row of 1024 tokens (Llama-8B's shape) takes 4.6 us so,
+// and took 15.5 us in a line, merged through global memory by those who had two segments' parts.
+//
+// Else, or where lengths differ so much that most teams would wait for one, segments stand in a
+// line, by row and head, and each warp takes an equal stretch of it. A unit of the line is a tile.
+// A segment may be cut anywhere; the warp that has its first part merges what the others found. Its
+// part is its last work, theirs their first, so it seldom waits.
 #pragma once
 
 #include "octavo.cuh"
@@ -24,6 +28,7 @@ struct Geometry {
   int block_shift;  // a block has 1 << block_shift tokens
   int window;       // INT_MAX for none
   int blocks;       // of threads
+  int team;         // blocks of a segment's, a power of two; 0 for none
 };
 
 struct Arguments {
@@ -42,9 +47,9 @@ struct Arguments {
   float k_scale, v_scale, eps;
 };
 
-// A segment ends with so many units without tiles: for its queries and outputs, and because copies
-// run ahead no further than the next segment. 64 rows of one token beside 64 of 512 (Llama-8B's
-// shape) took 77 us without, against 41 us for the long ones alone.
+// In the line a segment ends with so many units without tiles: for its queries and outputs, and
+// because copies run ahead no further than the next segment. 64 rows of one token beside 64 of 512
+// (Llama-8B's shape) took 77 us without, 48 us with, the long ones alone 41 us.
 constexpr int kIdleUnits = 1;
 
 // The tiles of a row that its query sees; none where the context is 0.
@@ -58,65 +63,33 @@ struct RowTiles {
     return {context, static_cast<int>(unseen / kTileTokens), static_cast<int>(end / kTileTokens)};
   }
   __device__ __forceinline__ int count() const { return end - first; }
-  // Of one head.
-  __device__ __forceinline__ int units() const { return context > 0 ? count() + kIdleUnits : 0; }
+  // In the line, of one head.
+  __device__ __forceinline__ int units() const { return count() > 0 ? count() + kIdleUnits : 0; }
 };
 
-// Units of the line that belong together: ``num_tiles`` from ``begin`` on, then idle ones.
-struct Segment {
-  int row, head, begin, num_tiles;
-};
-
-// Where a warp stands in the line.
-template <int kTileTokens> struct Position {
+// What belongs together; its tiles are the units from ``begin`` on.
+template <int kTileTokens> struct Segment {
   RowTiles tiles;
-  int row, head, tile;
-  int unit;
+  int row, head, begin;
 
-  __device__ __forceinline__ int begin() const { return unit - (tile - tiles.first); }
-  __device__ __forceinline__ Segment segment() const {
-    return {row, head, begin(), tiles.count()};
-  }
+  __device__ __forceinline__ int end() const { return begin + tiles.count(); }
 
-  __device__ __forceinline__ void next_head(const Arguments& arguments) {
-    unit = begin() + tiles.units();
-    if (++head == arguments.at.kv_heads) {
-      head = 0;
-      while (++row < arguments.at.rows) {
-        tiles = RowTiles::of<kTileTokens>(arguments, row);
-        if (tiles.context > 0) break;
-      }
+  // To the next of the line.
+  __device__ __forceinline__ void advance(const Arguments& arguments) {
+    begin += tiles.units();
+    if (++head < arguments.at.kv_heads) return;
+    head = 0;
+    while (++row < arguments.at.rows) {
+      tiles = RowTiles::of<kTileTokens>(arguments, row);
+      if (tiles.count() > 0) break;
     }
-    tile = tiles.first;
   }
 };
 
-// Blocks are numbered along the line, which is against their index: a block waits only for such
-// as have a lower index and therefore were started no later.
-template <int kWarps> struct Split {
-  int total;  // units
-  int share;  // of a block
-  int part;   // of a warp
-
-  __device__ __forceinline__ int block_begin(int block) const { return min(block * share, total); }
-  __device__ __forceinline__ int warp_begin(int block, int warp) const {
-    return min(block * share + min(warp * part, share), total);
-  }
-
-  // A block whose stretch lies in one segment makes one partial result of it.
-  __device__ __forceinline__ bool is_within(int block, const Segment& segment) const {
-    const int begin = block_begin(block), end = segment.begin + segment.num_tiles;
-    return segment.begin <= begin && begin < end && block_begin(block + 1) <= end + kIdleUnits;
-  }
-
-  // Whether a warp, counted over all blocks, keeps a partial result of the segment.
-  __device__ __forceinline__ bool has_partial(int worker, const Segment& segment) const {
-    const int block = worker / kWarps, warp = worker % kWarps;
-    if (is_within(block, segment)) return warp == 0;
-    return max(warp_begin(block, warp), segment.begin) <
-           min(warp_begin(block, warp + 1), segment.begin + segment.num_tiles);
-  }
-};
+// Brings what is read soon into the L1.
+__device__ __forceinline__ void touch(const void* word) {
+  asm volatile("{\n.reg .s32 ignored;\nld.global.ca.s32 ignored, [%0];\n}" ::"l"(word));
+}
 
 __device__ __forceinline__ int inclusive_sum(int x) {
 #pragma unroll
@@ -127,40 +100,59 @@ __device__ __forceinline__ int inclusive_sum(int x) {
   return x;
 }
 
-// The lengths' running sum. Every block makes it: 0.3 us for 1024 rows, and no other kernel has to
-// run for it.
+// The lengths' sum and maximum. Every block finds them: 0.3 us for 1024 rows, and no other kernel
+// has to run for it.
 template <int kTileTokens, int kWarps> class Line {
  public:
   static constexpr int kThreads = kWarps * 32;
+  struct Shared {
+    int sums[kThreads], longest[kWarps];
+  };
 
-  // ``sums`` is shared memory.
-  __device__ __forceinline__ Line(const Arguments& arguments, int (&sums)[kThreads])
-      : arguments_(arguments), sums_(sums) {
+  __device__ __forceinline__ Line(const Arguments& arguments, Shared& shared)
+      : arguments_(arguments), sums_(shared.sums) {
     const int rows = arguments.at.rows, thread = threadIdx.x;
+    int own = 0, longest = 0;
     rows_each_ = (rows + kThreads - 1) / kThreads;
-    int own = 0;
 #pragma unroll 1
     for (int row = thread * rows_each_; row < min((thread + 1) * rows_each_, rows); ++row) {
-      own += tiles_of(row).units();
-      // Brings it into the L1, where the loader looks for it once it knows its rows.
-      int line;
-      asm volatile("ld.global.ca.s32 %0, [%1];" : "=r"(line) : "l"(arguments.table_rows + row));
+      const RowTiles tiles = tiles_of(row);
+      own += tiles.units();
+      longest = max(longest, tiles.count());
+      touch(arguments.table_rows + row);
     }
     sums_[thread] = inclusive_sum(own);
+    longest = __reduce_max_sync(kAllLanes, longest);
+    if (thread % 32 == 0) shared.longest[thread / 32] = longest;
     __syncthreads();
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) {
       before_[warp] = warp == 0 ? 0 : before_[warp - 1] + sums_[warp * 32 - 1];
+      longest = max(longest, shared.longest[warp]);
     }
-    split_.total = (before_[kWarps - 1] + sums_[kThreads - 1]) * arguments.at.kv_heads;
-    split_.share = max((split_.total + arguments.at.blocks - 1) / arguments.at.blocks, kWarps);
-    split_.part = (split_.share + kWarps - 1) / kWarps;
+    total_ = (before_[kWarps - 1] + sums_[kThreads - 1]) * arguments.at.kv_heads;
+    const int blocks = arguments.at.blocks, team = arguments.at.team;
+    share_ = (total_ + blocks * kWarps - 1) / (blocks * kWarps);
+    if (team == 0) return;
+    const int team_share = (longest + team - 1) / team;
+    has_teams_ = team_share * blocks <= 2 * total_ + kSlack * blocks;
+    if (has_teams_) share_ = max(team_share, kWarps);
   }
 
-  __device__ __forceinline__ const Split<kWarps>& split() const { return split_; }
+  __device__ __forceinline__ bool has_teams() const { return has_teams_; }
+  // Units of the line.
+  __device__ __forceinline__ int total() const { return total_; }
+  // Tiles of a team's block, or units of a warp.
+  __device__ __forceinline__ int share() const { return share_; }
 
-  // Where a unit is; if it is an idle one, ``tile`` is past its segment's. Called by a whole warp.
-  __device__ __forceinline__ Position<kTileTokens> find(int unit) const {
+  // The segment of a team.
+  __device__ __forceinline__ Segment<kTileTokens> at(int team) const {
+    const int row = team / arguments_.at.kv_heads;
+    return {tiles_of(row), row, team - row * arguments_.at.kv_heads, 0};
+  }
+
+  // The segment of a unit of the line. Called by a whole warp.
+  __device__ __forceinline__ Segment<kTileTokens> find(int unit) const {
     const int lane = threadIdx.x % 32, kv_heads = arguments_.at.kv_heads;
     const int goal = unit / kv_heads;  // as if there were one head
     int before = 0, first_thread = 0;
@@ -185,10 +177,14 @@ template <int kTileTokens, int kWarps> class Line {
     }
     const RowTiles tiles = tiles_of(row);
     const int offset = unit - before * kv_heads, head = offset / tiles.units();
-    return {tiles, row, head, tiles.first + offset - head * tiles.units(), unit};
+    return {tiles, row, head, unit - (offset - head * tiles.units())};
   }
 
  private:
+  // Cutting up a line costs as much as so many tiles of a block; and a processor takes in twice
+  // what it does while all are at work.
+  static constexpr int kSlack = 16;
+
   __device__ __forceinline__ RowTiles tiles_of(int row) const {
     return RowTiles::of<kTileTokens>(arguments_, row);
   }
@@ -197,7 +193,8 @@ template <int kTileTokens, int kWarps> class Line {
   int (&sums_)[kThreads];
   int before_[kWarps];  // units of one head before the rows of a warp's threads
   int rows_each_;       // of a thread
-  Split<kWarps> split_;
+  int total_, share_;
+  bool has_teams_ = false;
 };
 
 }  // namespace octavo::decode
