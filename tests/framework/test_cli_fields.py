@@ -64,6 +64,7 @@ def test_values_get_the_types_of_their_fields(arguments, expected) -> None:
         (["--length", "long"], "--length: 'long' must be N or auto"),
         (["--mode", "medium"], "--mode: 'medium' must be fast or slow"),
         (["--overrides", "[1]"], r"--overrides: '\[1\]' must be JSON"),
+        (["--overrides", "[" * 99999], "must be JSON"),
     ],
 )
 def test_a_value_of_another_type_names_those_there_are(arguments, message) -> None:

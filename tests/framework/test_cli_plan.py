@@ -239,6 +239,12 @@ def test_the_command_shows_it_and_tells_by_its_exit_code(host, llama_8b, capsys)
     }
 
 
+@pytest.mark.parametrize("gib", ["nan", "inf", "1e300", "0", "-5"])
+def test_a_device_of_no_size_is_refused(capsys, gib) -> None:
+    assert main(["plan", "any", "--memory", gib]) == 2
+    assert "must be above 0, and at most" in capsys.readouterr().err
+
+
 def test_a_plan_leaves_no_tensor_behind(host, llama_8b) -> None:
     """The meta device is for building alone: what is made later is real."""
     plan(config_of(llama_8b), host, 140)

@@ -49,6 +49,14 @@ def test_a_forward_takes_what_its_widest_layer_does() -> None:
     )
 
 
+def test_gates_that_are_fused_take_nothing_in_long_steps() -> None:
+    apart = forward_formula(DENSE, item_bytes=2)
+    fused = forward_formula(DENSE, item_bytes=2, fused_from=100)
+    assert [fused(n) == apart(n) for n in (1, 99, 100, 101)] == [True, True, True, False]
+    assert fused(10_000) == 10_000 * (2 * (3 * 64 + 160) + INPUT_BYTES)
+    assert fused(101) == 100 * 2 * ONE_TOKEN + 101 * INPUT_BYTES  # the longest with gates counts
+
+
 def test_older_names_of_the_same_sizes_are_known() -> None:
     gpt2 = {"n_embd": 64, "n_inner": 160, "n_head": 4}
     assert elements(gpt2) == ONE_TOKEN

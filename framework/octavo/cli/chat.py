@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,8 @@ class Conversation:
         """A message that was refused is forgotten; an answer that was stopped counts as it is."""
         self._messages.append({"role": "user", "content": text})
         try:
-            answer = self._engine.write(self._engine.llm.chat(self._messages, self._params))
+            deltas = self._engine.llm.chat(self._messages, self._params)
+            answer = self._engine.write(deltas, stoppable=sys.stdin.isatty())
         except OctavoError:
             self._messages.pop()
             raise

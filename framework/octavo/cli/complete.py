@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 
 from octavo.cli.engine_flags import add_engine_flags, add_sampling_flags, sampling_params
@@ -32,5 +33,5 @@ class CompleteCommand:
             terminal.remark("Type the beginning of a text. Ctrl-C stops one, Ctrl-D ends.")
             for line, refusals in read_lines(terminal):
                 with refusals:
-                    engine.write(engine.llm.generate(line, params))
+                    engine.write(engine.llm.generate(line, params), stoppable=sys.stdin.isatty())
         return 0

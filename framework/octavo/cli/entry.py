@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from octavo.cli.parser import Parser, add_common_options, take_plugin_options
 from octavo.errors import ConfigError, OctavoError, ParameterError, PromptError, UnknownNameError
@@ -32,6 +33,7 @@ BUILT_IN = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without ``--debug`` no traceback is shown."""
     args = list(sys.argv[1:] if argv is None else argv)
+    _open_standard_streams()
     try:
         code = _run(args)
         sys.stdout.flush()
@@ -53,6 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         sys.stderr.write(f"octavo: error: {message}\n")
         return 2 if isinstance(error, USER_ERRORS) else 1
+
+
+def _open_standard_streams() -> None:
+    """What the caller has closed (``>&-``, a daemon) is empty; no later file takes its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A character that a locale cannot show must not end a stream.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(args: list[str]) -> int:

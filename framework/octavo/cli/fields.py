@@ -87,7 +87,7 @@ def _reader(members: list[Any]) -> Callable[[str], Any]:
                     return member(text)
                 if get_origin(member) is dict and isinstance(value := json.loads(text), dict):
                     return value
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
         raise ArgumentTypeError(f"{text!r} must be {_metavar(members).replace('|', ' or ')}")
 

@@ -82,7 +82,7 @@ def _write(output: RequestOutput, terminal: Terminal, *, as_json: bool) -> None:
             for completion in output.outputs
         ]
         line = {"prompt": output.prompt, "outputs": texts, "error": output.error}
-        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(line) + "\n")
         return
     for completion in output.outputs:
         terminal.write(f"> {output.prompt}\n", "bold cyan")

@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             what = "option" if name.startswith("-") else "argument"
-            known = self.option_names() if what == "option" else []
+            known = set(self.option_names()) if what == "option" else ()
             hint = f"; {near_matches(name, known)}" if known else ""
             raise ConfigError(f"{self.prog} takes no {what} {name!r}{hint}")
         return parsed

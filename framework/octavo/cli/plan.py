@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from octavo.cli.engine_flags import add_engine_flags, engine_keywords
 from octavo.cli.terminal import Terminal
+from octavo.errors import ConfigError
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
     from octavo.planning import Budget
 
 GIB = 1024**3
+MOST_GIB = 1024**2
 
 
 class PlanCommand:
@@ -35,6 +37,8 @@ class PlanCommand:
         from octavo.options import read_options
         from octavo.planning import plan
 
+        if args.memory is not None and not 0 < args.memory <= MOST_GIB:
+            raise ConfigError(f"memory={args.memory:g} must be above 0, and at most {MOST_GIB}")
         terminal = Terminal()
         config = read_options(engine_keywords(args, host), caller="octavo plan").config
         with terminal.working(f"planning {args.model}"):

@@ -31,8 +31,11 @@ class StreamingEngine:
         self._runner.close()
         self.llm.close()
 
-    def write(self, deltas: AsyncGenerator[RequestOutput, None]) -> str:
-        """Write a request's text to its end, or until it is interrupted, and return it."""
+    def write(self, deltas: AsyncGenerator[RequestOutput, None], *, stoppable: bool = False) -> str:
+        """Write a request's text to its end, or where it is ``stoppable`` to an interrupt.
+
+        Returns the text.
+        """
         parts: list[str] = []
         began = time.monotonic()
         facts: dict[str, Any] = {"tokens": 0, "first": None}
@@ -48,6 +51,8 @@ class StreamingEngine:
         try:
             self._runner.run(read())
         except KeyboardInterrupt:
+            if not stoppable:
+                raise
             self._terminal.write(" ...")
         self._terminal.write("\n")
         self._terminal.remark(_summary(facts["tokens"], began, facts["first"]))

@@ -14,6 +14,7 @@ from octavo.errors import ConfigError
 from octavo.execution.decode_graphs import SIZES
 from octavo.execution.runner import LOGIT_ROWS
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
+from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.cache import CacheSpec
@@ -70,7 +71,9 @@ def size_engine(
         ),
         backends=chosen,
         num_slots=num_slots,
-        workspace_bytes=_workspace(model, config, folder, num_slots, is_recorded=is_recorded),
+        workspace_bytes=_workspace(
+            model, config, folder, num_slots, device=device, is_recorded=is_recorded
+        ),
     )
 
 
@@ -99,16 +102,26 @@ def _choose_backend(
 
 
 def _workspace(
-    model: object, config: EngineConfig, folder: ModelFolder, num_slots: int, *, is_recorded: bool
+    model: object,
+    config: EngineConfig,
+    folder: ModelFolder,
+    num_slots: int,
+    *,
+    device: torch.device,
+    is_recorded: bool,
 ) -> int:
     """Scratch of the largest step, and of the recorded ones, which keep theirs; device state."""
     text_config = {**folder.config, **(folder.config.get("text_config") or {})}
-    item_bytes: int = getattr(torch, folder.dtype).itemsize
+    dtype: torch.dtype = getattr(torch, folder.dtype)
+    item_bytes = dtype.itemsize
     forward = (
         model.workspace_bytes
         if isinstance(model, HasWorkspace)
         else forward_formula(
-            text_config, item_bytes=item_bytes, tp_size=config.parallel.tensor_parallel_size
+            text_config,
+            item_bytes=item_bytes,
+            tp_size=config.parallel.tensor_parallel_size,
+            fused_from=ALWAYS_FUSED_TOKENS if fuses_gates(dtype, device) else None,
         )
     )
     return 4 * num_slots * folder.max_model_len + workspace_bytes(

@@ -6,7 +6,8 @@ stream in place and free what they made, so that a forward takes what its widest
 
     forward   = tokens * (3 hidden + the larger of
                     attention:    2 (heads + kv_heads) head_dim
-                    feed forward: 3 intermediate, or chosen experts (hidden + intermediate))
+                    feed forward: intermediate, and gates and ups where they are not fused,
+                                  or chosen experts (hidden + intermediate))
     logits    = rows * vocabulary + tokens * hidden, and 256 MiB to choose tokens by them
     workspace = the larger of the two, and 48 MiB that libraries keep
 
@@ -59,11 +60,17 @@ def workspace_bytes(
 
 
 def forward_formula(
-    config: Mapping[str, Any], *, item_bytes: int, tp_size: int = 1, expert_copies: int = 1
+    config: Mapping[str, Any],
+    *,
+    item_bytes: int,
+    tp_size: int = 1,
+    expert_copies: int = 1,
+    fused_from: int | None = None,
 ) -> ForwardBytes:
     """By the entries of config.json that most architectures have.
 
-    ``expert_copies`` are the hidden states that are kept for each pair of token and expert.
+    ``expert_copies`` are the hidden states that are kept for each pair of token and expert; with
+    ``fused_from`` tokens a feed forward keeps no gates and ups.
     """
 
     def entry(*names: str, default: int = 0) -> int:
@@ -83,14 +90,15 @@ def forward_formula(
     ffn = entry("intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
     expert_ffn = entry("moe_intermediate_size", default=ffn)
     chosen = entry("num_experts_per_tok")
-    feed_forward = max(
-        3 * ffn // tp_size, chosen * (expert_copies * hidden + expert_ffn // tp_size)
-    )
-    per_token = item_bytes * (3 * hidden + max(attention // tp_size, feed_forward))
+    experts = chosen * (expert_copies * hidden + expert_ffn // tp_size)
+    widest = max(attention // tp_size, experts, ffn // tp_size)
+    with_gates = max(widest, 3 * ffn // tp_size)
 
     def forward(num_tokens: int) -> int:
+        most_gates = num_tokens if fused_from is None else min(num_tokens, fused_from)
+        entries = max(num_tokens * (3 * hidden + widest), most_gates * (3 * hidden + with_gates))
         scratch = max(num_tokens * latent_copies, LATENT_BYTES) if latent_dim else 0
-        return num_tokens * (per_token + INPUT_BYTES) + scratch
+        return item_bytes * entries + num_tokens * INPUT_BYTES + scratch
 
     return forward
 

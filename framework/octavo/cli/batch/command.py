@@ -56,13 +56,14 @@ class RunBatchCommand:
         from octavo.progress import ProgressBar
 
         terminal = Terminal()
+        texts = _lines(args.file)
         output = args.output or args.file.with_name(f"{args.file.stem}.results.jsonl")
-        served = args.served_model_name or args.model or _first_model(args.file)
+        served = args.served_model_name or args.model or _first_model(args.file, texts)
         args.model = args.model or served
         num_bad = 0
         with ResultsFile(output) as results:
             requests = []
-            for line in _read(args.file, served):
+            for line in _read(texts, served):
                 if isinstance(line, BatchRequest):
                     if line.custom_id not in results.done:
                         requests.append(line)
@@ -140,19 +141,18 @@ class _Work:
         self._bar.advance(num_requests=1, num_tokens=num_tokens)
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
+def _lines(file: Path) -> list[tuple[int, str]]:
+    """By number; read once, since the file may be a pipe."""
     try:
         with file.open(encoding="utf-8") as lines:
-            for number, text in enumerate(lines, start=1):
-                if text.strip():
-                    yield number, text
+            return [(number, text) for number, text in enumerate(lines, start=1) if text.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
 
 
-def _read(file: Path, served_model: str) -> Iterator[Line]:
+def _read(lines: list[tuple[int, str]], served_model: str) -> Iterator[Line]:
     seen: set[str] = set()
-    for number, text in _lines(file):
+    for number, text in lines:
         custom_id = None
         try:
             custom_id, line = parse_line(text)
@@ -165,8 +165,8 @@ def _read(file: Path, served_model: str) -> Iterator[Line]:
             yield custom_id, BadLine(f"line {number}: {error}", error.status)
 
 
-def _first_model(file: Path) -> str:
-    for _, text in _lines(file):
+def _first_model(file: Path, lines: list[tuple[int, str]]) -> str:
+    for _, text in lines:
         try:
             model = parse_line(text)[1]["body"]["model"]
         except (BadLine, KeyError, TypeError):
