@@ -53,7 +53,8 @@ def test_gates_that_are_fused_take_nothing_in_long_steps() -> None:
     apart = forward_formula(DENSE, item_bytes=2)
     fused = forward_formula(DENSE, item_bytes=2, fused_from=100)
     assert [fused(n) == apart(n) for n in (1, 99, 100, 101)] == [True, True, True, False]
-    assert fused(10_000) == 10_000 * (2 * (3 * 64 + 160) + INPUT_BYTES)
+    attention = 2 * (4 + 2) * 16
+    assert fused(10_000) == 10_000 * (2 * (3 * 64 + attention) + INPUT_BYTES)
     assert fused(101) == 100 * 2 * ONE_TOKEN + 101 * INPUT_BYTES  # the longest with gates counts
 
 
