@@ -9,11 +9,12 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from octavo.cli import main
-from octavo.errors import ModelError, UnknownNameError
+from octavo.errors import ConfigError, ModelError, UnknownNameError
 from octavo.testing.random_model import make_random_model
 from octavo.weights import find_model
 from octavo_plugins.sources.huggingface.source import HuggingFaceSource
@@ -261,6 +262,7 @@ def test_without_a_network_the_cache_is_used_and_said_so(hub, monkeypatch, caplo
     with caplog.at_level(logging.WARNING):
         assert find() == folder
     assert "cannot be reached" in caplog.text
+    assert HuggingFaceSource().find_settings("org/model", revision=None) == folder
     with pytest.raises(ModelError, match=r"at http://127\.0\.0\.1:9 cannot be reached for 'a/b'"):
         find("a/b")
 
@@ -281,12 +283,6 @@ def test_a_full_disk_is_noticed_before_anything_is_fetched(hub, monkeypatch) -> 
     assert hub.asked("/resolve/") == []
 
 
-def test_a_server_that_names_paths_for_hashes_is_refused(hub, monkeypatch) -> None:
-    monkeypatch.setattr("plugins.hub_stand_in.git_blob", lambda data: "../../../evil")
-    with pytest.raises(ModelError, match="answers in a form that is not known"):
-        find()
-
-
 def test_of_two_processes_one_fetches(hub, tmp_path) -> None:
     """The other one holds a blob's lock, and has written the blob when it lets go."""
     root = tmp_path / "hf" / "hub"
@@ -304,6 +300,66 @@ def test_of_two_processes_one_fetches(hub, tmp_path) -> None:
     thread.join()
     assert (found[0] / "model.safetensors").read_bytes() == WEIGHTS
     assert hub.asked("model.safetensors") == []
+
+
+def test_one_who_waits_for_another_process_can_be_interrupted(hub, tmp_path) -> None:
+    locks = tmp_path / "hf" / "hub" / ".locks" / "models--org--model"
+    locks.mkdir(parents=True)
+    hub.repositories["org/model"].corrupt.add("tokenizer.json")
+    with (locks / f"{git_blob(CONFIG)}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ModelError, match=r"tokenizer\.json: what came does not have the hash"):
+            find()
+
+
+def test_a_server_that_sends_on_and_on_is_heard_no_longer_than_it_was_to_last(hub) -> None:
+    hub.repositories["org/model"].too_long.add("model.safetensors")
+    assert (find() / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_disk_that_fills_up_is_no_fault_of_the_network(hub, monkeypatch) -> None:
+    def full(self: Path, mode: str = "r", *args: object, **more: object) -> IO[Any]:
+        return open("/dev/full" if mode == "ab" else self, mode, *args, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(ModelError, match=r"the cache .* cannot be written: .*No space left"):
+        find()
+    assert len(hub.asked("/resolve/")) <= len(NEEDED)
+
+
+def test_a_cache_that_cannot_be_is_said_so(hub, tmp_path) -> None:
+    (tmp_path / "hf").write_text("a file")
+    with pytest.raises(ModelError, match=r"the cache .*hf/hub cannot be written"):
+        find()
+
+
+@pytest.mark.parametrize("token", [b"\xff\xfe", "hf_日本".encode(), b"hf_one\nhf_two"])
+def test_a_token_that_is_none_is_never_shown_and_hinders_no_local_model(
+    hub, tmp_path, token
+) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "token").write_bytes(token)
+    with pytest.raises(ConfigError, match="the token for Hugging Face is none") as caught:
+        find()
+    assert "hf_" not in str(caught.value)
+    assert find_model(PluginHost.discover(), str(tmp_path)) == tmp_path
+
+
+def test_an_endpoint_is_a_url_and_an_empty_one_is_none(hub, monkeypatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "localhost:80")
+    with pytest.raises(ConfigError, match="'localhost:80' must begin with http:// or https://"):
+        find()
+    monkeypatch.setenv("HF_ENDPOINT", "")
+    assert HuggingFaceSource().settings.endpoint == "https://huggingface.co"
+
+
+@pytest.mark.parametrize("field", [{"lfs": [1]}, {"size": float("inf")}, {"blobId": "../evil"}])
+def test_an_answer_in_another_form_is_refused(hub, monkeypatch, field) -> None:
+    entry = {"rfilename": "config.json", "size": 0, "blobId": "0" * 40} | field
+    answer = {"sha": commit_of("main"), "siblings": [entry]}
+    monkeypatch.setattr("octavo_plugins.sources.hub.client.HubClient.json", lambda *_: answer)
+    with pytest.raises(ModelError, match="answers in a form that is not known"):
+        find()
 
 
 def test_modelscope_is_asked_instead_when_the_environment_says_so(hub, monkeypatch) -> None:

@@ -9,12 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Final
 
+from octavo_plugins.sources.hub.client import Stopped
 from octavo_plugins.sources.hub.files import RemoteFile
 
+LOCK_SECONDS: Final = 0.2
+"""Between two looks at a lock that another process has."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -51,12 +56,17 @@ class ModelCache:
         return path.is_file() and path.stat().st_size == file.num_bytes
 
     @contextmanager
-    def lock(self, file: RemoteFile) -> Iterator[None]:
-        """Keep other processes, those of the hub's own library too, from writing the blob."""
+    def lock(self, file: RemoteFile, stop: threading.Event) -> Iterator[None]:
+        """Keep other processes, those of the hub's own library too, from writing the blob.
+
+        Waits for them until ``stop`` is set.
+        """
         self._locks.mkdir(parents=True, exist_ok=True)
         self.blob(file).parent.mkdir(parents=True, exist_ok=True)
         with (self._locks / f"{file.digest}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            while not _is_locked(lock):
+                if stop.wait(LOCK_SECONDS):
+                    raise Stopped
             yield
 
     def link(self, commit: str, file: RemoteFile) -> None:
@@ -77,3 +87,11 @@ class ModelCache:
         new = ref.with_name(f".{ref.name}.{os.getpid()}")
         new.write_text(commit)
         new.replace(ref)
+
+
+def _is_locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

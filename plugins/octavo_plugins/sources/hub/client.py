@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
@@ -32,7 +33,7 @@ class StatusError(Exception):
 
 
 class UnreachableError(Exception):
-    """No answer, or the answer was cut."""
+    """No answer, or the answer was cut, or nobody can read it."""
 
 
 class Stopped(Exception):
@@ -52,15 +53,17 @@ class HubClient:
 
     def json(self, url: str) -> Any:
         """The document at ``url``; a busy server is asked again."""
-        for attempt in range(MAX_IDLE_ATTEMPTS):
+        for attempt in count():
             try:
                 with self._open(url, 0) as answer:
-                    return json.load(answer)
-            except ValueError as error:
-                raise UnreachableError(f"{url} answers no JSON") from error
-            except (StatusError, OSError, http.client.HTTPException) as error:
+                    text = _read(answer)
+                break
+            except (StatusError, UnreachableError) as error:
                 self._wait_or_raise(error, attempt)
-        raise AssertionError("the last attempt raises")
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UnreachableError(f"{url} answers no JSON") from error
 
     def download(
         self, url: str, path: Path, num_bytes: int, on_bytes: Callable[[int], None]
@@ -68,6 +71,7 @@ class HubClient:
         """Append to ``path`` until it has ``num_bytes``, however often the transfer is cut.
 
         ``on_bytes`` is told of each chunk, and by a negative number of bytes that count no more.
+        An OSError is the disk's.
         """
         path.touch()
         attempt = 0
@@ -77,29 +81,34 @@ class HubClient:
                     if have and answer.status != 206:  # the server cannot go on in the middle
                         file.truncate(0)
                         on_bytes(-have)
-                    self._copy(answer, file, on_bytes)
-                error: Exception = UnreachableError("the transfer was cut")
-            except (StatusError, OSError, http.client.HTTPException) as failure:
+                        have = 0
+                    self._copy(answer, file, num_bytes - have, on_bytes)
+                error: StatusError | UnreachableError = UnreachableError("the transfer was cut")
+            except (StatusError, UnreachableError) as failure:
                 error = failure
             now = path.stat().st_size
             attempt = 0 if now > have else attempt + 1
             if now < num_bytes:
                 self._wait_or_raise(error, attempt)
 
-    def _copy(self, answer: Any, file: IO[bytes], on_bytes: Callable[[int], None]) -> None:
-        while chunk := answer.read(CHUNK_BYTES):
+    def _copy(
+        self, answer: Any, file: IO[bytes], num_bytes: int, on_bytes: Callable[[int], None]
+    ) -> None:
+        """At most ``num_bytes``, however much is sent."""
+        while chunk := _read(answer, min(CHUNK_BYTES, num_bytes)):
             if self.stop.is_set():
                 raise Stopped
             file.write(chunk)
             on_bytes(len(chunk))
+            num_bytes -= len(chunk)
 
     def _open(self, url: str, start: int) -> Any:
-        request = Request(url, headers={"User-Agent": "octavo"})
-        if start:
-            request.add_header("Range", f"bytes={start}-")
-        for name, value in self._secrets.items():
-            request.add_unredirected_header(name, value)
         try:
+            request = Request(url, headers={"User-Agent": "octavo"})
+            if start:
+                request.add_header("Range", f"bytes={start}-")
+            for name, value in self._secrets.items():
+                request.add_unredirected_header(name, value)
             return self._opener.open(request, timeout=TIMEOUT_SECONDS)
         except HTTPError as error:
             with error:
@@ -107,22 +116,34 @@ class HubClient:
                 raise StatusError(
                     error.code,
                     error.headers.get("X-Error-Code", ""),
-                    float(wait) if wait.isdigit() else None,
+                    float(wait) if wait.isdecimal() else None,
                 ) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:  # or it is no URL
+            raise _unreachable(error) from error
 
-    def _wait_or_raise(self, error: Exception, attempt: int) -> None:
+    def _wait_or_raise(self, error: StatusError | UnreachableError, attempt: int) -> None:
         """Wait before the next attempt; a final error is raised, as is the last attempt's."""
-        if isinstance(error, StatusError):
-            if error.status not in BUSY or attempt + 1 >= MAX_IDLE_ATTEMPTS:
-                raise error
-        elif attempt + 1 >= MAX_IDLE_ATTEMPTS:
-            reason = error.reason if isinstance(error, URLError) else error
-            raise UnreachableError(str(reason) or type(error).__name__) from error
+        final = isinstance(error, StatusError) and error.status not in BUSY
+        if final or attempt + 1 >= MAX_IDLE_ATTEMPTS:
+            raise error
         wait = self._retry_seconds * 2**attempt
         if isinstance(error, StatusError) and error.wait_seconds is not None:
             wait = error.wait_seconds
         if self.stop.wait(min(wait, MAX_WAIT_SECONDS)):
             raise Stopped
+
+
+def _read(answer: Any, num_bytes: int | None = None) -> bytes:
+    try:
+        read: bytes = answer.read(num_bytes)
+        return read
+    except (OSError, http.client.HTTPException) as error:
+        raise _unreachable(error) from error
+
+
+def _unreachable(error: Exception) -> UnreachableError:
+    reason = error.reason if isinstance(error, URLError) else error
+    return UnreachableError(" ".join(str(reason).split()) or type(error).__name__)
 
 
 class _SecretsStayAtHost(HTTPRedirectHandler):

@@ -51,7 +51,7 @@ def _fetch(
     file: RemoteFile, cache: ModelCache, client: HubClient, on_bytes: Callable[[int], None]
 ) -> None:
     blob = cache.blob(file)
-    with cache.lock(file):
+    with cache.lock(file, client.stop):
         if blob.is_file():
             return  # another process was first
         partial = blob.with_name(f"{blob.name}.incomplete")

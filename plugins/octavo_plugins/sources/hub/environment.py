@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from octavo.errors import ConfigError
 from octavo_plugins.sources.hub.hub import HubSettings
 
 
@@ -17,14 +18,13 @@ def huggingface_settings() -> HubSettings:
     """By HF_ENDPOINT, HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_TOKEN_PATH and HF_HUB_OFFLINE."""
     home = _path("HF_HOME", _path("XDG_CACHE_HOME", Path.home() / ".cache") / "huggingface")
     token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
-    if not token:
-        token = _read(_path("HF_TOKEN_PATH", home / "token"))
+    token = _checked(token or _read(_path("HF_TOKEN_PATH", home / "token")), "Hugging Face")
     return HubSettings(
         title="Hugging Face",
-        endpoint=os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
+        endpoint=_endpoint("HF_ENDPOINT", "https://huggingface.co"),
         cache=_path("HF_HUB_CACHE", home / "hub"),
         default_revision="main",
-        secrets={"Authorization": f"Bearer {token.strip()}"} if token else {},
+        secrets={"Authorization": f"Bearer {token}"} if token else {},
         how_to_log_in="set HF_TOKEN to a token of an account that may read it",
         offline_by=_first_on("HF_HUB_OFFLINE", "OCTAVO_OFFLINE"),
     )
@@ -33,10 +33,10 @@ def huggingface_settings() -> HubSettings:
 def modelscope_settings() -> HubSettings:
     """By MODELSCOPE_ENDPOINT, MODELSCOPE_CACHE, MODELSCOPE_API_TOKEN and OCTAVO_OFFLINE."""
     home = _path("XDG_CACHE_HOME", Path.home() / ".cache") / "modelscope"
-    token = os.environ.get("MODELSCOPE_API_TOKEN", "").strip()
+    token = _checked(os.environ.get("MODELSCOPE_API_TOKEN", ""), "ModelScope")
     return HubSettings(
         title="ModelScope",
-        endpoint=os.environ.get("MODELSCOPE_ENDPOINT", "https://www.modelscope.cn").rstrip("/"),
+        endpoint=_endpoint("MODELSCOPE_ENDPOINT", "https://www.modelscope.cn"),
         cache=_path("MODELSCOPE_CACHE", home) / "octavo",
         default_revision="master",
         secrets={"Cookie": f"m_session_id={token}"} if token else {},
@@ -57,8 +57,23 @@ def _path(name: str, default: Path) -> Path:
     return Path(os.environ[name]).expanduser() if os.environ.get(name) else default
 
 
-def _read(path: Path) -> str | None:
+def _endpoint(name: str, default: str) -> str:
+    url = (os.environ.get(name) or default).rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{name}={url!r} must begin with http:// or https://")
+    return url
+
+
+def _checked(token: str, hub: str) -> str:
+    """It becomes a header's line, and is never shown."""
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError(f"the token for {hub} is none: a line of ASCII is wanted")
+    return token
+
+
+def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
-        return None
+        return ""

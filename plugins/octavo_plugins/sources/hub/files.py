@@ -73,7 +73,7 @@ class Listing:
         try:
             names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
             return [files[name] for name in names]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(
                 f"{INDEX_FILE} of the repository names files that it does not hold ({error}); "
                 "give another revision"

@@ -40,7 +40,10 @@ class HubSettings:
 class Hub(Protocol):
     """What differs between hubs."""
 
-    settings: HubSettings
+    @property
+    def settings(self) -> HubSettings:
+        """Where it is."""
+        ...
 
     def list_files(self, client: HubClient, name: str, revision: str) -> Listing:
         """Ask for the files of a repository; a StatusError is explained by the caller."""
@@ -76,7 +79,7 @@ def find_at_hub(hub: Hub, name: str, revision: str | None, *, weights: bool = Tr
     except StatusError as error:
         raise _explained(error, settings, name, wanted) from error
     except UnreachableError as error:
-        if cached is None or not weights:
+        if cached is None:
             raise ModelError(
                 f"{settings.title} at {settings.endpoint} cannot be reached for {name!r}: {error}; "
                 "what came so far is kept; try again, or give a folder"
@@ -86,6 +89,8 @@ def find_at_hub(hub: Hub, name: str, revision: str | None, *, weights: bool = Tr
             settings.title, error, name, cached,
         )  # fmt: skip
         return cached
+    except OSError as error:
+        raise ModelError(f"the cache {settings.cache} cannot be written: {error}") from error
 
 
 def _fetch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,8 +17,10 @@ class HuggingFaceSource:
 
     uses_network = True
 
-    def __init__(self) -> None:
-        self.settings: HubSettings = huggingface_settings()
+    @cached_property
+    def settings(self) -> HubSettings:
+        """Read when they are needed: what is wrong with them does not concern other sources."""
+        return huggingface_settings()
 
     def find(self, name: str, *, revision: str | None) -> Path | None:
         """Return the snapshot's folder; None for a name that no repository can have."""
@@ -51,5 +54,5 @@ class HuggingFaceSource:
                     )
                 )
             return Listing(commit=commit, files=tuple(files))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UnreachableError(f"{url} answers in a form that is not known") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,8 +18,10 @@ class ModelScopeSource:
 
     uses_network = True
 
-    def __init__(self) -> None:
-        self.settings: HubSettings = modelscope_settings()
+    @cached_property
+    def settings(self) -> HubSettings:
+        """Read when they are needed: what is wrong with them does not concern other sources."""
+        return modelscope_settings()
 
     def find(self, name: str, *, revision: str | None) -> Path | None:
         """Return the snapshot's folder; None unless OCTAVO_USE_MODELSCOPE asks for this source."""
@@ -52,5 +55,5 @@ class ModelScopeSource:
             content = "".join(sorted(f"{file.path}\0{file.digest}\n" for file in files))
             commit = hashlib.sha256(content.encode()).hexdigest()[:40]
             return Listing(commit=commit, files=files)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UnreachableError(f"{repository} answers in a form that is not known") from error
