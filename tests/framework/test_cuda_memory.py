@@ -31,8 +31,14 @@ ALL = {
     "hidden_act": "silu",
 }
 EXPERTS = {"moe_intermediate_size": 768, "num_experts_per_tok": 8, "norm_topk_prob": True}
+# Gemma's many tokens make drawing the widest part of a step, the others' layers are that.
 MODELS: dict[str, dict[str, Any]] = {
-    "LlamaForCausalLM": {"vocab_size": 128_256, "intermediate_size": 8192},
+    "LlamaForCausalLM": {
+        "vocab_size": 32_000,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "head_dim": 128,
+    },
     "Qwen3MoeForCausalLM": {
         "model_type": "qwen3_moe",
         "vocab_size": 151_936,
@@ -110,7 +116,10 @@ def prompts(count: int, length: int) -> list[dict[str, list[int]]]:
 
 @pytest.mark.parametrize(
     ("architecture", "model_impl"),
-    [*((name, "auto") for name in MODELS), ("Qwen3MoeForCausalLM", "transformers")],
+    [
+        *((name, "auto") for name in MODELS if name != "Gemma2ForCausalLM"),
+        ("Qwen3MoeForCausalLM", "transformers"),
+    ],
 )
 def test_memory_at_load_and_at_the_peak_of_the_largest_step_is_as_planned(
     architecture, model_impl, tmp_path

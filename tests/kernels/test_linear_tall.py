@@ -110,7 +110,7 @@ def test_each_tile_computes_the_reference(
             poison(tokens, rows, dtype=dtype)
             assert_near(linear(x_TI, weight_OI, bias), stored_TO)
             sum_TO = torch.nn.functional.pad(residual_TO, (0, 8))[:, :rows]
-            assert_near(linear_add_(sum_TO, x_TI, weight_OI, bias), added_TO, norm=4e-3)
+            assert_near(linear_add_(sum_TO, x_TI, weight_OI, bias), added_TO, norm=8e-3)
             poison(tokens, rows // 2, dtype=dtype)
             assert_near(gated_linear(x_TI, weight_OI, activation="silu", bias_E=bias), gated_TO)
 

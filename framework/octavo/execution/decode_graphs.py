@@ -128,6 +128,9 @@ class DecodeGraphs:
                 one_line(error),
             )
             self._can_record = False
+            # The generator was left as if the recording went on.
+            generator = torch.cuda.default_generators[self._slots_R.device.index]
+            generator.graphsafe_set_state(generator.clone_state())
             return
         self._recordings[kind, size] = graph, result
         milliseconds = (time.monotonic() - start) * 1e3

@@ -4,9 +4,10 @@ Axis suffixes: T tokens, I inner (input) features, O output features, E gate and
 
 The kernel takes float16 and bfloat16 on Hopper GPUs for up to ``MAX_TOKENS`` tokens, if I and O are
 multiples of 8 (a gated product's E of 16) and rows of x begin at multiples of 16 bytes. It reads
-the weight while the kernel before it still runs: weights must not be written by the step. Gated
-products of hundreds of tokens and sums of thousands go to `linear_tall`, all else on CUDA to
-PyTorch's cuBLAS, and on the CPU to the reference.
+the weight while the kernel before it still runs: weights must not be written by the step. Of more
+tokens, up to 128 and gated ones of about 256 go to `linear_mid`, gated products of hundreds of
+tokens and sums of thousands to `linear_tall`, all else on CUDA to PyTorch's cuBLAS, and on the CPU
+to the reference.
 
 ``batch_invariant=True`` gives each token the result it would have alone: it takes the kernel for
 any number of tokens, in tiles of 64, and refuses what the kernel cannot do. Without it a result
@@ -20,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_kernels import linear_tall
+from octavo_kernels import linear_mid, linear_tall
 from octavo_kernels.build import I, KernelSpec, L, P
 from octavo_kernels.library import DTYPE_CODES, library, stream_of
 from octavo_kernels.linear import reference
@@ -53,10 +54,13 @@ def linear(
     if not x_TI.is_cuda:
         return reference.linear(x_TI, weight_OI, bias_O)
     tile = _tile_tokens("linear", x_TI, weight_OI, 8, batch_invariant)
-    if tile == 0:
+    if tile == 0 and not _is_mid(x_TI, weight_OI, 8):
         return F.linear(x_TI, weight_OI, bias_O)
     out_TO = x_TI.new_empty(x_TI.shape[0], weight_OI.shape[0])
-    _launch(out_TO, x_TI, weight_OI, bias_O, "store", tile)
+    if tile == 0:
+        linear_mid.launch(out_TO, x_TI, weight_OI, bias_O, "store")
+    else:
+        _launch(out_TO, x_TI, weight_OI, bias_O, "store", tile)
     return out_TO
 
 
@@ -80,6 +84,9 @@ def linear_add_(
         return reference.linear_add_(residual_TO, x_TI, weight_OI, bias_O)
     tile = _tile_tokens("linear_add_", x_TI, weight_OI, 8, batch_invariant)
     if tile == 0:
+        if _is_mid(x_TI, weight_OI, 8) and linear_mid.has_aligned_rows(residual_TO):
+            linear_mid.launch(residual_TO, x_TI, weight_OI, bias_O, "add")
+            return residual_TO
         tall = _is_tall(x_TI, weight_OI, 8, MIN_TALL_TOKENS["add"])
         if tall and linear_tall.has_aligned_rows(residual_TO):
             linear_tall.launch(residual_TO, x_TI, weight_OI, bias_O, "add")
@@ -119,15 +126,18 @@ def gated_linear(
     if not x_TI.is_cuda:
         return reference.gated_linear(x_TI, gate_up_EI, activation, bias_E)
     tile = _tile_tokens("gated_linear", x_TI, gate_up_EI, 16, batch_invariant)
-    if tile == 0 and not _is_tall(x_TI, gate_up_EI, 16, MIN_TALL_TOKENS["gated"]):
+    mid = tile == 0 and _is_mid(x_TI, gate_up_EI, 16)
+    if tile == 0 and not mid and not _is_tall(x_TI, gate_up_EI, 16, MIN_TALL_TOKENS["gated"]):
         from octavo_kernels.gated_activation import gated_activation
 
         return gated_activation(F.linear(x_TI, gate_up_EI, bias_E), activation)
     out_TO = x_TI.new_empty(x_TI.shape[0], rows // 2)
-    if tile == 0:
+    if mid:
+        linear_mid.launch(out_TO, x_TI, gate_up_EI, bias_E, activation)
+    elif tile == 0:
         linear_tall.launch(out_TO, x_TI, gate_up_EI, bias_E, activation)
-        return out_TO
-    _launch(out_TO, x_TI, gate_up_EI, bias_E, activation, tile)
+    else:
+        _launch(out_TO, x_TI, gate_up_EI, bias_E, activation, tile)
     return out_TO
 
 
@@ -177,6 +187,14 @@ def _tile_tokens(
     if not takes or not 0 < tokens <= MAX_TOKENS:
         return 0
     return max(8, 1 << (tokens - 1).bit_length())
+
+
+def _is_mid(x_TI: Tensor, weight_OI: Tensor, row_multiple: int) -> bool:
+    """Whether the product is best left to `linear_mid`; 16 for a gated one."""
+    rows, features = weight_OI.shape
+    return linear_mid.pays(
+        x_TI.shape[0], rows, features, gated=row_multiple == 16
+    ) and linear_mid.takes(x_TI, weight_OI, row_multiple=row_multiple)
 
 
 def _is_tall(x_TI: Tensor, weight_OI: Tensor, row_multiple: int, min_tokens: int) -> bool:
