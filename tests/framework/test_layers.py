@@ -199,6 +199,12 @@ def test_a_misshapen_tensor_is_named_with_both_shapes() -> None:
         load_weights(qkv_of(), tensors.items())
 
 
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 3), (4, 8), (4, 0), (0, 4)])
+def test_query_heads_that_do_not_share_key_heads_evenly_are_refused(heads, kv_heads) -> None:
+    with pytest.raises(ModelError, match=f"{heads} attention heads of .* {kv_heads} key/value"):
+        QKVLinear("qkv", 8, heads=heads, kv_heads=kv_heads, head_dim=3, bias=False, spec=spec_of())
+
+
 def test_a_misshapen_tensor_is_not_broadcast() -> None:
     norm = RMSNorm("norm", 8, 1e-5, spec=spec_of())
     with pytest.raises(ModelError, match=r"expected shape \[8\], found \[1\]"):

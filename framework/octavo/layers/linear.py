@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from octavo.errors import ModelError
 from octavo.layers.loading import Source
 from octavo.layers.sharding import Shard, collectives_of
 from octavo.layers.unquantized import UnquantizedLinear
@@ -192,6 +193,11 @@ class QKVLinear(Linear):
         stored_fused: bool = False,
         transposed: bool = False,
     ) -> None:
+        if min(heads, kv_heads, head_dim) < 1 or heads % kv_heads:
+            raise ModelError(
+                f"{name}: {heads} attention heads of {head_dim} cannot share {kv_heads} key/value "
+                "heads; the number of the former must be a multiple of that of the latter"
+            )
         q = Shard.of_rank(heads, spec, f"attention heads of {name}")
         kv = Shard.of_kv_heads(kv_heads, spec, f"key/value heads of {name}")
         super().__init__(

@@ -1,7 +1,7 @@
 """Tandem: attention and MLP side by side on one norm, added to the residual stream together.
 
 Axis suffixes: T tokens of a step, D hidden, H query heads, K key/value heads, R rows to sample,
-V vocabulary, F rotary frequencies.
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.linear import ColumnParallelLinear, QKVLinear, RowParallelLinear
 from octavo.layers.loading import Source, load_weights
 from octavo.layers.logits import LMHead
+from octavo.layers.norm import LayerNorm
 from octavo.layers.rotary import Angles, RotaryEmbedding
 from octavo_registry import CacheSpec, ModelSpec, Step
 
@@ -70,22 +71,22 @@ class Tandem(nn.Module):
 
 
 class Layer(nn.Module):
-    """One norm, whose result attention and MLP both read."""
+    """One norm, whose result attention and MLP both read, and one scale of their sum."""
 
     def __init__(self, spec: ModelSpec, index: int) -> None:
         super().__init__()
         config, name = spec.config, f"model.layers.{index}"
-        self.norm = LayerNorm(
-            f"{name}.norm", config["hidden_size"], config["layer_norm_eps"], spec=spec
-        )
+        hidden_size, eps = config["hidden_size"], config["layer_norm_eps"]
+        self.norm = LayerNorm(f"{name}.norm", hidden_size, eps, spec=spec)
         self.attention = SelfAttention(f"{name}.attention", spec)
         self.mlp = SquaredReluMLP(f"{name}.mlp", spec)
+        self.scale = ChannelScale(f"{name}.scale", hidden_size, spec=spec)
 
     def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
         """The residual stream after this layer."""
         normed_TD = self.norm(x_TD)
         attended_TD = self.attention(normed_TD, angles, step)
-        out_TD: Tensor = x_TD + attended_TD + self.mlp(normed_TD)
+        out_TD: Tensor = x_TD + self.scale(attended_TD + self.mlp(normed_TD))
         return out_TD
 
 
@@ -140,28 +141,25 @@ class SquaredReluMLP(nn.Module):
         return out_TD
 
 
-class LayerNorm(nn.Module):
-    """A layer that Octavo does not have: ``sources`` tells what fills its parameters."""
+class ChannelScale(nn.Module):
+    """A layer that Octavo does not have: ``sources`` tells what fills its parameter."""
 
-    def __init__(self, name: str, size: int, eps: float, *, spec: ModelSpec) -> None:
+    def __init__(self, name: str, size: int, *, spec: ModelSpec) -> None:
         super().__init__()
         self.name = name
-        self.eps = eps
         empty_D = torch.empty(size, dtype=spec.dtype, device=spec.device)
         self.weight = nn.Parameter(empty_D, requires_grad=False)
-        self.bias = nn.Parameter(torch.empty_like(empty_D), requires_grad=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """The normalised x."""
-        return F.layer_norm(x_TD, x_TD.shape[-1:], self.weight, self.bias, self.eps)
+        """Each channel of x times its own factor."""
+        return x_TD * self.weight
 
     def sources(self) -> Iterator[Source]:
-        """Both parameters, whole."""
-        for key, parameter in self.named_parameters():
-            yield Source(
-                name=f"{self.name}.{key}",
-                shape=tuple(parameter.shape),
-                part=(slice(None),),
-                target=parameter.data,
-                parameter=parameter,
-            )
+        """One tensor of the checkpoint, whole."""
+        yield Source(
+            name=f"{self.name}.weight",
+            shape=tuple(self.weight.shape),
+            part=(slice(None),),
+            target=self.weight.data,
+            parameter=self.weight,
+        )

@@ -54,19 +54,33 @@ class Decoder(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and MLP of the same norm."""
+    """Attention and MLP of the same norm, their sum scaled by channel."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config["hidden_size"], config["layer_norm_eps"])
         self.attention = SelfAttention(config)
         self.mlp = SquaredReluMLP(config)
+        self.scale = ChannelScale(config["hidden_size"])
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The residual stream after this layer."""
         normed_BTD = self.norm(x_BTD)
-        out_BTD: Tensor = x_BTD + self.attention(normed_BTD) + self.mlp(normed_BTD)
+        branches_BTD = self.attention(normed_BTD) + self.mlp(normed_BTD)
+        out_BTD: Tensor = x_BTD + self.scale(branches_BTD)
         return out_BTD
+
+
+class ChannelScale(nn.Module):
+    """A factor for each channel."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The scaled x."""
+        return x_BTD * self.weight
 
 
 class SelfAttention(nn.Module):
