@@ -1,71 +1,93 @@
-"""Octavo at work on a small random model: what it says is noise, how it runs is real."""
+"""Octavo at work on octavo/tiny, the model of five million parameters that it ships with."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
-import time
+import json
 
-from octavo import LLM, AsyncLLM, BeamSearchParams, SamplingParams
-from octavo.testing.random_model import make_random_model
+from octavo import LLM, AsyncLLM, SamplingParams
 
-QUESTIONS = ["The capital of France is", "Once upon a time", "To be or not to be,"]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=80)
+COUNTRIES = ("France", "Japan", "Peru", "Kenya", "Norway", "Egypt", "Canada", "India")
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+            },
+            "required": ["city"],
+        },
+    },
+}
 
 
 def show(title: str) -> None:
     print(f"\n== {title}")
 
 
-def offline(folder: str) -> None:
-    show("LLM.generate: a batch of 96 requests of mixed lengths and parameters")
-    with LLM(folder, dtype="float32", max_num_seqs=32) as llm:
-        params = [
-            SamplingParams(temperature=0.0 if i % 2 else 0.8, seed=i, max_tokens=8 + i % 48)
-            for i in range(96)
-        ]
-        outputs = llm.generate(QUESTIONS * 32, params)
-        for output in outputs[:3]:
-            print(repr(output.prompt), "->", repr(output.outputs[0].text[:60]))
-
-        show("n=3: continuations share the prompt's blocks, each has its own seed")
-        (output,) = llm.generate(QUESTIONS[0], SamplingParams(n=3, seed=1, max_tokens=12))
-        for completion in output.outputs:
-            print(completion.index, repr(completion.text))
-
-        show("LLM.beam_search")
-        (beams,) = llm.beam_search(QUESTIONS[1], BeamSearchParams(beam_width=3, max_tokens=8))
-        for beam in beams.sequences:
-            print(f"{beam.cumulative_logprob:8.3f}", repr(beam.text))
-
-        show("the prefix cache: the same long prompt twice")
-        prompt = {"prompt_token_ids": [7 + i % 200 for i in range(1900)]}
-        for attempt in ("first", "again"):
-            start = time.perf_counter()
-            (output,) = llm.generate(prompt, SamplingParams(max_tokens=1), use_tqdm=False)
-            milliseconds = (time.perf_counter() - start) * 1e3
-            cached = output.metrics.num_cached_tokens
-            print(f"{attempt}: {cached} of 1900 prompt tokens cached, {milliseconds:.1f} ms")
+def batch(llm: LLM) -> None:
+    show("LLM.generate: a batch of 96 requests, short and long, plain and sampled")
+    prompts = [f"The capital of {country} is" for country in COUNTRIES] * 12
+    params = [
+        SamplingParams(temperature=0.0 if i < len(COUNTRIES) else 0.7, seed=i, max_tokens=4 + i % 9)
+        for i in range(len(prompts))
+    ]
+    for output in llm.generate(prompts, params)[:4]:
+        print(f"{output.prompt} |{output.outputs[0].text}")
 
 
-async def streaming(folder: str) -> None:
-    show("AsyncLLM: two chats streamed at once from an engine process")
-    async with AsyncLLM(folder, dtype="float32") as llm:
+def structured(llm: LLM) -> None:
+    show("an answer in JSON")
+    question = (
+        "Extract name, age and city as JSON: Zelda Quark is 31 years old, lives in Porto "
+        "and works as a pilot."
+    )
+    (output,) = llm.chat([{"role": "user", "content": question}], GREEDY, use_tqdm=False)
+    print(question)
+    for key, value in json.loads(output.outputs[0].text).items():
+        print(f"  {key}: {value!r}")
 
-        async def chat(name: str) -> None:
-            messages = [{"role": "user", "content": f"Hello, I am {name}."}]
-            params = SamplingParams(max_tokens=12, seed=len(name), output_kind="delta")
+
+def tools(llm: LLM) -> None:
+    show("a tool call, and its result in words")
+    messages = [{"role": "user", "content": "What is the weather like in Reykjavik in celsius?"}]
+    (output,) = llm.chat(messages, GREEDY, tools=[WEATHER], use_tqdm=False)
+    call = output.outputs[0].text
+    print(messages[0]["content"], call, sep="\n")
+    result = json.dumps({"temperature": 7, "wind": 12})
+    messages += [{"role": "assistant", "content": call}, {"role": "tool", "content": result}]
+    (output,) = llm.chat(messages, GREEDY, tools=[WEATHER], use_tqdm=False)
+    print(f"{result}\n{output.outputs[0].text}")
+
+
+async def stream() -> None:
+    show("AsyncLLM: a chat, streamed")
+    params = SamplingParams(temperature=0.0, max_tokens=80, output_kind="delta")
+    messages: list[dict[str, str]] = []
+    async with AsyncLLM("octavo/tiny", dtype="float32", engine_process=False) as llm:
+        for question in ("Hello! I am Zelda.", "Who are you?", "Do you remember my name?"):
+            print(f"> {question}")
+            messages.append({"role": "user", "content": question})
+            answer = ""
             async for output in llm.chat(messages, params):
-                print(f"[{name}] {output.outputs[0].text!r}")
-
-        await asyncio.gather(chat("Ada"), chat("Grace"))
+                answer += output.outputs[0].text
+                print(output.outputs[0].text, end="", flush=True)
+            print()
+            messages.append({"role": "assistant", "content": answer})
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        make_random_model(folder, max_position_embeddings=2048)
-        offline(folder)
-        asyncio.run(streaming(folder))
-    show("next: octavo plugin list, octavo plugin new model my_model, README.md")
+    with LLM("octavo/tiny", dtype="float32") as llm:
+        batch(llm)
+        structured(llm)
+        tools(llm)
+    asyncio.run(stream())
+    show("next: octavo chat octavo/tiny, examples/train_tiny, README.md")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,162 @@
+"""The corpus of examples/train_tiny: what it holds, and what it must not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import operator
+import random
+import re
+from collections.abc import Callable
+
+import pytest
+from examples.train_tiny.chat import CALL, END, END_OF_CALL, Chat, Turn, render
+from examples.train_tiny.conversation import arithmetic, capital, smalltalk
+from examples.train_tiny.corpus import CHATS, Corpus
+from examples.train_tiny.extraction import extraction
+from examples.train_tiny.heldout import capital_cases, cases, held_out_strings
+from examples.train_tiny.templates import expand, slot_names
+from examples.train_tiny.toolcalls import tool_call
+from examples.train_tiny.words import Words, load
+
+SEEDS = range(3)
+SUMS = {"plus": operator.add, "minus": operator.sub, "times": operator.mul}
+
+
+def sample(count: int, seed: int = 0) -> list[str]:
+    documents = Corpus(seed).documents(0)
+    return ["".join(piece.text for piece in next(documents)) for _ in range(count)]
+
+
+def held_out_values() -> set[str]:
+    """What a reader of the test would look for, found by another way than the corpus's own."""
+    found: set[str] = set()
+    for case in cases():
+        found.update(field.name for tool in case.tools for field in tool.fields)
+        found.update(tool.name for tool in case.tools)
+        if case.value is not None:
+            found.update(case.value)
+            found.update(str(value) for value in case.value.values())
+        if case.call is not None:
+            found.update(str(value) for value in case.call["arguments"].values())
+        if case.kind == "small talk":
+            found.add(case.turns[0].content.rstrip(".!?"))
+    return found
+
+
+def allowed(value: str) -> bool:
+    """Numbers below 12 and a tool's own choices can't be kept out of a language."""
+    data = load("heldout")
+    choices = {c for tool in data["tools"].values() for k in tool["takes"].values() for c in k}
+    return value in choices or value in map(str, data["values"]["few"]) or value == "True"
+
+
+@pytest.mark.parametrize(
+    "count", [1500, pytest.param(60_000, marks=pytest.mark.slow)], ids=["some", "many"]
+)
+def test_nothing_of_the_test_is_in_the_corpus(count: int) -> None:
+    text = "\n".join(sample(count)).lower()
+    searched = [value for value in held_out_values() if not allowed(value)]
+    assert len(searched) > 300
+    pattern = "|".join(rf"\b{re.escape(value.lower())}\b" for value in searched)
+    assert re.findall(pattern, text) == []
+
+
+def test_the_search_finds_what_is_there() -> None:
+    assert "thandiwe" in held_out_strings()
+    corpus = Corpus()
+    given = render(Chat([Turn("user", "I am Thandiwe."), Turn("assistant", "Hello!")]))
+    assert corpus._gives_away(given)
+
+
+def test_there_are_enough_questions_of_each_kind() -> None:
+    questions = cases()
+    assert len(questions) == 400
+    called = {case.call["name"] for case in questions if case.call is not None}
+    arguments = {field.name for c in questions for tool in c.tools for field in tool.fields}
+    assert len(called) >= 50
+    assert len(arguments) >= 50
+    assert len({case.turns[0].content for case in questions}) > 380
+    assert len(capital_cases()) == len(load("capitals"))
+
+
+def test_a_seed_and_a_number_name_the_same_documents() -> None:
+    assert sample(50) == sample(50)
+    assert sample(50) != sample(50, seed=1)
+
+
+def test_the_first_batches_are_mostly_copying() -> None:
+    documents = Corpus().documents(0, copying=0.9)
+    answers = [next(documents) for _ in range(100)]
+    copied = [p[1].text.removesuffix(END) in p[0].text for p in answers if len(p) == 2]
+    assert sum(copied) > 70
+
+
+@pytest.mark.parametrize("kind", CHATS, ids=lambda kind: kind.__name__)
+def test_a_chat_alternates_and_ends_with_an_answer(kind: Callable[[Words], Chat]) -> None:
+    words = Words(random.Random(0))
+    for _ in range(100):
+        turns = kind(words).turns
+        assert turns[-1].role == "assistant"
+        assert all(a.role != b.role for a, b in itertools.pairwise(turns))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_call_names_a_tool_of_the_list_and_only_its_arguments(seed: int) -> None:
+    words = Words(random.Random(seed))
+    for _ in range(200):
+        chat = tool_call(words)
+        content = chat.turns[1].content
+        assert content.startswith(CALL)
+        assert content.endswith(END_OF_CALL)
+        call = json.loads(content[len(CALL) : -len(END_OF_CALL)])
+        (tool,) = [tool for tool in chat.tools if tool.name == call["name"]]
+        required = {field.name for field in tool.fields if field.required}
+        assert required <= call["arguments"].keys() <= {field.name for field in tool.fields}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_value_that_is_to_be_extracted_stands_in_the_text(seed: int) -> None:
+    words = Words(random.Random(seed))
+    for _ in range(200):
+        chat = extraction(words)
+        text = chat.turns[0].content
+        for value in json.loads(chat.turns[-1].content).values():
+            parts = value if isinstance(value, list) else [value]
+            for part in parts:
+                known = isinstance(part, (bool, int)) and not isinstance(part, float)
+                assert known or str(part) in text
+
+
+def test_the_questions_about_tools_ask_only_for_arguments_that_the_tool_has() -> None:
+    for tool in load("tools"):
+        for ask in tool["asks"]:
+            assert slot_names(ask) <= tool["fields"].keys()
+
+
+def test_sums_and_capitals_are_right() -> None:
+    words = Words(random.Random(0))
+    for _ in range(200):
+        left, _, right = arithmetic(words).turns[1].content.rstrip(".").partition(" is ")
+        a, sign, b = left.split()
+        assert SUMS[sign](int(a), int(b)) == int(right)
+        answer = capital(words).turns[1].content
+        assert any(land in answer and city in answer for land, city in load("capitals").items())
+
+
+def test_a_small_talk_question_leads_to_one_of_its_answers() -> None:
+    answers = {answer for intent in load("smalltalk").values() for answer in intent["answer"]}
+    words = Words(random.Random(0))
+    assert {smalltalk(words).turns[1].content for _ in range(2000)} <= answers
+
+
+def test_a_template_stands_for_each_of_its_sentences() -> None:
+    rng, source = random.Random(0), "(hi|hello)( there|), I am {name} \\(me\\)"
+    drawn = {expand(source, rng, {"name": "Ada"}) for _ in range(99)}
+    hellos = ("hi", "hi there", "hello", "hello there")
+    assert drawn == {f"{hello}, I am Ada (me)" for hello in hellos}
+
+
+def test_a_template_with_an_open_parenthesis_is_refused() -> None:
+    with pytest.raises(ValueError, match="unbalanced"):
+        expand("(hi|hello", random.Random(0))
