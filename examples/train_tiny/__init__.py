@@ -1,0 +1,1 @@
+"""The model that ships with Octavo, made from nothing: see README.md."""

@@ -81,6 +81,7 @@ def train(
         seed=seed, num_batches=steps, num_tokens=tokens, copying_batches=int(COPYING * steps)
     )
     started = logged = time.perf_counter()
+    steps_logged = 0
     for step, cpu_batch in enumerate(load_batches(folder / "tokenizer.json", mixture, workers)):
         batch = cpu_batch.to(device)
         if device == "cuda":
@@ -94,12 +95,12 @@ def train(
             schedule.step()
         if step % LOG_EVERY == 0 or step == steps - 1:
             value, now = loss.item(), time.perf_counter()
-            speed = LOG_EVERY * tokens / (now - logged) / 1e6
+            speed = (step + 1 - steps_logged) * tokens / (now - logged) / 1e6
             print(
                 f"step {step:5} loss {value:.4f} {now - started:6.1f} s {speed:.2f} M tokens/s",
                 flush=True,
             )
-            logged = now
+            logged, steps_logged = now, step + 1
     return model
 
 

@@ -75,8 +75,9 @@ class StubCore:
             self._live.pop(sequence, None)
 
     def use_idle_time(self) -> bool:
-        self.idle_times += 1
-        return self.config.model.model == "restless" or self.idle_times < IDLE_TIMES
+        is_left = self.config.model.model == "restless" or self.idle_times < IDLE_TIMES
+        self.idle_times += is_left
+        return is_left
 
     def step(self) -> StepOutputs:
         time.sleep(0.001)

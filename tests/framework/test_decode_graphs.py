@@ -53,7 +53,7 @@ def test_all_sizes_can_be_prepared_and_then_none_is_left():
         graphs.prepare(1000, "count", step)
         while graphs.prepare_another():
             pass
-    assert step.calls == [size for size in (20, *SIZES[:-1]) for _ in range(2)]
+    assert step.calls == [size for size in reversed(SIZES) for _ in range(2)]
     assert step.values_S[:-1].tolist() == [0] * 20  # all in the padding slot
     assert run(graphs, step, [0, 1]) == [1, 1]
     assert len(step.calls) == 14

@@ -120,7 +120,9 @@ def test_an_engine_uses_idle_time_until_nothing_is_left_to_prepare(start: Start)
     client = start()
     client.add([request(0)])
     poll_until_end(client, 0)
-    time.sleep(0.1)
+    deadline = time.monotonic() + 5
+    while client.call("stats")["idle"] < IDLE_TIMES and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert client.call("stats")["idle"] == IDLE_TIMES
 
 

@@ -43,3 +43,24 @@ def test_a_broken_device_ends_the_engine_whatever_the_launch_said(executor, monk
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     with pytest.raises(EngineDeadError, match="illegal memory access"):
         executor.submit(None).result()
+
+
+def test_idle_work_that_raises_is_given_up_and_ends_nothing(executor, caplog):
+    calls = []
+
+    def use_idle_time():
+        calls.append(True)
+        raise torch.OutOfMemoryError("somebody else took the memory")
+
+    executor._worker.runner.use_idle_time = use_idle_time
+    assert [executor.use_idle_time() for _ in range(3)] == [False] * 3
+    assert len(calls) == len(caplog.records) == 1
+
+
+def test_a_device_found_broken_in_idle_time_ends_the_engine(executor):
+    def use_idle_time():
+        raise torch.AcceleratorError("an illegal memory access was encountered", 700)
+
+    executor._worker.runner.use_idle_time = use_idle_time
+    with pytest.raises(EngineDeadError, match="illegal memory access"):
+        executor.use_idle_time()

@@ -223,7 +223,7 @@ def test_long_prefill_in_pieces_equals_one_query_at_a_time(
     assert_equal(history.run([(1, 50), (0, 33)]))
 
 
-def test_without_a_fused_kernel_the_scores_of_a_batch_are_bounded(
+def test_without_a_fused_kernel_the_scores_and_keys_of_a_batch_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a GPU for heads of more than 256 entries: a prompt of 8192 tokens took 11 GiB."""
@@ -231,10 +231,13 @@ def test_without_a_fused_kernel_the_scores_of_a_batch_are_bounded(
     monkeypatch.setattr(f"{plan}.can_read", lambda device: False)
     monkeypatch.setattr(f"{plan}.MAX_FUSED_DIM", 4)
     monkeypatch.setattr(f"{plan}.MAX_NUMBERS", 1200)
-    num_scores = []
+    num_scores, num_entries = [], []
 
     def note(pieces: Pieces, *args: Any, **options: Any) -> PaddedBatch:
-        num_scores.append(2 * len(pieces) * pieces.sizes_N.max() * pieces.key_lens_N.max())
+        num_keys = len(pieces) * pieces.key_lens_N.max()
+        num_scores.append(2 * pieces.sizes_N.max() * num_keys)
+        if len(pieces) > 1:
+            num_entries.append(2 * 8 * num_keys)  # a key and a value of 8 entries
         return PaddedBatch(pieces, *args, **options)
 
     monkeypatch.setattr(f"{plan}.PaddedBatch", note)
@@ -242,6 +245,7 @@ def test_without_a_fused_kernel_the_scores_of_a_batch_are_bounded(
     for rows in ([(0, 75), (1, 12), (2, 3)], [(1, 50), (0, 33), (2, 1)], [(0, 1), (1, 1), (2, 1)]):
         assert_equal(history.run(rows))
     assert max(num_scores) <= 1200
+    assert 0 < max(num_entries) <= 1200
 
 
 def test_all_layers_of_a_group_share_a_plan_and_may_differ_in_keywords() -> None:

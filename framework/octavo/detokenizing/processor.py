@@ -174,7 +174,7 @@ class OutputProcessor:
             continuation = self._continuations.get(sequence_id)
             if continuation is not None:
                 continuation.raw_logprobs.append(logprobs)
-        if not watched:
+        if not watched and len(set(outputs.sequences)) == len(outputs.sequences):
             self._unread_sequences = outputs.sequences
         return watched.values()
 

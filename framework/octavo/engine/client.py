@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any, Protocol
 
 from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
@@ -121,8 +122,11 @@ class InProcessClient:
         try:
             if self._core.has_work:
                 return self._core.step()
+            deadline = time.monotonic() + timeout_seconds
             while not self._woken.is_set() and self._core.use_idle_time():
-                pass
+                timeout_seconds = deadline - time.monotonic()
+                if timeout_seconds <= 0:
+                    return None
         except Exception as error:
             if self._end is None:  # not closed inside the step, by a signal's handler
                 self._end = f"the engine failed: {cause_of(error)}"

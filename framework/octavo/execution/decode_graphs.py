@@ -12,6 +12,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -93,7 +94,7 @@ class DecodeGraphs:
     def prepare_another(self) -> bool:
         """Record a size that no step of its kind has needed yet; False: none is left."""
         for kind, step in self._steps.items():
-            for size in self._sizes:
+            for size in reversed(self._sizes):
                 if self._can_record and (kind, size) not in self._recordings:
                     self.prepare(size, kind, step)
                     return True
@@ -115,8 +116,11 @@ class DecodeGraphs:
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     result = step(slots_R)
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    with suppress(RuntimeError):  # what the step has raised says more
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         except torch.OutOfMemoryError:
             log.warning("no memory to record decode steps of %d rows: they are launched anew", size)
             self._recordings[kind, size] = None

@@ -114,6 +114,8 @@ def _workspace(
     text_config = {**folder.config, **(folder.config.get("text_config") or {})}
     dtype: torch.dtype = getattr(torch, folder.dtype)
     item_bytes = dtype.itemsize
+    # A quantization of its own may make gates and ups apart; a plan without a GPU takes them so.
+    is_fused = folder.quantization is None and fuses_gates(dtype, device)
     forward = (
         model.workspace_bytes
         if isinstance(model, HasWorkspace)
@@ -121,7 +123,7 @@ def _workspace(
             text_config,
             item_bytes=item_bytes,
             tp_size=config.parallel.tensor_parallel_size,
-            fused_from=ALWAYS_FUSED_TOKENS if fuses_gates(dtype, device) else None,
+            fused_from=ALWAYS_FUSED_TOKENS if is_fused else None,
         )
     )
     return 4 * num_slots * folder.max_model_len + workspace_bytes(

@@ -5,7 +5,7 @@ Axis suffixes: T tokens, I inner (input) features, O output features, E gate and
 The kernel takes float16 and bfloat16 on Hopper GPUs for up to ``MAX_TOKENS`` tokens, if I and O are
 multiples of 8 (a gated product's E of 16) and rows of x begin at multiples of 16 bytes. It reads
 the weight while the kernel before it still runs: weights must not be written by the step. Of more
-tokens, up to 128 and gated ones of about 256 go to `linear_mid`, gated products of hundreds of
+tokens, about 128 and gated ones of up to 256 go to `linear_mid`, gated products of hundreds of
 tokens and sums of thousands to `linear_tall`, all else on CUDA to PyTorch's cuBLAS, and on the CPU
 to the reference.
 

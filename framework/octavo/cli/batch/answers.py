@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import time
 import uuid
 from pathlib import Path
@@ -94,7 +95,8 @@ class ResultsFile:
             self._earlier = _locked(path, "ab+")
             kept = self._kept(path)
             new = path.with_name(f".{path.name}.new")
-            self._file = _locked(new, "wb")
+            self._file = _locked(new, "ab")
+            self._file.truncate(0)
             self._file.writelines(kept)
             self._file.flush()
             new.replace(path)
@@ -145,4 +147,7 @@ def _locked(path: Path, mode: str) -> IO[bytes]:
     except BlockingIOError as error:
         file.close()
         raise ConfigError(f"another run writes {path}; wait for it, or give an --output") from error
+    if os.fstat(file.fileno()).st_ino != path.stat().st_ino:  # replaced since it was opened
+        file.close()
+        return _locked(path, mode)
     return file

@@ -71,11 +71,14 @@ def cut(
     )
 
 
-def similar(pieces: Pieces, *, spread: float, max_cells: int) -> Iterator[Pieces]:
+def similar(
+    pieces: Pieces, *, spread: float, max_cells: int = 2**62, max_keys: int = 2**62
+) -> Iterator[Pieces]:
     """Groups whose key lengths differ at most by the factor ``spread``.
 
-    A group's padded rectangles [pieces, queries, keys] have at most ``max_cells`` cells, but for a
-    group of one piece. So the number of groups follows the work to be done, not the requests.
+    A group's padded rectangles [pieces, queries, keys] have at most ``max_cells`` cells and
+    ``max_keys`` keys, but for a group of one piece. So the number of groups follows the work to be
+    done, not the requests.
     """
     by_length = pieces[np.argsort(-pieces.key_lens_N, kind="stable")]
     first = 0
@@ -84,7 +87,8 @@ def similar(pieces: Pieces, *, spread: float, max_cells: int) -> Iterator[Pieces
         last = int(np.searchsorted(-by_length.key_lens_N, -longest / spread, side="right"))
         num_cells = np.maximum.accumulate(by_length.sizes_N[first:last]) * longest
         num_cells *= np.arange(1, last - first + 1)
-        count = max(int(np.searchsorted(num_cells, max_cells, side="right")), 1)
+        count = int(np.searchsorted(num_cells, max_cells, side="right"))
+        count = max(min(count, max_keys // longest), 1)
         # Back to the order of the step: neighbours in memory stay neighbours.
         yield by_length[first + np.argsort(by_length.tokens_N[first : first + count])]
         first += count

@@ -26,7 +26,7 @@ MAX_CELLS = 1 << 21
 """Bounds the scratch of a batch: one mask per cell."""
 MAX_NUMBERS = 1 << 26
 """The same where attention is computed step by step, in float32: so many scores of all heads, and
-as many entries of keys, are 256 MiB."""
+as many entries of keys and values, are 256 MiB."""
 MAX_FUSED_DIM = 256
 """Heads of more entries have no fused attention on CUDA: torch would make all scores of a row."""
 
@@ -92,26 +92,27 @@ class StepPlan:
             )
         key_dim = pages.slots_PSKD.shape[-1]
         is_fused = scoring.is_plain and (self._is_exact or key_dim <= MAX_FUSED_DIM)
-        max_size, few_cells, many_cells = PIECE_QUERIES, MAX_CELLS, MAX_CELLS
+        max_size, bounds = PIECE_QUERIES, {"max_cells": MAX_CELLS}
         if not is_fused:
-            few_cells = MAX_NUMBERS // max(heads, key_dim)
-            many_cells = min(MAX_CELLS, MAX_NUMBERS // heads)
+            max_cells = min(MAX_CELLS, MAX_NUMBERS // heads)
+            max_keys = MAX_NUMBERS // pages.slots_PSKD.shape[1:].numel()
+            bounds = {"max_cells": max_cells, "max_keys": max_keys}
             longest = int(self._context_lens_R.max(initial=1))
-            max_size = min(PIECE_QUERIES, max(many_cells // longest, 1))
+            max_size = min(PIECE_QUERIES, max(max_cells // longest, 1))
         is_few_R = lens_R <= FEW_QUERIES
         few, many = np.flatnonzero(is_few_R), np.flatnonzero(~is_few_R)
         if is_ragged and len(lens_R) > 1:
             yield from self._ragged(few, pages, heads, scoring)
         else:
-            yield from self._padded(few, FEW_QUERIES, few_cells, pages, scoring, is_fused)
+            yield from self._padded(few, FEW_QUERIES, bounds, pages, scoring, is_fused)
         is_fresh = lens_R[many] == self._context_lens_R[many]
         if window is not None:
             is_fresh &= lens_R[many] <= window
         if not (scoring.causal and is_fused):
             is_fresh[:] = False
         fresh, others = many[is_fresh], many[~is_fresh]
-        yield from self._padded(fresh, None, many_cells, pages, scoring, is_fused)
-        yield from self._padded(others, max_size, many_cells, pages, scoring, is_fused)
+        yield from self._padded(fresh, None, bounds, pages, scoring, is_fused)
+        yield from self._padded(others, max_size, bounds, pages, scoring, is_fused)
 
     def _ragged(self, rows: Ints, pages: Pages, heads: int, scoring: Scoring) -> Iterator[Batch]:
         pieces = cut(
@@ -124,7 +125,7 @@ class StepPlan:
         )
         # Padding costs the softmax only, so lengths may differ much. Cells are not bounded: all of
         # a step take about a quarter of what one layer's cache takes for the same positions.
-        for group in similar(pieces, spread=4.0, max_cells=2**62):
+        for group in similar(pieces, spread=4.0):
             yield RaggedBatch(
                 group, self._step, self._table_RB, pages, heads=heads, causal=scoring.causal
             )
@@ -133,7 +134,7 @@ class StepPlan:
         self,
         rows: Ints,
         max_size: int | None,
-        max_cells: int,
+        bounds: dict[str, int],
         pages: Pages,
         scoring: Scoring,
         is_fused: bool,
@@ -147,7 +148,7 @@ class StepPlan:
             causal=scoring.causal,
             window=scoring.window,
         )
-        for group in similar(pieces, spread=1.5, max_cells=max_cells):
+        for group in similar(pieces, spread=1.5, **bounds):
             yield PaddedBatch(
                 group,
                 self._step,

@@ -7,6 +7,7 @@ answers while the model computes: torch releases the interpreter lock in its ker
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from octavo.sampling.logprobs import TokenLogprobTensors
 from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts, PendingStep
+from octavo_registry.faults import one_line
+
+log = logging.getLogger(__name__)
 
 
 class LocalExecutor:
@@ -42,6 +46,7 @@ class LocalExecutor:
         # The CPU's command queue: one thread, so that steps run in order.
         self._thread: ThreadPoolExecutor | None = None
         self._landings: Iterator[_Landing] = iter(())
+        self._idle_work_failed = False
 
     def start(self) -> ExecutorFacts:
         """Load the model and make the cache."""
@@ -71,9 +76,17 @@ class LocalExecutor:
 
     def use_idle_time(self) -> bool:
         """Record decode steps that may come, on CUDA."""
-        if self._worker is None or self._thread is not None:
+        if self._worker is None or self._thread is not None or self._idle_work_failed:
             return False
-        return self._worker.runner.use_idle_time()
+        try:
+            return self._worker.runner.use_idle_time()
+        except Exception as error:  # nobody waits for this: an engine that can go on does
+            judged = _judge(error)
+            if isinstance(judged, EngineDeadError):
+                raise judged from error
+            log.warning("steps are no longer prepared in idle time: %s", one_line(error))
+            self._idle_work_failed = True
+            return False
 
     def close(self) -> None:
         """End the thread and free model and cache."""

@@ -64,7 +64,7 @@ class ModelCache:
         self._locks.mkdir(parents=True, exist_ok=True)
         self.blob(file).parent.mkdir(parents=True, exist_ok=True)
         with (self._locks / f"{file.digest}.lock").open("w") as lock:
-            while not _is_locked(lock):
+            while not _take_lock(lock):
                 if stop.wait(LOCK_SECONDS):
                     raise Stopped
             yield
@@ -89,7 +89,7 @@ class ModelCache:
         new.replace(ref)
 
 
-def _is_locked(file: IO[str]) -> bool:
+def _take_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
