@@ -42,7 +42,7 @@ def batch(llm: LLM) -> None:
 
 
 def structured(llm: LLM) -> None:
-    show("an answer in JSON")
+    show("an answer in JSON, by training alone")
     question = (
         "Extract name, age and city as JSON: Zelda Quark is 31 years old, lives in Porto "
         "and works as a pilot."
@@ -54,7 +54,7 @@ def structured(llm: LLM) -> None:
 
 
 def tools(llm: LLM) -> None:
-    show("a tool call, and its result in words")
+    show("a tool call as the model writes it, and its result in words")
     messages = [{"role": "user", "content": "What is the weather like in Reykjavik in celsius?"}]
     (output,) = llm.chat(messages, GREEDY, tools=[WEATHER], use_tqdm=False)
     call = output.outputs[0].text
