@@ -15,14 +15,13 @@ depends on the number of tokens, but never on timing. Calls on two streams of a 
 overlap: they share the room for partial sums.
 """
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_kernels import linear_mid, linear_tall
 from octavo_kernels.build import I, KernelSpec, L, P
+from octavo_kernels.hopper_products import EPILOGUES, num_processors, takes
 from octavo_kernels.library import DTYPE_CODES, library, stream_of
 from octavo_kernels.linear import reference
 
@@ -41,9 +40,6 @@ with a residual by 2.5 % on average (0.92 to 1.06 of its time for the shapes of 
 
 ALWAYS_FUSED_TOKENS = 2048
 """From here on gates and ups never go through memory where ``fuses_gates``."""
-
-EPILOGUES = {"store": 0, "add": 1, "silu": 2, "gelu": 3, "gelu_tanh": 4}
-"""How the kernel is told what to do with sums."""
 
 
 def linear(
@@ -165,26 +161,17 @@ def _tile_tokens(
     function: str, x_TI: Tensor, weight_OI: Tensor, row_multiple: int, batch_invariant: bool
 ) -> int:
     """How many tokens the kernel takes at once; 0 where it is not to be used."""
-    tokens, features = x_TI.shape
-    takes = (
-        x_TI.dtype in (torch.bfloat16, torch.float16)
-        and features > 0
-        and features % 8 == 0
-        and weight_OI.shape[0] % row_multiple == 0
-        and x_TI.stride(1) == 1
-        and x_TI.stride(0) % 8 == 0
-        and (x_TI.data_ptr() | weight_OI.data_ptr()) % 16 == 0
-        and _is_hopper(x_TI.device.index)
-    )
+    tokens = x_TI.shape[0]
+    is_taken = takes(x_TI, weight_OI, row_multiple=row_multiple)
     if batch_invariant:
-        if not takes:
+        if not is_taken:
             raise ValueError(
                 f"{function}: x {list(x_TI.shape)} of {x_TI.dtype} with strides {x_TI.stride()} "
                 f"and weight {list(weight_OI.shape)} cannot be multiplied batch-invariantly: that "
                 f"needs a Hopper GPU, 16-bit floats, sizes of {row_multiple} and rows of 16 bytes"
             )
         return MAX_TOKENS if tokens else 0
-    if not takes or not 0 < tokens <= MAX_TOKENS:
+    if not is_taken or not 0 < tokens <= MAX_TOKENS:
         return 0
     return max(8, 1 << (tokens - 1).bit_length())
 
@@ -192,9 +179,9 @@ def _tile_tokens(
 def _is_mid(x_TI: Tensor, weight_OI: Tensor, row_multiple: int) -> bool:
     """Whether the product is best left to `linear_mid`; 16 for a gated one."""
     rows, features = weight_OI.shape
-    return linear_mid.pays(
-        x_TI.shape[0], rows, features, gated=row_multiple == 16
-    ) and linear_mid.takes(x_TI, weight_OI, row_multiple=row_multiple)
+    return linear_mid.pays(x_TI.shape[0], rows, features, gated=row_multiple == 16) and takes(
+        x_TI, weight_OI, row_multiple=row_multiple
+    )
 
 
 def _is_tall(x_TI: Tensor, weight_OI: Tensor, row_multiple: int, min_tokens: int) -> bool:
@@ -202,7 +189,7 @@ def _is_tall(x_TI: Tensor, weight_OI: Tensor, row_multiple: int, min_tokens: int
     tokens = x_TI.shape[0]
     return (
         tokens >= min_tokens
-        and linear_tall.takes(x_TI, weight_OI, row_multiple=row_multiple)
+        and takes(x_TI, weight_OI, row_multiple=row_multiple)
         and (
             (tokens >= ALWAYS_FUSED_TOKENS and row_multiple == 16)
             or linear_tall.pays(tokens, weight_OI.shape[0], x_TI.get_device())
@@ -215,13 +202,8 @@ def fuses_gates(dtype: torch.dtype, device: torch.device) -> bool:
     return (
         dtype in (torch.bfloat16, torch.float16)
         and device.type == "cuda"
-        and _is_hopper(device.index or 0)
+        and num_processors(device.index or 0) > 0
     )
-
-
-@functools.cache
-def _is_hopper(device_index: int) -> bool:
-    return torch.cuda.get_device_capability(device_index)[0] == 9
 
 
 def _launch(

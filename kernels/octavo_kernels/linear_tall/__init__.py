@@ -18,10 +18,17 @@ not write it.
 
 import functools
 
-import torch
 from torch import Tensor
 
 from octavo_kernels.build import I, KernelSpec, L, P
+from octavo_kernels.hopper_products import (
+    EPILOGUES,
+    check,
+    check_residual,
+    has_rows_of,
+    num_processors,
+    takes,
+)
 from octavo_kernels.library import DTYPE_CODES, library, stream_of
 from octavo_kernels.linear_tall import reference
 
@@ -30,9 +37,6 @@ SPEC = KernelSpec(
     functions={"octavo_linear_tall": (P, P, P, P, I, I, I, I, I, I, L, L)},
     arches=("90a",),
 )
-
-EPILOGUES = {"store": 0, "add": 1, "silu": 2, "gelu": 3, "gelu_tanh": 4}
-"""How the kernel is told what to do with sums."""
 
 UNIT_TOKENS = 256
 """What a pair of multiprocessors takes at once."""
@@ -44,10 +48,13 @@ but more of them may fit the GPU. Units of 128 rows would be slower than cuBLAS.
 MAX_LOSS = 1.08
 """Time by that of multiprocessors which are never idle; up to this, cuBLAS is hardly faster."""
 
+RESULT_BYTES = 16
+"""Results' rows begin at multiples of so many bytes, as x's do."""
+
 
 def linear(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """Return x @ weight.T + bias."""
-    _check("linear", x_TI, weight_OI, bias_O, 8)
+    check("linear", x_TI, weight_OI, bias_O, 8)
     if not x_TI.is_cuda:
         return reference.linear(x_TI, weight_OI, bias_O)
     out_TO = x_TI.new_empty(x_TI.shape[0], weight_OI.shape[0])
@@ -59,18 +66,8 @@ def linear_add_(
     residual_TO: Tensor, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None
 ) -> Tensor:
     """Add x @ weight.T + bias to the residual in place and return it."""
-    _check("linear_add_", x_TI, weight_OI, bias_O, 8)
-    shape = (x_TI.shape[0], weight_OI.shape[0])
-    if (
-        residual_TO.shape != shape
-        or residual_TO.dtype is not x_TI.dtype
-        or (residual_TO.is_cuda and not has_aligned_rows(residual_TO))
-    ):
-        raise ValueError(
-            f"linear_add_: the residual, {list(residual_TO.shape)} of {residual_TO.dtype} with "
-            f"strides {residual_TO.stride()}, must be {list(shape)} of {x_TI.dtype}, its rows "
-            "contiguous and from multiples of 16 bytes"
-        )
+    check("linear_add_", x_TI, weight_OI, bias_O, 8)
+    check_residual(residual_TO, x_TI, weight_OI, num_bytes=RESULT_BYTES)
     if not x_TI.is_cuda:
         return reference.linear_add_(residual_TO, x_TI, weight_OI, bias_O)
     launch(residual_TO, x_TI, weight_OI, bias_O, "add")
@@ -88,27 +85,12 @@ def gated_linear(
         raise ValueError(
             f"gated_linear: {activation!r} is not known; known: {', '.join(reference.ACTIVATIONS)}"
         )
-    _check("gated_linear", x_TI, gate_up_EI, bias_E, 16)
+    check("gated_linear", x_TI, gate_up_EI, bias_E, 16)
     if not x_TI.is_cuda:
         return reference.gated_linear(x_TI, gate_up_EI, activation, bias_E)
     out_TO = x_TI.new_empty(x_TI.shape[0], gate_up_EI.shape[0] // 2)
     launch(out_TO, x_TI, gate_up_EI, bias_E, activation)
     return out_TO
-
-
-def takes(x_TI: Tensor, weight_OI: Tensor, *, row_multiple: int = 8) -> bool:
-    """Whether the kernel can multiply tensors that fit each other; 16 for a gated product."""
-    features = x_TI.shape[1]
-    return (
-        x_TI.dtype in (torch.bfloat16, torch.float16)
-        and x_TI.is_cuda
-        and features % 8 == 0
-        and features > 0
-        and weight_OI.shape[0] % row_multiple == 0
-        and has_aligned_rows(x_TI)
-        and weight_OI.data_ptr() % 16 == 0
-        and _num_processors(x_TI.get_device()) > 0
-    )
 
 
 def pays(tokens: int, rows: int, device_index: int) -> bool:
@@ -118,8 +100,7 @@ def pays(tokens: int, rows: int, device_index: int) -> bool:
 
 def has_aligned_rows(tensor: Tensor) -> bool:
     """Whether rows are contiguous and begin at multiples of 16 bytes, as x's and results' must."""
-    row_stride, step = tensor.stride()
-    return step == 1 and row_stride % 8 == 0 and tensor.data_ptr() % 16 == 0
+    return has_rows_of(RESULT_BYTES, tensor)
 
 
 def launch(
@@ -149,48 +130,10 @@ def launch(
 @functools.lru_cache(maxsize=4096)
 def _tile(tokens: int, rows: int, device_index: int) -> tuple[int, float]:
     """The fastest tile's rows, and its time by that of multiprocessors which are never idle."""
-    pairs = _num_processors(device_index) // 2
+    pairs = num_processors(device_index) // 2
     units = {tile: -(-tokens // UNIT_TOKENS) * -(-rows // tile) for tile in TILE_COSTS}
     cost, tile = min((-(-units[tile] // pairs) * TILE_COSTS[tile], tile) for tile in TILE_COSTS)
     return tile, cost * pairs * UNIT_TOKENS * 256 / (tokens * rows)
-
-
-@functools.cache
-def _num_processors(device_index: int) -> int:
-    """Multiprocessors of a Hopper GPU; 0 for others."""
-    properties = torch.cuda.get_device_properties(device_index)
-    return properties.multi_processor_count if properties.major == 9 else 0
-
-
-def _check(
-    function: str, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, row_multiple: int
-) -> None:
-    if (
-        x_TI.dim() != 2
-        or weight_OI.dim() != 2
-        or x_TI.shape[1] != weight_OI.shape[1]
-        or x_TI.dtype is not weight_OI.dtype
-        or not weight_OI.is_contiguous()
-        or weight_OI.shape[0] % (row_multiple // 8)
-    ):
-        raise ValueError(
-            f"{function}: x {list(x_TI.shape)} of {x_TI.dtype} and weight {list(weight_OI.shape)} "
-            f"of {weight_OI.dtype} with strides {weight_OI.stride()} must be of two axes, the "
-            "last of one size, and of one dtype, the weight contiguous, with as many ups as gates"
-        )
-    if bias_O is not None and (
-        bias_O.shape != weight_OI.shape[:1] or bias_O.dtype is not x_TI.dtype
-    ):
-        raise ValueError(
-            f"{function}: the bias, {list(bias_O.shape)} of {bias_O.dtype}, must be "
-            f"[{weight_OI.shape[0]}] of {x_TI.dtype}"
-        )
-    if x_TI.is_cuda and not takes(x_TI, weight_OI, row_multiple=row_multiple):
-        raise ValueError(
-            f"{function}: x {list(x_TI.shape)} of {x_TI.dtype} with strides {x_TI.stride()} and "
-            f"weight {list(weight_OI.shape)} need a Hopper GPU, 16-bit floats, features of 8, "
-            f"rows of {row_multiple} and x's rows contiguous and from multiples of 16 bytes"
-        )
 
 
 __all__ = [
