@@ -19,6 +19,7 @@ from octavo.inputs.messages import Message
 from octavo.outputs import RequestOutput
 from octavo.params import LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
+from octavo_registry import PluginHost
 
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
@@ -50,6 +51,7 @@ class AsyncLLM:
         request_id: str | None = None,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
+        add_special_tokens: bool = True,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Continue a prompt; each output is as ``sampling_params.output_kind`` says.
 
@@ -63,6 +65,7 @@ class AsyncLLM:
             prompt,
             sampling_params,
             priority=priority,
+            add_special_tokens=add_special_tokens,
         )
         return self._stream(prepare, lora_request, in_thread=_is_long(prompt))
 
@@ -73,12 +76,14 @@ class AsyncLLM:
         *,
         request_id: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
+        cache_salt: str = "",
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer a conversation; the arguments are those of ``LLM.chat`` and ``generate``."""
 
@@ -86,6 +91,7 @@ class AsyncLLM:
             text = self._front.chat.render(
                 messages,
                 tools=tools,
+                documents=documents,
                 chat_template=chat_template,
                 chat_template_kwargs=chat_template_kwargs,
                 add_generation_prompt=add_generation_prompt,
@@ -96,6 +102,7 @@ class AsyncLLM:
                 text,
                 sampling_params,
                 priority=priority,
+                cache_salt=cache_salt,
                 add_special_tokens=False,
             )
 
@@ -110,6 +117,16 @@ class AsyncLLM:
     def alive(self) -> bool:
         """Whether the engine runs and takes requests."""
         return self._engine.alive
+
+    @property
+    def host(self) -> PluginHost:
+        """The plugins of this process."""
+        return self._front.host
+
+    @property
+    def seconds_without_progress(self) -> float:
+        """How long requests have waited since the engine's last sign of life; 0 without any."""
+        return self._engine.seconds_without_progress
 
     @property
     def max_model_len(self) -> int:

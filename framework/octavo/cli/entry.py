@@ -25,6 +25,7 @@ BUILT_IN = {
     "plan": ("plan:PlanCommand", "say whether a model fits, before its weights are read"),
     "plugin": ("plugin:PluginCommand", "list, create and test plugins"),
     "run-batch": ("batch.command:RunBatchCommand", "answer a file of OpenAI batch requests"),
+    "serve": ("serve:ServeCommand", "answer HTTP requests as OpenAI's API does"),
     "version": ("version:VersionCommand", "show versions"),
 }
 """The framework's own commands: module of this package and class, and what ``--help`` says."""

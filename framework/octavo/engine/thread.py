@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -33,6 +34,7 @@ class EngineThread:
         self._end: str | None = None
         self._open: dict[str, Stream] = {}
         """Streams whose readers wait for more; guarded by the lock."""
+        self._news_seconds = time.monotonic()
         self._calls: set[Future[Any]] = set()
         self._inbox: deque[Callable[[], None]] = deque()
         self._closing = False
@@ -46,6 +48,12 @@ class EngineThread:
         """Whether requests are still taken."""
         return self._end is None and self._client.alive
 
+    @property
+    def seconds_without_progress(self) -> float:
+        """How long requests have waited since the engine last said something; 0 without any."""
+        with self._lock:
+            return time.monotonic() - self._news_seconds if self._open else 0.0
+
     def submit(self, prepared: PreparedRequest, arrival_seconds: float, stream: Stream) -> None:
         """Queue a request whose outputs go to the stream."""
         request_id = prepared.request.request_id
@@ -53,6 +61,8 @@ class EngineThread:
             self._check_open()
             if request_id in self._open:
                 raise ParameterError(f"request_id={request_id!r} is in use; choose another")
+            if not self._open:
+                self._news_seconds = time.monotonic()
             self._open[request_id] = stream
             self._inbox.append(partial(self._add, prepared, arrival_seconds, stream))
         self._client.wake()
@@ -97,6 +107,7 @@ class EngineThread:
                     self._inbox.popleft()()
                 outputs = self._client.poll(POLL_SECONDS)
                 if outputs is not None:
+                    self._news_seconds = time.monotonic()
                     self._pass_on(self._outputs.process(outputs))
         except EngineDeadError as error:
             end = str(error)

@@ -157,7 +157,7 @@ def register_sources(sources: LazyRegistry[ModelSource]) -> None:
 
 @hookspec(historic=True)
 def register_routes(routes: LazyRegistry[RouteGroup]) -> None:
-    """Add groups of HTTP routes. The target is called ``Group(engine, host)``, once a server."""
+    """Add groups of HTTP routes. The target is called ``Group(server)``, once a server."""
 
 
 @hookspec(historic=True)

@@ -1,0 +1,132 @@
+"""How the HTTP server listens, whom it lets in, and where it stops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.config.checks import check_choice, check_range
+from octavo.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenConfig:
+    """Where and how the server listens."""
+
+    host: str = "127.0.0.1"
+    """Address to listen at; 0.0.0.0 is every address of this machine."""
+    port: int = 8000
+    """0 takes any free port."""
+    uds: str | None = None
+    """A Unix domain socket's path instead of host and port."""
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_keyfile_password: str | None = None
+    ssl_ca_certs: str | None = None
+    """Clients must show a certificate that one of these has signed."""
+    root_path: str = ""
+    """Path below which a proxy serves this server, such as /llm."""
+    api_workers: int = 1
+    """HTTP processes on the one engine."""
+
+    def __post_init__(self) -> None:
+        check_range("port", self.port, 0, 65535)
+        check_range("api_workers", self.api_workers, 1, 64)
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ConfigError("ssl_certfile and ssl_keyfile go together; give both or none")
+        if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
+            raise ConfigError(f"root_path={self.root_path!r} must begin with / and not end with it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig:
+    """Who may ask, and from where."""
+
+    api_key: tuple[str, ...] = ()
+    """A key that clients must send; several may be given."""
+    api_key_file: str | None = None
+    """A file with one key a line."""
+    open_metrics: bool = False
+    """/metrics answers without a key, too."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may ask (CORS); "*" is any; none: no CORS headers."""
+    allowed_methods: tuple[str, ...] = ("GET", "POST", "OPTIONS")
+    allowed_headers: tuple[str, ...] = ("authorization", "content-type")
+    allow_credentials: bool = False
+    trust_request_chat_template: bool = False
+    """Requests may bring chat templates of their own."""
+
+    def __post_init__(self) -> None:
+        for key in self.api_key:
+            if not key or not key.isascii() or not key.isprintable():
+                raise ConfigError("api_key must be printable ASCII and not empty")
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ConfigError("allow_credentials needs named allowed_origins, not '*'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitConfig:
+    """What one request may bring, and how long things may take."""
+
+    max_body_mib: float = 64.0
+    max_json_depth: int = 64
+    max_header_kib: float = 64.0
+    max_header_count: int = 100
+    max_prompts: int = 1024
+    """Prompts of one completion request, and sequences: prompts times n."""
+    body_timeout_seconds: float = 60.0
+    """For a request's body to arrive."""
+    send_timeout_seconds: float = 120.0
+    """A client that reads nothing for so long is let go."""
+    drain_timeout_seconds: float = 300.0
+    """After SIGTERM, for what is in flight to complete."""
+    hang_seconds: float = 60.0
+    """Work under way and no step of the engine for so long is a hang: /health answers 503."""
+
+    def __post_init__(self) -> None:
+        check_range("max_json_depth", self.max_json_depth, 1, 512)
+        check_range("max_header_count", self.max_header_count, 8, 10_000)
+        check_range("max_prompts", self.max_prompts, 1)
+        for name in (
+            "max_body_mib",
+            "max_header_kib",
+            "body_timeout_seconds",
+            "send_timeout_seconds",
+            "drain_timeout_seconds",
+            "hang_seconds",
+        ):
+            check_range(name, getattr(self, name), 1e-3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """How the server answers, and what it says about it."""
+
+    served_model_name: tuple[str, ...] = ()
+    """Names that requests may give as their model; the first is shown. None: MODEL itself."""
+    lenient: bool = False
+    """Answer requests with unknown fields, and list them under "warnings", instead of a 400."""
+    on_engine_death: Literal["exit", "restart"] = "exit"
+    """"restart" starts a new engine once, and exits when that one dies too."""
+    log_requests: bool = False
+    """Write each request's parameters and the beginning of its prompt to the log."""
+    log_outputs: bool = False
+    max_log_chars: int = 200
+    """Of a prompt or an output in the log."""
+    access_log: bool = True
+    access_log_skip: tuple[str, ...] = ("/health", "/ping", "/metrics")
+    """Paths that the access log leaves out."""
+
+    def __post_init__(self) -> None:
+        check_choice("on_engine_death", self.on_engine_death, ("exit", "restart"))
+        check_range("max_log_chars", self.max_log_chars, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything that ``octavo serve`` knows besides the engine's options."""
+
+    listen: ListenConfig = ListenConfig()
+    access: AccessConfig = AccessConfig()
+    limits: LimitConfig = LimitConfig()
+    serve: ServeConfig = ServeConfig()

@@ -1,0 +1,1 @@
+"""The HTTP server: route groups on FastAPI over one AsyncLLM, behind one boundary."""

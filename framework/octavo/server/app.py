@@ -1,0 +1,119 @@
+"""The ASGI application: route groups behind the boundary."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from octavo.errors import ConfigError
+from octavo.server.body import ClientLeft
+from octavo.server.boundary import Boundary
+from octavo.server.context import ServerContext
+from octavo.server.errors import ErrorReply, reply_to
+from octavo.server.exchange import send_error
+from octavo.server.openapi import document
+from octavo_registry import LazyRegistry, PluginHost
+from octavo_registry.routes import Endpoint, RouteGroup
+
+BUILT_IN: Final = {
+    "chat": "chat:ChatRoutes",
+    "completions": "completions:CompletionRoutes",
+    "health": "health:HealthRoutes",
+    "models": "models:ModelRoutes",
+}
+"""The framework's own groups: module of ``octavo.server.routes`` and class."""
+
+
+def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> Boundary:
+    """Put all groups of routes together; ``keys`` are those that clients must send."""
+    endpoints = _endpoints(server)
+    described = document([e for _, e in endpoints], has_keys=bool(keys))
+    api = FastAPI(
+        title="Octavo",
+        redoc_url=None,
+        root_path=server.config.listen.root_path,
+        exception_handlers={404: _no_such_path, 405: _wrong_method},
+    )
+    api.openapi = lambda: described  # type: ignore[method-assign]
+    for plugin, endpoint in endpoints:
+        app = _Guarded(endpoint, plugin, server.host)
+        api.router.routes.append(Route(endpoint.path, app, methods=[endpoint.method]))
+    return Boundary(
+        api,
+        server.gate,
+        access=server.config.access,
+        limits=server.config.limits,
+        serve=server.config.serve,
+        keys=keys,
+        open_paths=[e.path for _, e in endpoints if not e.authenticated],
+    )
+
+
+def add_built_in_routes(routes: LazyRegistry[RouteGroup]) -> None:
+    """Add the framework's own groups beside those of plugins."""
+    for name, target in BUILT_IN.items():
+        routes.add(name, f"octavo.server.routes.{target}")
+
+
+def _endpoints(server: ServerContext) -> list[tuple[str, Endpoint]]:
+    """All groups' endpoints with the plugin that each comes from."""
+    found: dict[tuple[str, str], tuple[str, Endpoint]] = {}
+    for name in server.host.routes.names():
+        plugin = server.host.routes.info(name).plugin
+        with server.host.faults.guard(plugin, f"making the route group {name!r}", request=True):
+            endpoints = server.host.routes.load(name)(server).endpoints()
+        for endpoint in endpoints:
+            place = (endpoint.method, endpoint.path)
+            if place in found:
+                raise ConfigError(
+                    f"{endpoint.method} {endpoint.path} is given by the plugins "
+                    f"{found[place][0]!r} and {plugin!r}; disable one with --disable-plugin"
+                )
+            found[place] = (plugin, endpoint)
+    return list(found.values())
+
+
+class _Guarded:
+    """An endpoint whose failures become answers, and count as its plugin's."""
+
+    def __init__(self, endpoint: Endpoint, plugin: str, host: PluginHost) -> None:
+        self._endpoint = endpoint
+        self._plugin = plugin
+        self._host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        call = f"{self._endpoint.method} {self._endpoint.path}"
+        try:
+            with self._host.faults.guard(self._plugin, call, request=True):
+                await self._endpoint.app(scope, receive, watched)
+        except ClientLeft:
+            return
+        except Exception as error:
+            if has_begun:
+                raise  # closing the connection is all that is left
+            await send_error(send, reply_to(error))
+
+
+async def _no_such_path(request: Request, error: Any) -> Response:
+    return _response(ErrorReply(404, "there is no such path; /docs shows all"))
+
+
+async def _wrong_method(request: Request, error: Any) -> Response:
+    allowed = (getattr(error, "headers", None) or {}).get("Allow", "another method")
+    return _response(ErrorReply(405, f"this path takes {allowed}"))
+
+
+def _response(error: ErrorReply) -> Response:
+    return Response(error.json(), error.status, media_type="application/json")

@@ -1,0 +1,111 @@
+"""A request's body: bounded while it arrives, and JSON in which nothing is doubtful."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, NoReturn
+
+from octavo.config.server import LimitConfig
+from octavo.errors import OctavoError
+from octavo.params import shown
+from octavo.server.errors import HttpError
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+MAX_BYTES_ON_LOOP: Final = 65_536
+"""JSON of this size takes less than a millisecond to read; longer bodies are read in a thread."""
+# Possessive, and a string need not end: else text full of quotes would take quadratic time.
+_OUTSIDE_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+
+
+class ClientLeft(OctavoError):
+    """The client closed its connection; nobody waits for an answer."""
+
+
+async def read_json(
+    headers: dict[bytes, bytes], receive: Receive, limits: LimitConfig
+) -> dict[str, Any]:
+    """Read a JSON object under the limits; raises HttpError 400, 408, 413 or 415."""
+    kind = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
+    if kind != b"application/json" and not kind.endswith(b"+json"):
+        raise HttpError(
+            415, f"content-type {shown(kind.decode('latin-1'))} is not application/json"
+        )
+    data = await _read(headers, receive, limits)
+    if len(data) <= MAX_BYTES_ON_LOOP:
+        return parse_object(data, limits.max_json_depth)
+    return await asyncio.to_thread(parse_object, data, limits.max_json_depth)
+
+
+def parse_object(data: bytes, max_depth: int) -> dict[str, Any]:
+    """Parse a JSON object; NaN, infinities, repeated keys and deep nesting are errors."""
+    _check_depth(data, max_depth)
+    try:
+        value = json.loads(
+            data.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_number
+        )
+    except UnicodeDecodeError as error:
+        raise HttpError(400, f"the body is not UTF-8: byte {error.start} is no text") from None
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise HttpError(400, f"the body must be a JSON object, not {shown(value)}")
+    return value
+
+
+async def _read(headers: dict[bytes, bytes], receive: Receive, limits: LimitConfig) -> bytes:
+    most = int(limits.max_body_mib * 2**20)
+    announced = headers.get(b"content-length", b"")
+    if announced.isdigit() and int(announced) > most:
+        raise _too_long(limits)
+    chunks = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_timeout_seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                chunks += message.get("body", b"")
+                if len(chunks) > most:
+                    raise _too_long(limits)
+                if not message.get("more_body"):
+                    return bytes(chunks)
+    except TimeoutError:
+        seconds = limits.body_timeout_seconds
+        raise HttpError(408, f"the body did not arrive within {seconds:g} s") from None
+
+
+def _too_long(limits: LimitConfig) -> HttpError:
+    return HttpError(413, f"the body is longer than {limits.max_body_mib:g} MiB")
+
+
+def _check_depth(data: bytes, max_depth: int) -> None:
+    if data.count(b"[") + data.count(b"{") <= max_depth:
+        return
+    depth = 0
+    for token in _OUTSIDE_STRINGS.finditer(data):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+                if depth > max_depth:
+                    raise HttpError(400, f"the body is nested deeper than {max_depth} levels")
+            case b"]" | b"}":
+                depth -= 1
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise HttpError(400, f"the key {shown(key)} is given twice", param=key[:64])
+            seen.add(key)
+    return made
+
+
+def _no_number(name: str) -> NoReturn:
+    raise HttpError(400, f"{name} is no JSON number")

@@ -1,0 +1,72 @@
+"""What the framework's own route groups find around them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from octavo.async_llm import AsyncLLM
+from octavo.config.server import ServerConfig
+from octavo.params import SamplingParams, shown
+from octavo.server.boundary import Gate
+from octavo.server.errors import HttpError
+from octavo.server.exchange import Exchange
+from octavo.server.protocol.fields import Body, FieldTable, read_body
+from octavo_registry import PluginHost
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerContext:
+    """One server: its engine, plugins, config and state."""
+
+    engine: AsyncLLM
+    host: PluginHost
+    config: ServerConfig
+    model_names: tuple[str, ...]
+    gate: Gate = field(default_factory=Gate)
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for servers that answer alike: release and model."""
+        return (
+            "octavo_" + sha256(f"{version('octavo')} {self.model_names}".encode()).hexdigest()[:12]
+        )
+
+    def read(self, exchange: Exchange, kind: type[Body], table: FieldTable) -> tuple[Body, Any]:
+        """Read a body; also returns its warnings, UNSET when there are none."""
+        body, warnings = read_body(exchange.body, kind, table, lenient=self.config.serve.lenient)
+        return body, warnings or msgspec.UNSET
+
+    def check_model(self, name: str) -> str:
+        """Return the name to show; a body that names no model gets the one there is."""
+        if name and name not in self.model_names:
+            raise HttpError(
+                404,
+                f"the model {shown(name)} does not exist; this server has "
+                f"{', '.join(self.model_names)}",
+                param="model",
+                code="model_not_found",
+            )
+        return name or self.model_names[0]
+
+    def check_sequences(self, num_prompts: int, params: SamplingParams) -> None:
+        """Raise when one body asks for too much at once."""
+        most = self.config.limits.max_prompts
+        if num_prompts * params.n > most:
+            raise HttpError(
+                400, f"{num_prompts} prompts times n={params.n} is more than {most}", param="n"
+            )
+
+    def default_params(self, *, max_tokens: int | None) -> SamplingParams:
+        """The model's recommendation; ``max_tokens`` stands where it has none of its own."""
+        default = self.engine.get_default_sampling_params()
+        if default.max_tokens == SamplingParams().max_tokens:
+            return replace(default, max_tokens=max_tokens)
+        return default

@@ -1,0 +1,162 @@
+"""One request and its answer, in terms of ASGI: JSON in, JSON or a stream of events out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from octavo.config.server import LimitConfig
+from octavo.server.body import ClientLeft, Receive, read_json
+from octavo.server.errors import ErrorReply, reply_to
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON: Final = (b"content-type", b"application/json")
+EVENTS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a proxy must not collect events
+)
+DONE: Final = b"data: [DONE]\n\n"
+encode: Final = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a handler may know of a request besides its body."""
+
+    scope: MutableMapping[str, Any]
+    body: dict[str, Any]
+    """Empty where the endpoint takes none."""
+
+    @property
+    def request_id(self) -> str:
+        """The server's name for the request: unique, and safe to write anywhere."""
+        return str(self.scope["octavo.request_id"])
+
+    @property
+    def path_params(self) -> dict[str, str]:
+        """What stands for ``{name}`` in the endpoint's path."""
+        params: dict[str, str] = self.scope.get("path_params", {})
+        return params
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer in one piece."""
+
+    body: bytes
+    content_type: bytes = b"application/json"
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """An answer in server-sent events, each whole; ``end`` follows the last one."""
+
+    events: AsyncIterator[bytes]
+    end: bytes = DONE
+    failed: Callable[[ErrorReply], bytes] | None = None
+    """Makes the event that tells of a failure after the stream has begun."""
+
+
+Handler = Callable[[Exchange], Awaitable[Reply | EventStream]]
+
+
+class JsonEndpoint:
+    """An ASGI app around a handler. A client that leaves ends the handler wherever it waits."""
+
+    def __init__(self, handler: Handler, limits: LimitConfig, *, takes_body: bool = True) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._takes_body = takes_body
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request; what fails before the answer has begun is raised."""
+        headers = dict(scope["headers"])
+        body = await read_json(headers, receive, self._limits) if self._takes_body else {}
+        async with _ended_by_leaving(receive):
+            reply = await self._handler(Exchange(scope, body))
+            if isinstance(reply, EventStream):
+                last = await self._stream(reply, send)
+        if isinstance(reply, EventStream):
+            await send({"type": "http.response.body", "body": last})
+        else:
+            await send_whole(
+                send, reply.status, reply.body, [(b"content-type", reply.content_type)]
+            )
+
+    async def _stream(self, reply: EventStream, send: Send) -> bytes:
+        """Send all events and return what ends the stream."""
+        started = False
+        try:
+            async for event in reply.events:
+                if not started:
+                    # Only now: a request that fails before its first event gets a status.
+                    await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
+                    started = True
+                async with asyncio.timeout(self._limits.send_timeout_seconds):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        except TimeoutError:
+            raise ClientLeft from None
+        except Exception as error:
+            if not started:
+                raise
+            told = reply_to(error)
+            failed = reply.failed or _failed
+            return failed(told)
+        return reply.end
+
+
+def _failed(error: ErrorReply) -> bytes:
+    return b"data: " + error.json() + b"\n\n" + DONE
+
+
+def event(value: Any) -> bytes:
+    """A value as one server-sent event."""
+    return b"data: " + encode(value) + b"\n\n"
+
+
+async def send_whole(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    """Send an answer in one piece."""
+    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: ErrorReply) -> None:
+    """Send OpenAI's error object."""
+    await send_whole(send, error.status, error.json(), [JSON, *error.headers()])
+
+
+@asynccontextmanager
+async def _ended_by_leaving(receive: Receive) -> AsyncIterator[None]:
+    """Cancel what runs within when the client closes its connection; raises ClientLeft then."""
+    task = asyncio.current_task()
+    assert task is not None  # a coroutine runs
+    has_left = False
+
+    async def watch() -> None:
+        nonlocal has_left
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        has_left = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if has_left:
+            task.uncancel()
+            raise ClientLeft from None
+        raise
+    finally:
+        watcher.cancel()

@@ -1,0 +1,100 @@
+"""The server's OpenAPI document, from its endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+
+from octavo_registry.routes import Endpoint
+
+_REF: Final = "#/components/schemas/{name}"
+_ERROR: Final = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+ERRORS: Final = {
+    400: "the request is wrong",
+    401: "no valid key",
+    404: "no such model or path",
+    408: "the body came too slowly",
+    413: "the body is too long",
+    415: "the body is not JSON",
+    500: "the request failed",
+    503: "overloaded, draining, or without an engine",
+}
+_JSON: Final = "application/json"
+_SCHEMAS: Final = "x-schemas"
+"""Where an operation brings its components until the document takes them."""
+
+
+def operation(
+    summary: str,
+    *,
+    request: type | None = None,
+    reply: type | None = None,
+    streams: bool = False,
+    content_type: str = _JSON,
+) -> dict[str, Any]:
+    """Describe an endpoint by the structs that it takes and gives."""
+    types = [kind for kind in (request, reply) if kind is not None]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    by_type = dict(zip(types, schemas, strict=True))
+    content: dict[str, Any] = {content_type: {"schema": by_type[reply]} if reply else {}}
+    if streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    described: dict[str, Any] = {
+        "summary": summary,
+        "responses": {"200": {"description": "the answer", "content": content}},
+        _SCHEMAS: components,
+    }
+    if request is not None:
+        body = {"schema": by_type[request]}
+        described["requestBody"] = {"required": True, "content": {_JSON: body}}
+    return described
+
+
+_ERROR_RESPONSES: Final = {
+    str(status): {
+        "description": text,
+        "content": {_JSON: {"schema": {"$ref": _REF.format(name="Error")}}},
+    }
+    for status, text in ERRORS.items()
+}
+
+
+def document(endpoints: Sequence[Endpoint], *, has_keys: bool) -> dict[str, Any]:
+    """Return the document; every operation may also answer with an error."""
+    paths: dict[str, dict[str, Any]] = {}
+    schemas: dict[str, Any] = {"Error": _ERROR}
+    for endpoint in endpoints:
+        described = dict(endpoint.operation)
+        described["responses"] = {**described.get("responses", {}), **_ERROR_RESPONSES}
+        if not endpoint.authenticated:
+            described["security"] = []
+        schemas |= described.pop(_SCHEMAS, {})
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = described
+    made: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Octavo", "version": version("octavo")},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    if has_keys:
+        made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        made["security"] = [{"key": []}]
+    return made

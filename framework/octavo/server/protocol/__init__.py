@@ -1,0 +1,1 @@
+"""What the routes' bodies look like, and what each field does."""

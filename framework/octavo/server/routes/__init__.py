@@ -1,0 +1,1 @@
+"""The framework's own route groups, one file each."""

@@ -1,0 +1,216 @@
+"""/v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from octavo.outputs import CompletionOutput, RequestOutput
+from octavo.params import SamplingParams
+from octavo.server.context import ServerContext
+from octavo.server.errors import HttpError
+from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, event
+from octavo.server.openapi import operation
+from octavo.server.protocol.chat import (
+    CHAT_FIELDS,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    ChatRequest,
+    chat_logprobs,
+)
+from octavo.server.protocol.usage import UsageCount
+from octavo.server.routes.prompt_report import prompt_logprobs
+from octavo_registry.routes import Endpoint
+
+MAX_TOP_LOGPROBS = 20
+"""As OpenAI has it."""
+
+
+class ChatRoutes:
+    """Answers conversations."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the one endpoint."""
+        app = JsonEndpoint(self._create, self._server.config.limits)
+        described = operation(
+            "Answer a conversation", request=ChatRequest, reply=ChatCompletion, streams=True
+        )
+        path = "/v1/chat/completions"
+        return [Endpoint(method="POST", path=path, app=app, operation=described)]
+
+    async def _create(self, exchange: Exchange) -> Reply | EventStream:
+        request, warnings = self._server.read(exchange, ChatRequest, CHAT_FIELDS)
+        model = self._server.check_model(request.model)
+        params = self._params(request)
+        self._server.check_sequences(1, params)
+        answer = _Answer(request, f"chatcmpl-{exchange.request_id}", model, self._server, warnings)
+        outputs = self._server.engine.chat(
+            request.messages,
+            params,
+            request_id=request.request_id,
+            documents=request.documents,
+            chat_template=self._template(request),
+            chat_template_kwargs=_template_kwargs(request),
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+        )
+        if request.stream:
+            return EventStream(answer.events(outputs))
+        async for output in outputs:
+            final = output  # of the kind "final" there is but one
+        return Reply(encode(answer.whole(final)))
+
+    def _params(self, request: ChatRequest) -> SamplingParams:
+        if request.max_tokens is not None and request.max_completion_tokens is not None:
+            raise HttpError(
+                400, "max_tokens and max_completion_tokens mean the same; give one",
+                param="max_completion_tokens",
+            )  # fmt: skip
+        if not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise HttpError(
+                400,
+                f"top_logprobs={request.top_logprobs} must be between 0 and {MAX_TOP_LOGPROBS}",
+                param="top_logprobs",
+            )
+        if request.top_logprobs and not request.logprobs:
+            raise HttpError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
+        more: dict[str, Any] = {"output_kind": "delta" if request.stream else "final"}
+        given = (request.max_tokens, request.max_completion_tokens)
+        max_tokens = next((tokens for tokens in given if tokens is not None), None)
+        if max_tokens is not None:
+            more["max_tokens"] = max_tokens
+        if request.logprobs:
+            more["logprobs"] = request.top_logprobs
+        return request.params(self._server.default_params(max_tokens=None), **more)
+
+    def _template(self, request: ChatRequest) -> str | None:
+        trusted = self._server.config.access.trust_request_chat_template
+        if request.chat_template is not None and not trusted:
+            raise HttpError(
+                400,
+                "chat_template: this server takes no templates from requests; its operator "
+                "may allow them with --trust-request-chat-template",
+                param="chat_template",
+            )
+        return request.chat_template
+
+
+def _template_kwargs(request: ChatRequest) -> dict[str, Any]:
+    kwargs = dict(request.chat_template_kwargs)
+    if request.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = request.reasoning_effort
+    return kwargs
+
+
+class _Answer:
+    """Makes the bodies of one answer."""
+
+    def __init__(
+        self, request: ChatRequest, id: str, model: str, server: ServerContext, warnings: Any
+    ) -> None:
+        self._request = request
+        self._warnings = warnings
+        self._usage = UsageCount()
+        self._head: dict[str, Any] = {
+            "id": id,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": server.fingerprint,
+        }
+
+    def whole(self, output: RequestOutput) -> ChatCompletion:
+        """The answer in one piece."""
+        self._usage.add(output)
+        with_ids = self._request.return_token_ids
+        reported = output.prompt_logprobs
+        return ChatCompletion(
+            **self._head,
+            choices=[
+                ChatChoice(
+                    index=each.index,
+                    message=ChatMessage(each.text),
+                    logprobs=self._logprobs(each),
+                    finish_reason=each.finish_reason,
+                    stop_reason=each.stop_reason,
+                    token_ids=each.token_ids if with_ids else msgspec.UNSET,
+                )
+                for each in output.outputs
+            ],
+            usage=self._usage.usage(),
+            prompt_logprobs=msgspec.UNSET if reported is None else prompt_logprobs(reported),
+            prompt_token_ids=output.prompt_token_ids if with_ids else msgspec.UNSET,
+            warnings=self._warnings,
+        )
+
+    async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
+        """The answer piece by piece; the first events name the role."""
+        is_first = True
+        async for output in outputs:
+            self._usage.add(output)
+            if is_first:
+                is_first = False
+                for event_bytes in self._first_events(output):
+                    yield event_bytes
+            news = [self._event(each) for each in output.outputs]
+            if news:
+                yield b"".join(news)
+        if self._request.stream_options.include_usage:
+            yield event(ChatChunk(**self._head, choices=[], usage=self._usage.usage()))
+
+    def _first_events(self, output: RequestOutput) -> list[bytes]:
+        with_ids = self._request.return_token_ids
+        n = self._request.n if self._request.n is not msgspec.UNSET else 1
+        chunks = [
+            ChatChunk(
+                **self._head,
+                choices=[ChatChunkChoice(index=index, delta=ChatDelta("", "assistant"))],
+                usage=self._chunk_usage(),
+            )
+            for index in range(n)
+        ]
+        chunks[0].warnings = self._warnings
+        if with_ids:
+            chunks[0].prompt_token_ids = output.prompt_token_ids
+        return [event(chunk) for chunk in chunks]
+
+    def _event(self, output: CompletionOutput) -> bytes:
+        choice = ChatChunkChoice(
+            index=output.index,
+            delta=ChatDelta(content=output.text),
+            logprobs=self._logprobs(output),
+            finish_reason=output.finish_reason,
+        )
+        if output.finish_reason is not None:
+            choice.stop_reason = output.stop_reason
+        if self._request.return_token_ids:
+            choice.token_ids = output.token_ids
+        return event(ChatChunk(**self._head, choices=[choice], usage=self._chunk_usage()))
+
+    def _chunk_usage(self) -> Any:
+        """OpenAI writes null into all events but the last when usage is asked for."""
+        options = self._request.stream_options
+        if options.continuous_usage_stats:
+            return self._usage.usage()
+        return None if options.include_usage else msgspec.UNSET
+
+    def _logprobs(self, output: CompletionOutput) -> ChatLogprobs | None:
+        if not self._request.logprobs or output.logprobs is None:
+            return None
+        return chat_logprobs(
+            output.logprobs,
+            self._request.top_logprobs,
+            as_ids=self._request.return_tokens_as_token_ids,
+        )

@@ -1,0 +1,238 @@
+"""/v1/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from octavo.inputs import Prompt
+from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
+from octavo.params import SamplingParams
+from octavo.server.context import ServerContext
+from octavo.server.errors import HttpError
+from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, event
+from octavo.server.merging import merge_streams
+from octavo.server.openapi import operation
+from octavo.server.protocol.completions import (
+    COMPLETION_FIELDS,
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    LogprobText,
+)
+from octavo.server.protocol.usage import UsageCount
+from octavo.server.routes.prompt_report import prompt_logprobs
+from octavo_registry.routes import Endpoint
+
+MAX_LOGPROBS = 20
+
+
+class CompletionRoutes:
+    """Continues texts."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the one endpoint."""
+        app = JsonEndpoint(self._create, self._server.config.limits)
+        described = operation(
+            "Continue prompts", request=CompletionRequest, reply=Completion, streams=True
+        )
+        return [Endpoint(method="POST", path="/v1/completions", app=app, operation=described)]
+
+    async def _create(self, exchange: Exchange) -> Reply | EventStream:
+        request, warnings = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)
+        model = self._server.check_model(request.model)
+        params = self._params(request)
+        prompts = _prompts(request.prompt)
+        self._server.check_sequences(len(prompts), params)
+        answer = _Answer(
+            request, f"cmpl-{exchange.request_id}", model, params.n, self._server, warnings
+        )
+        streams = [self._generate(prompt, number, request, params, len(prompts))
+                   for number, prompt in enumerate(prompts)]  # fmt: skip
+        if request.stream:
+            return EventStream(answer.events(merge_streams(streams)))
+        finals: dict[int, RequestOutput] = {}
+        async for number, output in merge_streams(streams):
+            finals[number] = output
+        return Reply(encode(answer.whole([finals[number] for number in range(len(prompts))])))
+
+    def _generate(
+        self,
+        prompt: Prompt,
+        number: int,
+        request: CompletionRequest,
+        params: SamplingParams,
+        num_prompts: int,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        named = request.request_id
+        if named is not None and num_prompts > 1:
+            named = f"{named}-{number}"
+        given: dict[str, Any] = (
+            {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": prompt}
+        )
+        return self._server.engine.generate(
+            {**given, "cache_salt": request.cache_salt},
+            params,
+            request_id=named,
+            priority=request.priority,
+            add_special_tokens=request.add_special_tokens,
+        )
+
+    def _params(self, request: CompletionRequest) -> SamplingParams:
+        more: dict[str, Any] = {"output_kind": "delta" if request.stream else "final"}
+        if request.max_tokens == 0:
+            if not request.echo:
+                raise HttpError(400, "max_tokens=0 needs echo=true", param="max_tokens")
+            more["max_tokens"] = 1  # the engine gives one at least, which is not shown
+        elif request.max_tokens is not None:
+            more["max_tokens"] = request.max_tokens
+        if request.logprobs is not None:
+            if not 0 <= request.logprobs <= MAX_LOGPROBS:
+                raise HttpError(
+                    400,
+                    f"logprobs={request.logprobs} must be between 0 and {MAX_LOGPROBS}",
+                    param="logprobs",
+                )
+            more["logprobs"] = request.logprobs
+            if request.echo and request.prompt_logprobs is msgspec.UNSET:
+                more["prompt_logprobs"] = request.logprobs
+        return request.params(self._server.default_params(max_tokens=16), **more)
+
+
+def _prompts(given: str | list[Any]) -> list[Prompt]:
+    """One text, many texts, one list of ids, or many."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise HttpError(400, "prompt is an empty list", param="prompt")
+    kinds = {type(each) for each in given}
+    if len(kinds) > 1:
+        raise HttpError(
+            400, "prompt must be texts, token ids, or lists of token ids, not a mixture of these",
+            param="prompt",
+        )  # fmt: skip
+    return [given] if kinds == {int} else list(given)
+
+
+class _Answer:
+    """Makes the bodies of one answer."""
+
+    def __init__(
+        self,
+        request: CompletionRequest,
+        id: str,
+        model: str,
+        n: int,
+        server: ServerContext,
+        warnings: Any,
+    ) -> None:
+        self._request = request
+        self._n = n
+        self._engine = server.engine
+        self._warnings = warnings
+        self._usage = UsageCount()
+        self._texts: dict[int, LogprobText] = {}
+        self._head: dict[str, Any] = {
+            "id": id,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": server.fingerprint,
+        }
+
+    def whole(self, outputs: list[RequestOutput]) -> Completion:
+        """The answer in one piece."""
+        choices = []
+        for number, output in enumerate(outputs):
+            self._count(output)
+            choices += [self._choice(number, output, each, begins=True) for each in output.outputs]
+        return Completion(
+            **self._head, choices=choices, usage=self._usage.usage(), warnings=self._warnings
+        )
+
+    async def events(
+        self, outputs: AsyncIterator[tuple[int, RequestOutput]]
+    ) -> AsyncIterator[bytes]:
+        """The answer piece by piece."""
+        begun: set[int] = set()
+        warnings = self._warnings
+        options = self._request.stream_options
+        async for number, output in outputs:
+            self._count(output)
+            for each in output.outputs:
+                index = number * self._n + each.index
+                choice = self._choice(number, output, each, begins=index not in begun)
+                begun.add(index)
+                chunk = Completion(**self._head, choices=[choice], warnings=warnings)
+                warnings = msgspec.UNSET
+                if options.continuous_usage_stats:
+                    chunk.usage = self._usage.usage()
+                elif options.include_usage:
+                    chunk.usage = None
+                yield event(chunk)
+        if options.include_usage:
+            yield event(Completion(**self._head, choices=[], usage=self._usage.usage()))
+
+    def _count(self, output: RequestOutput) -> None:
+        if self._request.max_tokens == 0:
+            for each in output.outputs:
+                each.text, each.token_ids = "", []
+                each.logprobs = None if each.logprobs is None else []
+                each.finish_reason = each.finish_reason and "length"
+        self._usage.add(output)
+
+    def _choice(
+        self, number: int, output: RequestOutput, each: CompletionOutput, *, begins: bool
+    ) -> CompletionChoice:
+        request = self._request
+        index = number * self._n + each.index
+        echoes = request.echo and begins
+        choice = CompletionChoice(
+            index=index,
+            text=(self._prompt_text(output) if echoes else "") + each.text,
+            logprobs=self._logprobs(index, output, each, echoes=echoes),
+            finish_reason=each.finish_reason,
+            stop_reason=each.stop_reason,
+        )
+        if begins and request.prompt_logprobs is not msgspec.UNSET:
+            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or [])
+        if request.return_token_ids:
+            choice.token_ids = each.token_ids
+            if begins:
+                choice.prompt_token_ids = output.prompt_token_ids
+        return choice
+
+    def _logprobs(
+        self, index: int, output: RequestOutput, each: CompletionOutput, *, echoes: bool
+    ) -> CompletionLogprobs | None:
+        request = self._request
+        if request.logprobs is None or each.logprobs is None:
+            return None
+        text = self._texts.setdefault(
+            index, LogprobText(request.logprobs, as_ids=request.return_tokens_as_token_ids)
+        )
+        tokens: list[TokenLogprobs | None] = list(each.logprobs)
+        ids = list(each.token_ids)
+        if echoes:
+            tokens = [*(output.prompt_logprobs or []), *tokens]
+            ids = [*output.prompt_token_ids, *ids]
+        named = [
+            self._decode([token]) if entry is None else entry[token].decoded_token or ""
+            for token, entry in zip(ids, tokens, strict=True)
+        ]
+        return text.take(tokens, named)
+
+    def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is not None:
+            return output.prompt
+        return self._decode(output.prompt_token_ids)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        text: str = self._engine.get_tokenizer().decode(token_ids)
+        return text
