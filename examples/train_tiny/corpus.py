@@ -34,16 +34,16 @@ from examples.train_tiny.toolcalls import (
 from examples.train_tiny.words import Words, load
 
 CHATS: dict[Callable[[Words], Chat], float] = {
-    smalltalk: 0.22,
-    capital: 0.09,
+    smalltalk: 0.20,
+    capital: 0.07,
     introduction: 0.03,
-    repeat: 0.04,
+    repeat: 0.05,
     arithmetic: 0.03,
     counting: 0.01,
     unknown: 0.04,
-    extraction: 0.25,
-    tool_call: 0.26,
-    no_tool_fits: 0.03,
+    extraction: 0.29,
+    tool_call: 0.28,
+    no_tool_fits: 0.035,
 }
 PLAIN_TEXT_SHARE = 0.05
 WITHOUT_TOOLS = (smalltalk, capital, introduction, repeat, arithmetic)

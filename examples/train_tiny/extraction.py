@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from examples.train_tiny.chat import Chat, Field, Turn, object_schema
 from examples.train_tiny.fields import Fact, make_fact, statement
+from examples.train_tiny.framing import framing, instruction, list_of
 from examples.train_tiny.templates import expand
 from examples.train_tiny.words import Value, Words, json_type, load
 
 
 def extraction(words: Words) -> Chat:
     """A sentence and the wish for some of its facts as JSON."""
-    text, facts = _from_domain(words) if words.chance(0.4) else _made_up(words)
+    text, facts = _from_domain(words) if words.chance(0.3) else _made_up(words)
     words.rng.shuffle(facts)
     del facts[words.rng.randint(1, max(1, min(5, len(facts)))) :]
     fields = [field for field, _ in facts]
@@ -23,10 +25,9 @@ def extraction(words: Words) -> Chat:
         json.dumps({field.name: value.json for field, value in facts}, ensure_ascii=False),
     )
     asks = load("extraction")
-    in_system = words.chance(0.15)
-    if len(fields) > 1 and words.chance(0.4):  # one key alone would not look like a list
-        template = _free_wording(words)
-        template = template.replace("{text}", "").strip(" :-") if in_system else template
+    in_system = words.chance(0.22)
+    if len(fields) > 1 and words.chance(0.6):  # one key alone would not look like a list
+        template = instruction(words) if in_system else framing(words)
     else:
         template = words.rng.choice(asks["systems"] if in_system else asks["asks"])
     slots = {
@@ -35,39 +36,10 @@ def extraction(words: Words) -> Chat:
         "schema": _schema(words, fields),
         "text": text,
     }
-    ask = expand(template, words.rng, slots)
+    ask = re.sub(r"\n *[.,:?]", "\n", expand(template, words.rng, slots))
     if "{text}" in template:
         return Chat([Turn("user", ask), answer])
     return Chat([Turn("user", text), answer], system=ask)
-
-
-def _free_wording(words: Words) -> str:
-    """A request in words at random: all that shows the keys is that they are listed."""
-    rng = words.rng
-
-    def some(least: int, most: int) -> str:
-        kinds = ("verb", "word", "word", "word", "noun", "adjective")
-        return "".join(
-            f"{words.known(rng.choice(kinds))} " for _ in range(rng.randint(least, most))
-        )
-
-    listed = rng.choice(("{fields}", "{fields}", "{fields}", "{shape}", "{schema}"))
-    end = rng.choice(
-        ("json", "json", "a json object", "json only", "one json object", "json please")
-    )
-    end = end.replace("json", "JSON")
-    if words.chance(0.3):
-        ask = f"{some(0, 3)}{end} {some(0, 3)}{listed}"
-    else:
-        ask = f"{some(0, 4)}{listed} {some(0, 4)}{end}"
-    ask = f"{ask} {some(0, 4)}".rstrip()
-    ask = ask[0].upper() + ask[1:] if words.chance(0.7) else ask
-    stop = rng.choice((":", ".", ":", "?", " -"))
-    return (
-        f"{ask}{stop} {{text}}"
-        if words.chance(0.6)
-        else f"{{text}} {ask}{rng.choice(('.', '?', '', ''))}"
-    )
 
 
 def _from_domain(words: Words) -> tuple[str, list[tuple[Field, Value]]]:
@@ -89,7 +61,7 @@ def _from_domain(words: Words) -> tuple[str, list[tuple[Field, Value]]]:
 def _made_up(words: Words) -> tuple[str, list[tuple[Field, Value]]]:
     taken: set[str] = set()
     facts: list[Fact] = []
-    for _ in range(words.rng.choice((1, 2, 2, 3, 3, 4, 5))):
+    for _ in range(words.rng.choice((1, 2, 2, 3, 3, 3, 4, 5))):
         facts.append(make_fact(words, taken))
         taken.add(facts[-1].field.name)
     return statement(words, facts), [(fact.field, fact.value) for fact in facts]
@@ -100,9 +72,7 @@ def _field_list(words: Words, fields: Sequence[Field]) -> str:
     quote = words.rng.choice(("", "", "", '"', "`"))
     typed = words.rng.choice(("{}", "{}", "{}", "{} ({})", "{}: {}"))
     names = [typed.format(f"{quote}{field.name}{quote}", _kind(field)) for field in fields]
-    if len(names) == 1 or words.chance(0.3):
-        return ", ".join(names)
-    return ", ".join(names[:-1]) + f" and {names[-1]}"
+    return list_of(words, names)
 
 
 def _kind(field: Field) -> str:

@@ -98,11 +98,15 @@ def made_up_tool(words: Words, verb: str = "", noun: str = "") -> tuple[Tool, st
         "other": words.word("noun"),
     }
     facts: list[Fact] = []
-    for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3, 4))):
-        facts.append(make_fact(words, {fact.field.name for fact in facts}))
-    given = [fact for fact in facts if words.chance(0.8)]  # the others are not needed
-    fields = [replace(f.field, required=f in given and words.chance(0.8)) for f in facts]
-    ask = _action(words, slots) + _said(words, given)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 2, 3, 4))):
+        about = noun if not facts and words.chance(0.3) else ""
+        facts.append(make_fact(words, {fact.field.name for fact in facts}, about))
+    given = [fact for fact in facts if words.chance(0.75)]  # the others are not needed
+    required = [fact for fact in given if words.chance(0.75)]
+    fields = [replace(fact.field, required=fact in required) for fact in facts]
+    begun, inside = _action(words, slots, given)
+    clear = [fact for fact in given if only_one_fits(fact, facts, given, required)]
+    ask = begun + _said(words, [fact for fact in given if fact is not inside], clear)
     if words.chance(0.15):  # and then what no argument is to hold
         ask += rng.choice((" ", ", ")) + rng.choice(load("clauses")["tails"])
     ask = _as_typed(words, with_articles(ask) + rng.choice((".", "?", "", "!")))
@@ -111,17 +115,19 @@ def made_up_tool(words: Words, verb: str = "", noun: str = "") -> tuple[Tool, st
     return tool, ask, {fact.field.name: fact.value.json for fact in given}
 
 
-def _said(words: Words, facts: list[Fact]) -> str:
-    """The arguments as the question names them, or by their type alone where that is enough."""
+def only_one_fits(fact: Fact, facts: list[Fact], given: list[Fact], required: list[Fact]) -> bool:
+    """Whether the value alone tells its argument: by its type, or as it is the one that must be."""
+    rivals = [other for other in facts if other.form == fact.form and other is not fact]
+    return not rivals or (fact in required and not any(rival in given for rival in rivals))
+
+
+def _said(words: Words, facts: list[Fact], clear: list[Fact]) -> str:
+    """The arguments as the question names them; of some that are ``clear``, the values alone."""
     rng, clauses = words.rng, load("clauses")
     said: list[str] = []
-    bare_forms: set[str] = set()
     for fact in facts:
-        lists = clauses["requests"]
-        if fact.form in clauses["bare"] and fact.form not in bare_forms and words.chance(0.4):
-            bare_forms.add(fact.form)  # only one of each type, or nobody knew which is which
-            lists = clauses["bare"]
-        said.append(clause(words, fact, lists))
+        bare = fact in clear and fact.form in clauses["bare"] and words.chance(0.45)
+        said.append(clause(words, fact, clauses["bare" if bare else "requests"]))
     if words.chance(0.3):  # in another order than the tool has them
         rng.shuffle(said)
     text = ""
@@ -131,12 +137,19 @@ def _said(words: Words, facts: list[Fact]) -> str:
     return text
 
 
-def _action(words: Words, slots: dict[str, str]) -> str:
-    clauses = load("clauses")
+def _action(words: Words, slots: dict[str, str], given: list[Fact]) -> tuple[str, Fact | None]:
+    """What is to be done, and the argument that it holds already, if any."""
+    rng, clauses = words.rng, load("clauses")
+    opening = rng.choice(clauses["openings"])
+    for fact in given:
+        of_the_noun = fact.form == "string" and fact.field.name.startswith(slots["noun"])
+        templates = clauses["directly" if of_the_noun else "adjectives"]
+        if (of_the_noun or fact.form == "choice") and words.chance(0.6 if of_the_noun else 0.35):
+            inner = slots | {"key": fact.spoken, "value": fact.value.text}
+            return opening + expand(rng.choice(templates), rng, inner), fact
     if words.chance(0.25):
-        return expand(words.rng.choice(clauses["questions"]), words.rng, slots)
-    opening = words.rng.choice(clauses["openings"])
-    return opening + expand(words.rng.choice(clauses["objects"]), words.rng, slots)
+        return expand(rng.choice(clauses["questions"]), rng, slots), None
+    return opening + expand(rng.choice(clauses["objects"]), rng, slots), None
 
 
 def _tool_name(words: Words, slots: dict[str, str]) -> str:

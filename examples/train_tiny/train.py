@@ -123,7 +123,7 @@ def save(model: Llama, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.train_tiny.train")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--tokens", type=int, default=98304, help="tokens in a batch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=14)

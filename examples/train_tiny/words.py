@@ -1,7 +1,4 @@
-"""Words, names and numbers to write documents with: half from lists, half made up on the spot.
-
-Made-up ones come from so large a space that a model cannot learn them; it has to learn to copy.
-"""
+"""Words, names and numbers to write documents with: half from lists, half made up on the spot."""
 
 from __future__ import annotations
 
@@ -9,15 +6,15 @@ import functools
 import json
 import random
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent / "data"
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
+from examples.train_tiny.nonce import DATA, LETTERS, made_up
+
 MAX_IN_WORDS = 12
 STRING_KINDS = (
-    *("person", "first", "city", "country", "company", "phrase", "heading"),
-    *("code", "email", "file", "date", "clock", "job", "food", "noun"),
+    *("person", "person", "person", "first", "city", "city", "country", "company"),
+    *("phrase", "phrase", "heading", "code", "code", "email", "file", "date", "date"),
+    *("clock", "clock", "job", "food", "noun"),
 )
 INTEGER_KINDS = ("small", "count", "count", "age", "year")
 
@@ -54,26 +51,18 @@ class Words:
         return self.rng.random() < probability
 
     def made_up(self) -> str:
-        """A word that nobody knows: syllables, or now and then letters at random."""
-        rng, lists = self.rng, word_lists()
-        if rng.random() < 0.15:
-            return "".join(rng.choices(LETTERS, k=rng.randint(2, 8)))
-        parts: list[str] = []
-        for _ in range(rng.choice((1, 2, 2, 2, 3, 3))):
-            if rng.random() < 0.85:
-                parts.append(rng.choice(lists["onset"]))
-            parts.append(rng.choice(lists["vowel"]))
-            if rng.random() < 0.4:
-                parts.append(rng.choice(lists["coda"]))
-        return "".join(parts)
+        return made_up(self.rng)
 
     def word(self, kind: str) -> str:
         """A word that serves as a noun, verb or adjective."""
-        return self.known(kind) if self.rng.random() < 0.5 else self.made_up()
+        which = self.rng.random()
+        if which < 0.35:
+            return self.known(kind)
+        return self.known("more") if which < 0.5 else self.made_up()
 
     def name(self, kind: str) -> str:
         """A capitalised word."""
-        return self.known(kind) if self.rng.random() < 0.45 else self.made_up().capitalize()
+        return self.known(kind) if self.rng.random() < 0.35 else self.made_up().capitalize()
 
     def value(self, kind: str) -> Value:
         """One of the kinds below: person, first, country, ..."""
@@ -81,8 +70,12 @@ class Words:
         return drawn if isinstance(drawn, Value) else Value(drawn, drawn)
 
     def person(self) -> str:
-        full = f"{self.name('first')} {self.name('last')}"
-        return f"{self.known('title')} {full}" if self.chance(0.06) else full
+        first, last = self.name("first"), self.name("last")
+        if self.chance(0.1):
+            first = f"{self.known('title')} {first}"
+        elif self.chance(0.08):
+            first = f"{first} {self.name('first')}"
+        return f"{first} {last}"
 
     def first(self) -> str:
         return self.name("first")
@@ -111,8 +104,10 @@ class Words:
         city = self.name("city")
         if self.chance(0.12):
             city = f"{self.rng.choice(('New', 'San', 'Port', 'Old', 'Saint', 'East'))} {city}"
-        elif self.chance(0.08):
-            suffix = self.rng.choice(("Bay", "Falls", "Harbour", "Hill", "Island", "Park"))
+        elif self.chance(0.15):
+            suffix = self.rng.choice(
+                ("Bay", "Falls", "Harbour", "Hill", "Island", "Park", "Cross", "Green")
+            )
             city = f"{city} {suffix}"
         return city
 
@@ -122,8 +117,8 @@ class Words:
 
     def phrase(self) -> str:
         """A thing in one to three words."""
-        noun = self.word("noun")
-        return f"{self.word('adjective')} {noun}" if self.chance(0.6) else noun
+        before = ("adjective", "noun", "noun")[: self.rng.choice((0, 1, 1, 1, 2))]
+        return " ".join(self.word(kind) for kind in (*before, "noun"))
 
     def heading(self) -> str:
         """A title in one to four words, capitalised."""

@@ -10,14 +10,17 @@ import re
 from collections.abc import Callable
 
 import pytest
-from examples.train_tiny.chat import CALL, END, END_OF_CALL, Chat, Turn, render
+from examples.train_tiny.chat import CALL, END, END_OF_CALL, Chat, Field, Turn, render
 from examples.train_tiny.conversation import arithmetic, capital, smalltalk
 from examples.train_tiny.corpus import CHATS, Corpus
 from examples.train_tiny.extraction import extraction
+from examples.train_tiny.fields import Fact
+from examples.train_tiny.framing import framing, instruction, list_of
 from examples.train_tiny.heldout import capital_cases, cases, held_out_strings
+from examples.train_tiny.nonce import made_up, neighbour
 from examples.train_tiny.templates import expand, slot_names
-from examples.train_tiny.toolcalls import tool_call
-from examples.train_tiny.words import Words, load
+from examples.train_tiny.toolcalls import made_up_tool, only_one_fits, tool_call
+from examples.train_tiny.words import Value, Words, load
 
 SEEDS = range(3)
 SUMS = {"plus": operator.add, "minus": operator.sub, "times": operator.mul}
@@ -126,6 +129,62 @@ def test_every_value_that_is_to_be_extracted_stands_in_the_text(seed: int) -> No
             for part in parts:
                 known = isinstance(part, (bool, int)) and not isinstance(part, float)
                 assert known or str(part) in text
+
+
+def test_a_request_in_words_at_random_has_the_text_and_one_list_and_says_json() -> None:
+    words = Words(random.Random(0))
+    lists = ("{fields}", "{shape}", "{schema}")
+    for make, texts in ((framing, 1), (instruction, 0)):
+        for _ in range(300):
+            template = make(words)
+            assert template.count("{text}") == texts
+            assert sum(template.count(place) for place in lists) == 1
+            assert "JSON" in template
+            assert not re.search(r"(?i)\b(and|or|with) (\{fields|[\[(<]\{fields)", template)
+
+
+def test_a_list_names_each_key_once_and_in_order() -> None:
+    words = Words(random.Random(0))
+    for _ in range(300):
+        names = [f"key_{number}" for number in range(words.rng.randint(1, 5))]
+        assert re.findall(r"key_\d", list_of(words, names)) == names
+
+
+def test_made_up_words_are_too_many_to_be_learnt_and_hardly_ever_the_same() -> None:
+    rng = random.Random(0)
+    drawn = [made_up(rng) for _ in range(5000)]
+    assert len(set(drawn)) > 4500
+    assert all(re.fullmatch("[a-z]{1,40}", word) for word in drawn)
+
+
+def test_a_neighbour_begins_or_ends_as_the_word_does() -> None:
+    rng = random.Random(0)
+    near = [neighbour(rng, "bicycle") for _ in range(200)]
+    assert {word.startswith("bic") for word in near} == {True, False}
+    assert all(word.startswith("bic") or word.endswith("ycle") for word in near)
+
+
+def test_a_value_alone_is_said_only_where_one_argument_can_hold_it() -> None:
+    first, second, number = (
+        Fact(Field(name, type_), name, False, Value(text, text))
+        for name, type_, text in (("a", "string", "x"), ("b", "string", "y"), ("n", "integer", "3"))
+    )
+    facts = [first, second, number]
+    assert only_one_fits(number, facts, given=facts, required=[])
+    assert not only_one_fits(first, facts, given=facts, required=facts)
+    assert only_one_fits(first, facts, given=[first], required=[first])
+    assert not only_one_fits(first, facts, given=[first], required=[])
+
+
+def test_an_argument_that_the_question_leaves_out_is_left_out_of_the_call() -> None:
+    words = Words(random.Random(0))
+    for _ in range(300):
+        tool, ask, arguments = made_up_tool(words)
+        for value in arguments.values():
+            told = value if isinstance(value, list) else [value]
+            assert all(isinstance(v, (bool, int)) or str(v).lower() in ask.lower() for v in told)
+        missing = [field for field in tool.fields if field.name not in arguments]
+        assert not any(field.required for field in missing)
 
 
 def test_the_questions_about_tools_ask_only_for_arguments_that_the_tool_has() -> None:
