@@ -14,7 +14,7 @@ from octavo.errors import ConfigError
 from octavo.server.body import ClientLeft
 from octavo.server.boundary import Boundary
 from octavo.server.context import ServerContext
-from octavo.server.errors import ErrorReply, reply_to
+from octavo.server.errors import HttpError, reply_to
 from octavo.server.exchange import send_error
 from octavo.server.openapi import document
 from octavo_registry import LazyRegistry, PluginHost
@@ -24,7 +24,11 @@ BUILT_IN: Final = {
     "chat": "chat:ChatRoutes",
     "completions": "completions:CompletionRoutes",
     "health": "health:HealthRoutes",
+    "info": "info:InfoRoutes",
+    "messages": "messages:MessageRoutes",
     "models": "models:ModelRoutes",
+    "responses": "responses:ResponseRoutes",
+    "tokenize": "tokenize:TokenizeRoutes",
 }
 """The framework's own groups: module of ``octavo.server.routes`` and class."""
 
@@ -36,6 +40,7 @@ def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> Boundary:
     api = FastAPI(
         title="Octavo",
         redoc_url=None,
+        redirect_slashes=False,  # a POST that is redirected loses its body in many clients
         root_path=server.config.listen.root_path,
         exception_handlers={404: _no_such_path, 405: _wrong_method},
     )
@@ -103,17 +108,18 @@ class _Guarded:
         except Exception as error:
             if has_begun:
                 raise  # closing the connection is all that is left
-            await send_error(send, reply_to(error))
+            await send_error(send, reply_to(error, scope["path"]))
 
 
 async def _no_such_path(request: Request, error: Any) -> Response:
-    return _response(ErrorReply(404, "there is no such path; /docs shows all"))
+    return _response(request, HttpError(404, "there is no such path; /docs shows all"))
 
 
 async def _wrong_method(request: Request, error: Any) -> Response:
     allowed = (getattr(error, "headers", None) or {}).get("Allow", "another method")
-    return _response(ErrorReply(405, f"this path takes {allowed}"))
+    return _response(request, HttpError(405, f"this path takes {allowed}"))
 
 
-def _response(error: ErrorReply) -> Response:
-    return Response(error.json(), error.status, media_type="application/json")
+def _response(request: Request, error: HttpError) -> Response:
+    reply = reply_to(error, request.scope["path"])
+    return Response(reply.json(), reply.status, media_type="application/json")

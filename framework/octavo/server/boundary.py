@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from octavo.config.server import AccessConfig, LimitConfig, ServeConfig
 from octavo.server.body import Receive
+from octavo.server.cors import cors_headers, is_preflight, preflight_headers
 from octavo.server.errors import HttpError, reply_to
-from octavo.server.exchange import Send, send_error
+from octavo.server.exchange import Send, send_error, send_whole
 
 access_log = logging.getLogger("octavo.access")
 
@@ -65,6 +66,7 @@ class Boundary:
             return
         began = time.perf_counter()
         scope["octavo.request_id"] = request_id = _request_id(scope)
+        shared = cors_headers(dict(scope["headers"]), self._access)
         status = 0
 
         async def send_named(message: MutableMapping[str, Any]) -> None:
@@ -74,15 +76,19 @@ class Boundary:
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
+                    *shared,
                 ]
             await send(message)
 
         self._gate.num_inside += 1
         try:
+            if shared and is_preflight(scope):
+                await send_whole(send_named, 200, b"", preflight_headers(self._access))
+                return
             self._check(scope)
             await self._routes(scope, receive, send_named)
         except HttpError as error:
-            await send_error(send_named, reply_to(error))
+            await send_error(send_named, reply_to(error, scope["path"]))
         finally:
             self._gate.num_inside -= 1
             self._log(scope, status or CLIENT_LEFT, time.perf_counter() - began)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from octavo.errors import (
@@ -14,15 +14,16 @@ from octavo.errors import (
     OctavoError,
     ParameterError,
     PromptError,
+    PromptTooLongError,
     QueueFullError,
     UnknownNameError,
     UnsupportedConstraint,
 )
+from octavo.params import SamplingParams
+from octavo.server.dialects import OPENAI, Dialect, dialect_of
 
 log = logging.getLogger(__name__)
 
-TYPES: Final = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
-"""Of a status; the others are the request's own fault."""
 RETRY_AFTER_SECONDS: Final = 1
 
 
@@ -54,21 +55,11 @@ class ErrorReply:
     param: str | None = None
     code: str | None = None
     retry_after: int | None = None
-
-    @property
-    def type(self) -> str:
-        """OpenAI's name for errors of this status."""
-        return TYPES.get(self.status, "invalid_request_error")
+    dialect: Dialect = OPENAI
 
     def body(self) -> dict[str, Any]:
         """The object that clients read."""
-        details = {
-            "message": self.message,
-            "type": self.type,
-            "param": self.param,
-            "code": self.code,
-        }
-        return {"error": details}
+        return self.dialect.body(self.status, self.message, self.param, self.code)
 
     def json(self) -> bytes:
         """The body's bytes, in ASCII: a message may quote what a client sent."""
@@ -84,11 +75,20 @@ class ErrorReply:
         return named
 
 
-def reply_to(error: Exception) -> ErrorReply:
-    """The answer to a request that ended with this; a stranger's error shows nothing of itself."""
+def reply_to(error: Exception, path: str = "") -> ErrorReply:
+    """The answer to a request for ``path`` that ended with this error.
+
+    A stranger's error shows nothing of itself.
+    """
+    return replace(_reply_to(error), dialect=dialect_of(path))
+
+
+def _reply_to(error: Exception) -> ErrorReply:
     match error:
         case HttpError():
             return ErrorReply(error.status, str(error), error.param, error.code, error.retry_after)
+        case PromptTooLongError():
+            return ErrorReply(400, str(error), "prompt", "context_length_exceeded")
         case (
             ParameterError() | PromptError() | UnsupportedConstraint() | UnknownNameError()
             | ConfigError()
@@ -104,7 +104,20 @@ def reply_to(error: Exception) -> ErrorReply:
     return ErrorReply(500, "the request failed inside the server, whose log has the cause")
 
 
+_NAMED: Final = frozenset(field.name for field in fields(SamplingParams)) | {
+    "cache_salt",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "messages",
+    "priority",
+    "prompt",
+    "request_id",
+}
+
+
 def _param_of(message: str) -> str | None:
-    """Messages about a field begin with its name: "temperature=-1 must be ..."."""
-    named = re.match(r"([a-z_]+)(?:\[[^\]]*\])?[=.:]", message)
-    return named[1] if named else None
+    """Messages about a field name it first: "temperature=-1 must be ...", "17 stop strings"."""
+    words = re.findall(r"[a-z_]+", message)
+    return next((word for word in words if word in _NAMED), None)

@@ -83,7 +83,7 @@ class JsonEndpoint:
         async with _ended_by_leaving(receive):
             reply = await self._handler(Exchange(scope, body))
             if isinstance(reply, EventStream):
-                last = await self._stream(reply, send)
+                last = await self._stream(reply, scope["path"], send)
         if isinstance(reply, EventStream):
             await send({"type": "http.response.body", "body": last})
         else:
@@ -91,7 +91,7 @@ class JsonEndpoint:
                 send, reply.status, reply.body, [(b"content-type", reply.content_type)]
             )
 
-    async def _stream(self, reply: EventStream, send: Send) -> bytes:
+    async def _stream(self, reply: EventStream, path: str, send: Send) -> bytes:
         """Send all events and return what ends the stream."""
         started = False
         try:
@@ -107,7 +107,7 @@ class JsonEndpoint:
         except Exception as error:
             if not started:
                 raise
-            told = reply_to(error)
+            told = reply_to(error, path)
             failed = reply.failed or _failed
             return failed(told)
         return reply.end

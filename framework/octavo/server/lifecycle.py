@@ -19,6 +19,7 @@ from octavo.config.server import AccessConfig, ListenConfig, ServerConfig
 from octavo.errors import ConfigError
 from octavo.server.app import add_built_in_routes, make_app
 from octavo.server.context import ServerContext
+from octavo.server.http_protocol import limited_protocol
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ async def serve(engine: AsyncLLM, config: ServerConfig, model_names: tuple[str, 
     server = _Server(
         uvicorn.Config(
             app,
+            http=limited_protocol(config.limits),
             log_config=None,
             access_log=False,
             server_header=False,
