@@ -21,6 +21,10 @@ class PromptError(OctavoError, ValueError):
     """A prompt that cannot be used: wrong form, too long, a token id outside the vocabulary."""
 
 
+class PromptTooLongError(PromptError):
+    """A prompt that the model's context cannot hold."""
+
+
 class ModelError(OctavoError):
     """A model folder that cannot be used: config, weights or tokenizer missing or damaged."""
 
@@ -64,6 +68,7 @@ __all__ = [
     "ParameterError",
     "PluginError",
     "PromptError",
+    "PromptTooLongError",
     "QueueFullError",
     "RequestFailedError",
     "UnknownNameError",

@@ -27,6 +27,7 @@ from octavo_registry.tokenizer import Tokenizer
 class Frontend:
     """One engine's client and everything between it and the caller."""
 
+    config: EngineConfig
     host: PluginHost
     folder: ModelFolder
     tokenizer: Tokenizer | None
@@ -57,6 +58,7 @@ def start_frontend(options: Mapping[str, object], *, engine_process: bool, calle
     )
     client = _start_engine(_as_found(config, folder), host, engine_process=engine_process)
     return Frontend(
+        config=config,
         host=host,
         folder=folder,
         tokenizer=tokenizer,

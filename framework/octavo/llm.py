@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, cast
 
 from octavo.beam_search import BeamSearch, Candidates, num_candidates, run_beam_searches
 from octavo.detokenizing import IncrementalDetokenizer
+from octavo.engine.messages import EngineReady
 from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestFailedError
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
@@ -184,6 +185,12 @@ class LLM:
         if self._front.tokenizer is None:
             raise ConfigError("there is no tokenizer, because skip_tokenizer_init is set")
         return self._front.tokenizer.hf
+
+    @property
+    def ready(self) -> EngineReady:
+        """What the engine has said of itself: the sizes of its cache, steps and vocabulary."""
+        self._check_open()
+        return self._front.client.ready
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what ``generate`` uses without parameters: the model's own recommendation."""

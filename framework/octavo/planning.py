@@ -11,6 +11,7 @@ where workspace is that of ``octavo.execution.workspace``, and the tokens of eac
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from octavo.cache.budget import GIB, DeviceMemory, size_pool
 from octavo.cache.groups import CacheLayout
-from octavo.config import EngineConfig, open_model
+from octavo.config import CacheConfig, EngineConfig, open_model
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import CacheError, ConfigError, ModelError
 from octavo.execution.sizing import Sizing, size_engine
@@ -83,9 +84,14 @@ class Budget:
     """Most that the layers with a window take, for a sequence longer than it."""
     num_blocks: int
     block_tokens: int
+    block_bytes: int
+    """Over all layers."""
+    blocks_per_sequence: int
+    """Most that a sequence of ``max_model_len`` holds at a time."""
     max_num_seqs: int
     max_model_len: int
-    """Tokens of prompt and output together, as asked for or as the model allows."""
+    """Tokens of prompt and output together, as asked for or as the model allows; what the cache
+    allows where that was asked for."""
     largest_context: int
     """What one sequence can have at most; 0 if not even one block is left."""
     concurrency: float
@@ -198,8 +204,10 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
     )
     layout, weights = sizing.layout, weight_bytes(model, target)
     num_blocks, context, problem = _pool(config, folder, sizing, target, weights)
-    one = layout.blocks_for(folder.max_model_len, _lookahead(config))
-    windows = _window_blocks(layout, folder.max_model_len, _lookahead(config))
+    is_shrunk = config.model.max_model_len == "auto" and problem is None
+    max_model_len = context if is_shrunk else folder.max_model_len
+    one = layout.blocks_for(max_model_len, _lookahead(config))
+    windows = _window_blocks(layout, max_model_len, _lookahead(config))
     full_groups = sum(group.spec.window is None for group in layout.groups)
     return Budget(
         architecture=folder.architecture,
@@ -215,8 +223,10 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         window_bytes_per_sequence=windows * layout.page_bytes,
         num_blocks=num_blocks,
         block_tokens=layout.block_tokens,
+        block_bytes=layout.page_bytes,
+        blocks_per_sequence=one,
         max_num_seqs=sizing.num_slots,
-        max_model_len=folder.max_model_len,
+        max_model_len=max_model_len,
         largest_context=context,
         concurrency=min(max(num_blocks - 1, 0) / one, sizing.num_slots),
         problem=problem,
@@ -248,19 +258,22 @@ def _pool(
     try:
         num_blocks, context = size(shrink_context=True)
     except CacheError:
+        if _is_given(config.cache):
+            return 0, 0, "the KV cache that is asked for does not hold a sequence of one block"
         return 0, 0, "weights and workspace leave no room for a single block of the KV cache"
     needed = weights + sizing.workspace_bytes + num_blocks * sizing.layout.page_bytes
-    if target.memory is None and needed > target.available_bytes:
+    if needed > target.available_bytes:
+        available = _gib(target.available_bytes)
         return (
             num_blocks,
             context,
-            (f"{_gib(needed)} are needed, but of memory {_gib(target.available_bytes)} are free"),
+            f"{_gib(needed)} are needed, but of memory {available} are free",
         )
     if context < folder.max_model_len and config.model.max_model_len != "auto":
         return (
             num_blocks,
             context,
-            (f"one sequence of {folder.max_model_len} tokens is more than the KV cache holds"),
+            f"one sequence of {folder.max_model_len} tokens is more than the KV cache holds",
         )
     return num_blocks, context, None
 
@@ -271,6 +284,10 @@ def _changes(
     """Things to try, the least painful first."""
     model, cache, scheduler = config.model, config.cache, config.scheduler
     on_cpu = budget.device == CPU_NAME
+    if on_cpu or _is_given(cache):
+        pool = _pool_change(config, budget)
+        if pool is not None:
+            yield *pool, memory_gib
     most = replace(config, cache=replace(cache, gpu_memory_utilization=MAX_UTILIZATION))
     if not on_cpu and cache.gpu_memory_utilization < MAX_UTILIZATION:
         yield f"--gpu-memory-utilization {MAX_UTILIZATION}", most, memory_gib
@@ -285,9 +302,6 @@ def _changes(
     if budget.max_num_seqs > FEWER_ROWS:
         fewer = replace(scheduler, max_num_seqs=FEWER_ROWS)
         yield f"--max-num-seqs {FEWER_ROWS}", replace(config, scheduler=fewer), memory_gib
-    if on_cpu and cache.kv_cache_memory_gib is None and cache.num_blocks is None:
-        small = replace(cache, kv_cache_memory_gib=0.5)
-        yield "--kv-cache-memory-gib 0.5", replace(config, cache=small), memory_gib
     if budget.max_model_len > context >= MIN_USEFUL_CONTEXT:
         yield f"--max-model-len {context}", shorter, memory_gib
     if budget.dtype == "float32":
@@ -301,17 +315,49 @@ def _changes(
         yield f"a device of {needed} GiB or more", config, float(needed)
 
 
+def _is_given(cache: CacheConfig) -> bool:
+    """Whether the pool has a size of its own, whatever the device's memory."""
+    return cache.num_blocks is not None or cache.kv_cache_memory_gib is not None
+
+
+def _pool_change(config: EngineConfig, budget: Budget) -> tuple[str, EngineConfig] | None:
+    """Instead of a pool that is too large one that memory has room for and rows can fill; instead
+    of one that is too small, one that holds a sequence, cut short if need be."""
+    room = budget.usable_bytes - budget.weight_bytes - budget.workspace_bytes
+    most, least = room // budget.block_bytes, budget.blocks_per_sequence + 1
+    if most < 2:
+        return None
+    num_blocks = min(most, least)
+    if budget.num_blocks > most:
+        num_blocks = min(most, 1 + budget.blocks_per_sequence * budget.max_num_seqs)
+    if config.cache.num_blocks is not None:
+        text = f"--num-blocks {num_blocks}"
+        cache = replace(config.cache, num_blocks=num_blocks)
+    else:
+        rounded = math.floor if num_blocks == most else math.ceil
+        gib = rounded(num_blocks * budget.block_bytes / GIB * 1000) / 1000
+        text = f"--kv-cache-memory-gib {gib:g}"
+        cache = replace(config.cache, kv_cache_memory_gib=gib)
+    changed = replace(config, cache=cache)
+    if num_blocks < least:
+        text += " --max-model-len auto"
+        changed = replace(changed, model=replace(config.model, max_model_len="auto"))
+    return text, changed
+
+
 def _least_gib(config: EngineConfig, budget: Budget) -> int:
-    """A device that holds one sequence of the wanted length, and a margin for rounding."""
-    sequence = budget.bytes_per_token * (budget.max_model_len + 2 * budget.block_tokens)
+    """A device that holds what is asked for, at least one sequence, and a margin for rounding."""
+    cache = config.cache
+    asked_bytes = int((cache.kv_cache_memory_gib or 0) * GIB)
+    if cache.num_blocks is not None:
+        asked_bytes = cache.num_blocks * budget.block_bytes
     bytes_used = (
         budget.weight_bytes
         + budget.workspace_bytes
-        + budget.window_bytes_per_sequence
-        + sequence
+        + max((budget.blocks_per_sequence + 2) * budget.block_bytes, asked_bytes)
         + CONTEXT_BYTES
     )
-    gib = bytes_used / config.cache.gpu_memory_utilization / GIB
+    gib = bytes_used / cache.gpu_memory_utilization / GIB
     return (int(gib * 1.01) // DEVICE_STEP_GIB + 1) * DEVICE_STEP_GIB
 
 

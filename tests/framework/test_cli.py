@@ -119,6 +119,14 @@ def test_a_command_of_a_plugin_does_not_hide_a_built_in_one(site, capsys) -> Non
     assert "command 'version' is 'greeter:Greet' of plugin 'greeter'" in error_line(capsys)
 
 
+def test_help_and_version_are_found_by_their_usual_names(site, capsys) -> None:
+    for usual, own in (("help", "--help"), ("--version", "version")):
+        assert main([usual]) == 0
+        shown = capsys.readouterr().out
+        assert main([own]) == 0
+        assert capsys.readouterr().out == shown
+
+
 def test_version_names_the_plugin_api(site, capsys) -> None:
     assert main(["version"]) == 0
     assert capsys.readouterr().out.startswith("octavo 0.1.0 (plugin API 1.0, Python 3.")

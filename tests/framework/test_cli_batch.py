@@ -130,6 +130,42 @@ def test_a_run_goes_on_where_the_last_one_ended(tmp_path, model) -> None:
     assert output.read_text() == before
 
 
+def test_what_was_done_is_told_at_the_end(tmp_path, model, capsys) -> None:
+    output = tmp_path / "in.results.jsonl"
+    lines = [completion("one"), completion("bad", temperature=-1)]
+    run(tmp_path, model, lines)
+    told = f"2 lines: 1 answered, 1 refused or failed; results are in {output}\n"
+    assert capsys.readouterr().out == told
+    run(tmp_path, model, [*lines, completion("two")])
+    told = f"3 lines: 2 done before, 1 answered; results are in {output}\n"
+    assert capsys.readouterr().out == told
+    run(tmp_path, model, lines)
+    assert capsys.readouterr().out == f"2 lines, all done before; results are in {output}\n"
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_file_without_requests_is_refused(tmp_path, capsys, text) -> None:
+    (tmp_path / "in.jsonl").write_text(text)
+    assert main(["run-batch", str(tmp_path / "in.jsonl"), "--model", "tiny"]) == 2
+    assert "in.jsonl has no requests" in capsys.readouterr().err
+
+
+def test_a_file_of_windows_is_read_as_any_other(tmp_path, model) -> None:
+    text = "\r\n".join(json.dumps(completion(name, model=str(model))) for name in "ab")
+    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n")
+    assert main(["run-batch", str(tmp_path / "in.jsonl"), "--num-blocks", "64"]) == 0
+    results = (tmp_path / "in.results.jsonl").read_text().splitlines()
+    assert {json.loads(line)["custom_id"] for line in results} == {"a", "b"}
+
+
+def test_a_file_of_something_else_says_why_no_model_is_found(tmp_path, capsys) -> None:
+    (tmp_path / "in.jsonl").write_text("no JSON\n{}\n")
+    assert main(["run-batch", str(tmp_path / "in.jsonl")]) == 2
+    told = capsys.readouterr().err
+    assert "in.jsonl names a model (line 1: the line is no JSON" in told
+    assert told.endswith("; give one with --model\n")
+
+
 def test_any_text_is_an_id_and_no_character_splits_or_spoils_a_result(tmp_path, model) -> None:
     half, separator = "half a pair \ud800", "a line\u2028separator"
     lines = [completion(half), completion(separator)]
@@ -205,5 +241,5 @@ def test_the_model_is_what_the_first_line_names(tmp_path, model, capsys) -> None
     assert json.loads((tmp_path / "out").read_text())["response"]["status_code"] == 200
     file.write_text("{}\n")
     assert main(["run-batch", str(file)]) == 2
-    assert "names a model; give one with --model" in capsys.readouterr().err
+    assert "names a model (line 1: custom_id=None must be text" in capsys.readouterr().err
     assert main(["run-batch", str(tmp_path / "none")]) == 2

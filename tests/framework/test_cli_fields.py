@@ -60,11 +60,11 @@ def test_values_get_the_types_of_their_fields(arguments, expected) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--num-blocks", "x"], "--num-blocks: 'x' must be N"),
-        (["--length", "long"], "--length: 'long' must be N or auto"),
+        (["--num-blocks", "x"], "--num-blocks: 'x' must be a whole number;"),
+        (["--length", "long"], "--length: 'long' must be a whole number or auto"),
         (["--mode", "medium"], "--mode: 'medium' must be fast or slow"),
-        (["--overrides", "[1]"], r"--overrides: '\[1\]' must be JSON"),
-        (["--overrides", "[" * 99999], "must be JSON"),
+        (["--overrides", "[1]"], r"--overrides: '\[1\]' must be a JSON object"),
+        (["--overrides", "[" * 99999], "must be a JSON object"),
     ],
 )
 def test_a_value_of_another_type_names_those_there_are(arguments, message) -> None:

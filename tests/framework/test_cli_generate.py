@@ -52,6 +52,47 @@ def test_several_prompts_are_shown_before_their_continuations(model, llm, capsys
     assert capsys.readouterr().out == f"> a book\n{one}\n\n> the sea\n{two}\n\n"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{model}", *FLAGS, "a book", "the sea"],
+        [*FLAGS, "{model}", "a book", "the sea"],
+        ["{model}", "a book", *FLAGS, "the sea"],
+        ["{model}", *FLAGS, "--", "a book", "the sea"],
+    ],
+)
+def test_prompts_stand_anywhere_among_options(model, llm, capsys, arguments) -> None:
+    assert main(["generate", *[text.format(model=model) for text in arguments]]) == 0
+    one, two = texts(llm, ["a book", "the sea"])
+    assert capsys.readouterr().out == f"> a book\n{one}\n\n> the sea\n{two}\n\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["generate", "nowhere", "a"], ["chat", "nowhere"], ["complete", "nowhere"]]
+)
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--temperature", "-1"], "temperature=-1.0 must be between 0 and 100"),
+        (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens=9 is above max_tokens=3"),
+        (["--stop", ""], "stop string '' must have 1 to 256 characters"),
+    ],
+)
+def test_a_sampling_value_that_cannot_be_is_refused_before_a_model_is_looked_for(
+    capsys, command, flags, said
+) -> None:
+    assert main([*command, *flags]) == 2
+    assert capsys.readouterr().err == f"octavo: error: {said}\n"
+
+
+def test_min_tokens_may_be_above_the_default_of_max_tokens_until_the_model_is_known(
+    capsys, monkeypatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_OFFLINE", "1")
+    assert main(["generate", "nowhere", "a", "--min-tokens", "2000"]) == 1
+    assert "no model 'nowhere'" in capsys.readouterr().err
+
+
 def test_json_is_one_line_for_each_prompt(model, llm, capsys, monkeypatch) -> None:
     typed(monkeypatch, "from a pipe")
     assert main(["generate", str(model), "-", "--json", "--n", "2", *FLAGS]) == 0
@@ -73,6 +114,12 @@ def test_complete_continues_each_line_by_itself(model, llm, capsys, monkeypatch)
     typed(monkeypatch, "a book", "", "the sea")
     assert main(["complete", str(model), *FLAGS]) == 0
     assert capsys.readouterr().out == "".join(f"{t}\n" for t in texts(llm, ["a book", "the sea"]))
+
+
+def test_line_ends_of_windows_are_no_part_of_a_line(model, capsys, monkeypatch) -> None:
+    typed(monkeypatch, "/help\r", "/exit\r", "never said")
+    assert main(["chat", str(model), *FLAGS]) == 0
+    assert "/reset   forget the conversation" in capsys.readouterr().out
 
 
 def test_an_interrupt_ends_a_command_that_reads_a_pipe(model, monkeypatch) -> None:
@@ -124,7 +171,17 @@ def test_commands_of_a_chat_begin_anew_set_the_system_message_and_end(
 def test_a_chat_that_no_longer_fits_is_an_error_in_a_pipe(model, capsys, monkeypatch) -> None:
     typed(monkeypatch, "word " * 300)
     assert main(["chat", str(model), *FLAGS]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "/reset" not in told  # there is nothing to forget yet
+
+
+def test_a_conversation_that_is_full_points_to_reset(model, capsys, monkeypatch) -> None:
+    typed(monkeypatch, "hello", "word " * 300)
+    assert main(["chat", str(model), "--system", "Be brief.", *FLAGS]) == 2
+    told = capsys.readouterr().err
+    assert "the conversation is full; /reset forgets it and begins anew (the prompt has" in told
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["chat", "complete", "generate", "plan", "run-batch", "doctor"])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from octavo.cache.budget import GIB
 from octavo.cli import main
 from octavo.config import EngineConfig, open_model
+from octavo.errors import ConfigError
 from octavo.execution.worker import Worker
 from octavo.options import read_options
 from octavo.planning import Budget, plan
@@ -188,6 +189,13 @@ def test_layers_with_a_window_cost_a_sequence_and_not_a_token(host, tmp_path) ->
         ),
         (24, {"max_num_batched_tokens": 1024}, "--max-model-len"),
         (16, {}, "a device of"),
+        (24, {"num_blocks": 2}, "--num-blocks"),
+        (80, {"num_blocks": 2}, "--num-blocks 8193"),
+        (80, {"kv_cache_memory_gib": 0}, "--kv-cache-memory-gib 16.002"),
+        (80, {"kv_cache_memory_gib": 0.0001, "max_model_len": 4000}, "--kv-cache-memory-gib 0.491"),
+        (80, {"kv_cache_memory_gib": 1000}, "--kv-cache-memory-gib"),
+        (80, {"num_blocks": 10**6}, "--num-blocks"),
+        (16, {"num_blocks": 20_000}, "a device of 64 GiB"),
         (30, {"dtype": "float32", "max_model_len": 2048}, "--dtype bfloat16"),
     ],
 )
@@ -197,9 +205,10 @@ def test_what_it_says_to_change_makes_it_fit(host, llama_8b, gib, options, chang
     assert budget.change is not None
     assert budget.change.startswith(change)
     if budget.change.startswith("--"):
-        flag, value = budget.change.split()
-        read = float(value) if "." in value else int(value) if value.isdigit() else value
-        options = {**options, flag.removeprefix("--").replace("-", "_"): read}
+        words = budget.change.split()
+        for flag, value in zip(words[::2], words[1::2], strict=True):
+            read = float(value) if "." in value else int(value) if value.isdigit() else value
+            options = {**options, flag.removeprefix("--").replace("-", "_"): read}
     else:
         gib = int(budget.change.split()[3])
     assert plan(config_of(llama_8b, **options), host, gib).problem is None
@@ -225,6 +234,31 @@ def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch)
     assert plan(config_of(llama_8b, max_model_len=32_752), host).problem is None
 
 
+def test_a_pool_for_a_cpu_is_as_large_as_one_sequence_needs_or_memory_has_room_for(
+    host, llama_8b, monkeypatch
+) -> None:
+    monkeypatch.setattr("octavo.planning.host_memory", lambda: 64 * GIB)
+    assert plan(config_of(llama_8b), host).change == "--kv-cache-memory-gib 16.002"
+    large = plan(config_of(llama_8b, kv_cache_memory_gib=500), host)
+    assert large.problem is not None
+    assert large.change is not None
+    _, gib = large.change.split()
+    assert 40 < float(gib) < 49
+    assert plan(config_of(llama_8b, kv_cache_memory_gib=float(gib)), host).problem is None
+
+
+def test_a_pool_is_not_told_to_be_larger_than_rows_can_fill(host, llama_8b) -> None:
+    options = {"max_num_seqs": 2, "max_model_len": 160, "num_blocks": 10**6}
+    budget = plan(config_of(llama_8b, **options), host, 80)
+    assert budget.change == "--num-blocks 21"
+
+
+def test_an_automatic_context_counts_sequences_of_what_the_cache_holds(host, llama_8b) -> None:
+    budget = plan(config_of(llama_8b, max_model_len="auto", num_blocks=5), host, 80)
+    assert (budget.max_model_len, budget.largest_context, budget.concurrency) == (64, 64, 1.0)
+    assert budget.problem is None
+
+
 def test_the_command_shows_it_and_tells_by_its_exit_code(host, llama_8b, capsys) -> None:
     assert main(["plan", str(llama_8b), "--memory", "140"]) == 0
     shown = capsys.readouterr().out
@@ -243,6 +277,12 @@ def test_the_command_shows_it_and_tells_by_its_exit_code(host, llama_8b, capsys)
 def test_a_device_of_no_size_is_refused(capsys, gib) -> None:
     assert main(["plan", "any", "--memory", gib]) == 2
     assert "must be above 0, and at most" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["meta", "xpu:0", "tpu"])
+def test_a_device_that_no_model_runs_on_is_refused(host, llama_8b, device) -> None:
+    with pytest.raises(ConfigError, match=rf"device='{device}' is .*; try 'cpu' or 'cuda'"):
+        plan(config_of(llama_8b, device=device), host)
 
 
 def test_a_plan_leaves_no_tensor_behind(host, llama_8b) -> None:

@@ -13,6 +13,19 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 TOKEN = "hf_secret"
+CONFIG = b'{"architectures": ["LlamaForCausalLM"]}'
+WEIGHTS = bytes(range(256)) * 12_000  # three reads of the client
+FILES = {
+    "config.json": CONFIG,
+    "tokenizer.json": b"{}",
+    "model.safetensors": WEIGHTS,
+    "README.md": b"# A model",
+    "pytorch_model.bin": b"a pickle",
+    "consolidated.safetensors": b"the same again",
+    "onnx/model.onnx": b"more of the same",
+    "onnx/config.json": b"{}",
+    "additional_chat_templates/tool_use.jinja": b"{{ messages }}",
+}
 
 
 @dataclass

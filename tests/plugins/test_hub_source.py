@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,49 +19,22 @@ from octavo_plugins.sources.huggingface.source import HuggingFaceSource
 from octavo_plugins.sources.modelscope.source import ModelScopeSource
 from octavo_registry import PluginHost
 from plugins.hub_stand_in import (
+    CONFIG,
+    FILES,
     TOKEN,
-    Hub,
+    WEIGHTS,
     Repository,
     commit_of,
     git_blob,
-    hub_stand_in,
     sha256,
 )
 
-CONFIG = b'{"architectures": ["LlamaForCausalLM"]}'
-WEIGHTS = bytes(range(256)) * 12_000  # three reads of the client
-FILES = {
-    "config.json": CONFIG,
-    "tokenizer.json": b"{}",
-    "model.safetensors": WEIGHTS,
-    "README.md": b"# A model",
-    "pytorch_model.bin": b"a pickle",
-    "consolidated.safetensors": b"the same again",
-    "onnx/model.onnx": b"more of the same",
-    "onnx/config.json": b"{}",
-    "additional_chat_templates/tool_use.jinja": b"{{ messages }}",
-}
 NEEDED = {
     "config.json",
     "tokenizer.json",
     "model.safetensors",
     "additional_chat_templates/tool_use.jinja",
 }
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    for name in list(os.environ):
-        if name.startswith(("HF_", "HUGGING", "MODELSCOPE", "OCTAVO_")) or "proxy" in name.lower():
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "ms"))
-    monkeypatch.setattr("octavo_plugins.sources.hub.client.MAX_WAIT_SECONDS", 0.01)
-    with hub_stand_in() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("MODELSCOPE_ENDPOINT", server.url)
-        server.repositories["org/model"] = Repository({"main": dict(FILES), "master": dict(FILES)})
-        yield server
 
 
 def find(name: str = "org/model", revision: str | None = None) -> Path:
@@ -147,7 +118,7 @@ def test_a_cut_transfer_goes_on_where_it_was_cut(hub) -> None:
 
 def test_a_download_that_ended_is_resumed_by_the_next_process(hub, tmp_path) -> None:
     hub.repositories["org/model"].cuts["model.safetensors"] = [100_000, *[0] * 9]
-    with pytest.raises(ModelError, match=r"cannot be reached for 'org/model'.*is kept; try again"):
+    with pytest.raises(ModelError, match=r"cannot be reached for 'org/model'.*came so far is kept"):
         find()
     hub.repositories["org/model"].cuts.clear()
     hub.requests.clear()
@@ -181,14 +152,6 @@ def test_a_partial_file_with_wrong_bytes_is_refused_too(hub, tmp_path) -> None:
     with pytest.raises(ModelError, match="was deleted; run this again"):
         find()
     assert not partial.exists()
-
-
-def test_a_busy_server_is_asked_again(hub) -> None:
-    hub.busy = 3
-    find()
-    hub.busy = 1000
-    with pytest.raises(ModelError, match="refuses 'org/model': HTTP 503"):
-        find()
 
 
 def test_a_private_repository_needs_a_token_from_variable_or_file(
@@ -254,17 +217,6 @@ def test_offline_the_cache_answers_and_nothing_is_asked(hub, monkeypatch, variab
     with pytest.raises(UnknownNameError, match=f"'v2' is not in .*{variable}=1 forbids to fetch"):
         find(revision="v2")
     assert hub.requests == []
-
-
-def test_without_a_network_the_cache_is_used_and_said_so(hub, monkeypatch, caplog) -> None:
-    folder = find()
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with caplog.at_level(logging.WARNING):
-        assert find() == folder
-    assert "cannot be reached" in caplog.text
-    assert HuggingFaceSource().find_settings("org/model", revision=None) == folder
-    with pytest.raises(ModelError, match=r"at http://127\.0\.0\.1:9 cannot be reached for 'a/b'"):
-        find("a/b")
 
 
 def test_pickled_weights_are_named_and_left_there(hub, caplog) -> None:

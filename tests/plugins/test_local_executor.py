@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from octavo.config import EngineConfig, ModelConfig
+from octavo.config import CacheConfig, EngineConfig, ModelConfig, open_model
 from octavo.errors import EngineDeadError
+from octavo.testing.random_model import make_random_model
 from octavo_plugins.executors.local.executor import LocalExecutor
+from octavo_registry import PluginHost
 
 
 @pytest.fixture
@@ -64,3 +67,24 @@ def test_a_device_found_broken_in_idle_time_ends_the_engine(executor):
     executor._worker.runner.use_idle_time = use_idle_time
     with pytest.raises(EngineDeadError, match="illegal memory access"):
         executor.use_idle_time()
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 1), (2, 2)])
+def test_a_small_model_runs_on_one_thread_unless_asked_otherwise_and_no_others_do(
+    tmp_path, asked, given
+):
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    model = ModelConfig(model=str(make_random_model(tmp_path)), device="cpu", num_threads=asked)
+    config = EngineConfig(model=model, cache=CacheConfig(num_blocks=80))
+    host = PluginHost.discover()
+    executor = LocalExecutor(config, open_model(model, host), host)
+    try:
+        executor.start()
+        assert executor._thread.submit(torch.get_num_threads).result() == given
+        assert torch.get_num_threads() == 3
+        with ThreadPoolExecutor(1) as another:
+            assert another.submit(torch.get_num_threads).result() == 3
+    finally:
+        executor.close()
+        torch.set_num_threads(before)

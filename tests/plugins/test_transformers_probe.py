@@ -71,7 +71,7 @@ def test_a_model_whose_tokens_meet_elsewhere_is_refused(fault, reason) -> None:
 
 
 def asked(allows: Callable[[Tensor, Tensor], Tensor], **changes: Any) -> AttentionCall:
-    mask = AskedMask(lambda batch, head, query, key: allows(query, key))
+    mask = AskedMask(lambda batch, head, query, key: allows(query, key), num_queries=4, num_keys=4)
     call = {"scale": 1.0, "window": None, "softcap": None, "sinks_H": None, "is_causal": True}
     return AttentionCall(**{**call, "mask": mask, **changes})
 

@@ -6,10 +6,15 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from octavo.cli.engine_flags import add_engine_flags, add_sampling_flags, sampling_params
+from octavo.cli.engine_flags import (
+    add_engine_flags,
+    add_sampling_flags,
+    given_sampling,
+    sampling_params,
+)
 from octavo.cli.lines import read_lines
 from octavo.cli.terminal import Terminal
-from octavo.errors import OctavoError
+from octavo.errors import OctavoError, PromptTooLongError
 from octavo_registry import PluginHost
 from octavo_registry.naming import near_matches
 
@@ -37,12 +42,13 @@ class ChatCommand:
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Go on until the input ends."""
+        given = given_sampling(args, output_kind="delta")
         from octavo.cli.streaming import StreamingEngine  # loads the engine
 
         terminal = Terminal()
         with StreamingEngine(args, host, terminal) as engine:
             default = engine.llm.get_default_sampling_params()
-            params = sampling_params(args, default, max_tokens=None, output_kind="delta")
+            params = sampling_params(default, given, max_tokens=None)
             conversation = Conversation(engine, params, terminal, system=args.system)
             terminal.remark("Ctrl-C stops an answer, Ctrl-D ends; /help shows commands.")
             for line, refusals in read_lines(terminal):
@@ -91,7 +97,12 @@ class Conversation:
         try:
             deltas = self._engine.llm.chat(self._messages, self._params)
             answer = self._engine.write(deltas, stoppable=sys.stdin.isatty())
-        except OctavoError:
+        except OctavoError as error:
             self._messages.pop()
+            is_first = all(message["role"] == "system" for message in self._messages)
+            if isinstance(error, PromptTooLongError) and not is_first:
+                raise PromptTooLongError(
+                    f"the conversation is full; /reset forgets it and begins anew ({error})"
+                ) from error
             raise
         self._messages.append({"role": "assistant", "content": answer})

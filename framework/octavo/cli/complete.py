@@ -5,7 +5,12 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from octavo.cli.engine_flags import add_engine_flags, add_sampling_flags, sampling_params
+from octavo.cli.engine_flags import (
+    add_engine_flags,
+    add_sampling_flags,
+    given_sampling,
+    sampling_params,
+)
 from octavo.cli.lines import read_lines
 from octavo.cli.terminal import Terminal
 from octavo_registry import PluginHost
@@ -24,12 +29,13 @@ class CompleteCommand:
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Go on until the input ends."""
+        given = given_sampling(args, output_kind="delta")
         from octavo.cli.streaming import StreamingEngine  # loads the engine
 
         terminal = Terminal()
         with StreamingEngine(args, host, terminal) as engine:
             default = engine.llm.get_default_sampling_params()
-            params = sampling_params(args, default, max_tokens=MAX_TOKENS, output_kind="delta")
+            params = sampling_params(default, given, max_tokens=MAX_TOKENS)
             terminal.remark("Type the beginning of a text. Ctrl-C stops one, Ctrl-D ends.")
             for line, refusals in read_lines(terminal):
                 with refusals:

@@ -61,16 +61,20 @@ def add_sampling_flags(parser: ArgumentParser) -> None:
     add_fields(parser, SamplingParams, title="sampling options", only=SAMPLING_FLAGS)
 
 
+def given_sampling(args: Namespace, **more: Any) -> dict[str, Any]:
+    """What the user gave, and ``more``; refused here, before a model is loaded, if it cannot be."""
+    given = {name: getattr(args, name) for name in SAMPLING_FLAGS if hasattr(args, name)} | more
+    SamplingParams(**{"max_tokens": None, **given})  # at least min_tokens, whatever the default
+    return given
+
+
 def sampling_params(
-    args: Namespace, default: SamplingParams, *, max_tokens: int | None, **more: Any
+    default: SamplingParams, given: dict[str, Any], *, max_tokens: int | None
 ) -> SamplingParams:
     """The model's own recommendation, changed by what was given.
 
     ``max_tokens`` takes the place of the API's 16, which is meant for programs.
     """
-    given = {name: getattr(args, name) for name in SAMPLING_FLAGS if hasattr(args, name)}
-    if isinstance(given.get("stop"), str):
-        given["stop"] = (given["stop"],)
     if default.max_tokens == SamplingParams().max_tokens:
-        given.setdefault("max_tokens", max_tokens)
-    return replace(default, **given, **more)
+        given = {"max_tokens": max_tokens, **given}
+    return replace(default, **given)

@@ -74,6 +74,12 @@ def _metavar(members: list[Any]) -> str:
     return "|".join(dict.fromkeys((*names, *_choices(members))))
 
 
+def _in_words(members: list[Any]) -> str:
+    words = {int: "a whole number", float: "a number", str: "text"}
+    names = [words.get(m, "a JSON object") for m in members if get_origin(m) is not Literal]
+    return " or ".join(dict.fromkeys((*names, *_choices(members))))
+
+
 def _reader(members: list[Any]) -> Callable[[str], Any]:
     """Reads a value as the first of the types that takes it."""
     choices = _choices(members)
@@ -89,7 +95,7 @@ def _reader(members: list[Any]) -> Callable[[str], Any]:
                     return value
             except (ValueError, RecursionError):
                 continue
-        raise ArgumentTypeError(f"{text!r} must be {_metavar(members).replace('|', ' or ')}")
+        raise ArgumentTypeError(f"{text!r} must be {_in_words(members)}")
 
     return read
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.engine_flags import (
     add_engine_flags,
     add_sampling_flags,
     engine_keywords,
+    given_sampling,
     sampling_params,
 )
 from octavo.cli.terminal import Terminal
@@ -39,17 +40,19 @@ class GenerateCommand:
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Return 1 when a prompt failed inside the engine."""
+        is_stream = len(args.prompts) == 1 and args.n == 1 and not args.json
+        given = given_sampling(args, n=args.n, output_kind="delta" if is_stream else "final")
         prompts = [sys.stdin.read() if text == "-" else text for text in args.prompts]
         terminal = Terminal()
-        if len(prompts) == 1 and args.n == 1 and not args.json:
+        if is_stream:
             from octavo.cli.streaming import StreamingEngine
 
             with StreamingEngine(args, host, terminal) as engine:
                 default = engine.llm.get_default_sampling_params()
-                params = sampling_params(args, default, max_tokens=MAX_TOKENS, output_kind="delta")
+                params = sampling_params(default, given, max_tokens=MAX_TOKENS)
                 engine.write(engine.llm.generate(prompts[0], params))
             return 0
-        outputs = _generate(args, host, prompts, terminal)
+        outputs = _generate(args, host, prompts, given, terminal)
         for output in outputs:
             _write(output, terminal, as_json=args.json)
         failed = [output.error for output in outputs if output.error is not None]
@@ -59,7 +62,11 @@ class GenerateCommand:
 
 
 def _generate(
-    args: Namespace, host: PluginHost, prompts: list[str], terminal: Terminal
+    args: Namespace,
+    host: PluginHost,
+    prompts: list[str],
+    given: dict[str, Any],
+    terminal: Terminal,
 ) -> list[RequestOutput]:
     from octavo.llm import LLM
 
@@ -67,7 +74,7 @@ def _generate(
         llm = LLM(**engine_keywords(args, host))
     with llm:
         default = llm.get_default_sampling_params()
-        params = sampling_params(args, default, max_tokens=MAX_TOKENS, n=args.n)
+        params = sampling_params(default, given, max_tokens=MAX_TOKENS)
         return llm.generate(list(prompts), params, use_tqdm=sys.stderr.isatty())
 
 

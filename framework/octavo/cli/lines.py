@@ -18,7 +18,7 @@ def read_lines(terminal: Terminal) -> Iterator[tuple[str, AbstractContextManager
     if not sys.stdin.isatty():
         for line in sys.stdin:
             if line.strip():
-                yield line.rstrip("\n"), nullcontext()
+                yield line.rstrip("\r\n"), nullcontext()  # Windows ends lines with both
         return
     import readline  # noqa: F401 (its import alone makes input() a line editor with a history)
 

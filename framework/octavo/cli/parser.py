@@ -20,8 +20,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **settings)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all; what is left over is a ConfigError with near matches."""
-        parsed, unknown = self.parse_known_args(args, namespace)
+        """Parse all, arguments between options too; what is left over is a ConfigError."""
+        has_subcommands = any(action.nargs == argparse.PARSER for action in self._actions)
+        parse = self.parse_known_args if has_subcommands else self.parse_known_intermixed_args
+        parsed, unknown = parse(args, namespace)
         if unknown:
             name = unknown[0].partition("=")[0]
             what = "option" if name.startswith("-") else "argument"

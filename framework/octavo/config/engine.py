@@ -29,7 +29,7 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def _check_range(name: str, value: object, low: float, high: float = MAX_COUNT) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not low <= value <= high:  # type: ignore[operator]
-        raise ConfigError(f"{name}={shown(value)} must be a number from {low:g} to {high:.10g}")
+        raise ConfigError(f"{name}={shown(value)} must be a number from {low} to {high}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class ModelConfig:
     """Requests without a seed of their own draw one from it, so a script repeats its tokens."""
     device: str = "auto"
     num_threads: int | None = None
-    """CPU threads of the model; None: torch's choice."""
+    """CPU threads of the model; None: torch's choice, and fewer for a model that is small."""
     enforce_eager: bool = False
     """Launch every kernel anew on CUDA instead of recording decode steps (for debugging)."""
     batch_invariant: bool = False
@@ -111,11 +111,11 @@ class CacheConfig:
                 f"gpu_memory_utilization={self.gpu_memory_utilization!r} must be above 0, at most 1"
             )
         if self.kv_cache_memory_gib is not None:
-            _check_range("kv_cache_memory_gib", self.kv_cache_memory_gib, 0.0)
+            _check_range("kv_cache_memory_gib", self.kv_cache_memory_gib, 0)
         if self.num_blocks is not None:
             _check_range("num_blocks", self.num_blocks, 2)
         _check_choice("kv_cache_dtype", self.kv_cache_dtype, (*DTYPES, "fp8"))
-        _check_range("swap_gib", self.swap_gib, 0.0)
+        _check_range("swap_gib", self.swap_gib, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo.config.context_length import resolve_max_model_len
-from octavo.config.engine import DTYPES, ModelConfig
+from octavo.config.engine import DTYPES, MAX_COUNT, ModelConfig
+from octavo.config.entries import Entries, check_entries
 from octavo.config.overrides import apply_overrides
 from octavo.errors import ConfigError, ModelError
 from octavo.weights.header import read_header
@@ -53,9 +54,11 @@ def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -
     Without ``weights`` a source may leave them out of the folder.
     """
     path = find_model(host, config.model, config.revision, weights=weights)
-    settings = apply_overrides(_read_json(path / "config.json"), config.hf_overrides)
+    file = path / "config.json"
+    settings = Entries(file, apply_overrides(_read_json(file), config.hf_overrides))
     # Language models inside others (vision and the like) have their settings in text_config.
     text = {**settings, **_object(path, "text_config", settings.get("text_config"))}
+    check_entries(file, text)
     architecture, implementation = _choose_model(config.model_impl, path, settings, host)
     capabilities = host.models.info(implementation).metadata["capabilities"]
     quantization_config = _object(path, "quantization_config", text.get("quantization_config"))
@@ -166,8 +169,10 @@ def _stored_dtype(path: Path) -> str:
 
 def _vocab_size(path: Path, text: Mapping[str, Any]) -> int:
     size = text.get("vocab_size")
-    if type(size) is not int or size < 1:
-        raise ModelError(f"{path / 'config.json'}: vocab_size={size!r} must be a positive integer")
+    if type(size) is not int or not 0 < size <= MAX_COUNT:
+        raise ModelError(
+            f"{path / 'config.json'}: vocab_size={size!r} must be a positive integer below 2**31"
+        )
     return size
 
 

@@ -31,6 +31,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device={name!r} is not a torch device; try 'cpu' or 'cuda'") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device={name!r} is none that models run on; try 'cpu' or 'cuda'")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={name!r}: torch {torch.__version__} finds no CUDA device")
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device

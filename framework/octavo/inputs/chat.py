@@ -9,7 +9,14 @@ from types import NoneType
 from typing import Any
 
 from octavo.errors import PromptError
-from octavo.inputs.messages import Message, check_dicts, check_messages, fit_contents, plain_data
+from octavo.inputs.messages import (
+    Message,
+    check_dicts,
+    check_messages,
+    fit_contents,
+    fit_roles,
+    plain_data,
+)
 from octavo.inputs.template import ChatTemplate
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
@@ -47,12 +54,14 @@ class ChatRenderer:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
+        strict: bool = False,
     ) -> str:
         """Return the prompt's text.
 
         ``chat_template`` is Jinja source or the name of one of the model's templates, never a
         file: requests of strangers end here. ``add_generation_prompt`` None means True, unless the
-        final message is continued.
+        final message is continued. ``strict`` raises for what the template would drop without a
+        word, and makes a developer's messages the system's where it knows no developer.
         """
         if add_generation_prompt is None:
             add_generation_prompt = not continue_final_message
@@ -60,18 +69,29 @@ class ChatRenderer:
             raise PromptError(
                 "add_generation_prompt and continue_final_message exclude each other; give one"
             )
-        template = self._compiled(self._source(chat_template, has_tools=bool(tools)))
+        template = self.template(chat_template, has_tools=bool(tools))
+        kwargs = _checked_kwargs(chat_template_kwargs)
+        lists = {
+            "tools": check_dicts("tools", tools),
+            "documents": check_dicts("documents", documents),
+        }
         plain = check_messages(messages, self._capabilities)
         fit_contents(plain, template)
+        if strict:
+            _check_is_read(template, kwargs, lists)
+            fit_roles(plain, template)
         marker = _mark_end(plain[-1]) if continue_final_message else None
         text = template.render(
             plain,
-            **_checked_kwargs(chat_template_kwargs),
-            tools=check_dicts("tools", tools),
-            documents=check_dicts("documents", documents),
+            **kwargs,
+            **lists,
             add_generation_prompt=add_generation_prompt,
         )
         return text if marker is None else _cut_at(text, marker)
+
+    def template(self, given: str | None = None, *, has_tools: bool = False) -> ChatTemplate:
+        """Return what ``render`` uses with these arguments."""
+        return self._compiled(self._source(given, has_tools=has_tools))
 
     def _source(self, given: str | None, *, has_tools: bool) -> str:
         named = self._own if isinstance(self._own, Mapping) else {}
@@ -101,6 +121,20 @@ def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         if name in _RESERVED:
             raise PromptError(f"chat_template_kwargs may not set {name!r}; it is an argument")
     return plain
+
+
+def _check_is_read(
+    template: ChatTemplate, kwargs: Mapping[str, Any], lists: Mapping[str, Any]
+) -> None:
+    """Raise for what the template would drop without a word."""
+    given = {f"chat_template_kwargs.{name}": name for name in kwargs}
+    given |= {name: name for name, value in lists.items() if value}
+    for where, name in given.items():
+        if name not in template.variables:
+            known = ", ".join(sorted(template.variables - _RESERVED)) or "nothing else"
+            raise PromptError(
+                f"{where} is not read by the chat template, which reads: messages, {known}"
+            )
 
 
 def _mark_end(message: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from octavo.errors import PromptError
 from octavo.inputs.prompt import check_modality
 from octavo.inputs.template import ChatTemplate
+from octavo.params import shown
 from octavo_registry.model import ModelCapabilities
 
 Message = Mapping[str, Any]
@@ -26,6 +27,7 @@ _MEDIA_PARTS = {
     "audio_url": "audio",
     "input_audio": "audio",
 }
+_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Names that clients use for the same thing; templates read the first or the second."""
 
@@ -67,6 +69,25 @@ def fit_contents(messages: list[dict[str, Any]], template: ChatTemplate) -> None
             message["content"] = [{"type": "text", "text": content}]
 
 
+def fit_roles(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
+    """Make developers systems for a template that has none; raise for what it would not show."""
+    for index, message in enumerate(messages):
+        role = message["role"]
+        if role not in _ROLES and not template.mentions(role):
+            raise PromptError(
+                f"messages[{index}].role={shown(role)} is not known to the chat template; "
+                f"known: {', '.join(sorted(_ROLES))}"
+            )
+        if role == "developer" and not template.mentions(role):
+            message["role"] = "system"
+        # A tool's name is that of the call which it answers.
+        if message.get("name") and role not in ("tool", "function") and not template.shows_names:
+            raise PromptError(
+                f"messages[{index}].name={shown(message['name'])} is not shown by the chat "
+                "template; write it into the content"
+            )
+
+
 def check_dicts(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
     """Return plain copies of tools or documents; None stays None."""
     if values is None:
@@ -84,7 +105,9 @@ def _check_role_and_content(
 ) -> None:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
-        raise PromptError(f"{where}.role={role!r} must be a name such as 'user' or 'assistant'")
+        raise PromptError(
+            f"{where}.role={shown(role)} must be a name such as 'user' or 'assistant'"
+        )
     if content is None:
         if not message.get("tool_calls"):
             raise PromptError(f"{where}.content is missing; only tool_calls can stand without it")
@@ -109,7 +132,7 @@ def _check_part(where: str, part: Any, capabilities: ModelCapabilities) -> None:
         raise PromptError(f"{where}: no input processor places {kind} in this model's prompts")
     if kind not in _TEXT_KEYS:
         known = ", ".join((*_TEXT_KEYS, *_MEDIA_PARTS))
-        raise PromptError(f"{where}.type={kind!r} is not known; known: {known}")
+        raise PromptError(f"{where}.type={shown(kind)} is not known; known: {known}")
     key = _TEXT_KEYS[kind]
     if not isinstance(part.get(key), str):
         raise PromptError(f"{where}.{key}={part.get(key)!r:.80} must be text")

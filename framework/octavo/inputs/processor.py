@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from octavo.engine.messages import EngineRequest
-from octavo.errors import ModelError, ParameterError, PromptError
+from octavo.errors import ModelError, ParameterError, PromptError, PromptTooLongError
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
 from octavo.params import MAX_EOS_TOKEN_IDS, SamplingParams, shown
@@ -104,7 +104,7 @@ class InputProcessor:
             raise PromptError(f"no input processor places {modality} in this model's prompts")
         ids = parsed.token_ids
         if ids is None:
-            ids = self._encode(parsed.text or "", add_special_tokens)
+            ids = self.encode(parsed.text or "", add_special_tokens)
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
         self._check_length(len(ids))
@@ -129,14 +129,15 @@ class InputProcessor:
             raise ParameterError(f"sampling_params={shown(params)} must be SamplingParams")
         return params
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Return the text's ids; those of a text that no context could hold are not looked for."""
         if self._tokenizer is None:
             raise PromptError(
                 "a text prompt needs a tokenizer (skip_tokenizer_init is set); "
                 "give {'prompt_token_ids': [...]}"
             )
         if len(text) > self._limits.max_model_len * MAX_CHARS_PER_TOKEN:
-            raise PromptError(
+            raise PromptTooLongError(
                 f"the prompt has {len(text)} characters, more than a context of "
                 f"{self._limits.max_model_len} tokens can hold; shorten it"
             )
@@ -144,7 +145,8 @@ class InputProcessor:
             text.encode()
         except UnicodeEncodeError as error:
             raise PromptError(
-                f"the prompt's character {error.start} is half of a surrogate pair, not text"
+                f"the prompt's character {error.start} is half of a surrogate pair, not text: "
+                "were its bytes UTF-8?"
             ) from error
         try:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -156,7 +158,7 @@ class InputProcessor:
         if num_tokens == 0:
             raise PromptError("the prompt is empty: it has no tokens to continue")
         if num_tokens >= limit:
-            raise PromptError(
+            raise PromptTooLongError(
                 f"the prompt has {num_tokens} tokens, and the context of {limit} must hold at "
                 f"least one more; shorten it, or set truncate_prompt_tokens={limit - 1} or less"
             )

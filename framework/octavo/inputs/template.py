@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -37,6 +37,7 @@ class ChatTemplate:
     """A compiled template. ``variables`` are what it may name in each rendering: "bos_token" ..."""
 
     def __init__(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
+        self._source = source
         self._variables = dict(variables or {})
         try:
             self._template = _environment().from_string(source)
@@ -69,9 +70,29 @@ class ChatTemplate:
         """Whether it shows the text in a content that is a list of typed parts."""
         return self._shows(lambda text: [{"type": "text", "text": text}])
 
-    def _shows(self, wrap: Any) -> bool:
+    @cached_property
+    def shows_names(self) -> bool:
+        """Whether a user's ``name`` comes out beside the content."""
+        return self._shows(lambda text: "a", name=lambda text: text)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """What it may read of what a caller gives it."""
+        environment = _environment()
+        tree = environment.parse(self._source)
+        first = {name.name: name.ctx for name in reversed(list(_names(tree)))}
+        # Jinja counts a name that is set in each branch of a condition.
+        names = {n for n in meta.find_undeclared_variables(tree) if first.get(n) == "load"}
+        return frozenset(names - environment.globals.keys())
+
+    def mentions(self, word: str) -> bool:
+        """Whether the word stands in its source, where it can be told apart from others."""
+        return word in self._source
+
+    def _shows(self, wrap: Any, **more: Any) -> bool:
         text = secrets.token_hex(8)
-        messages = [{"role": "user", "content": wrap(text)}]
+        added = {name: make(text) for name, make in more.items()}
+        messages = [{"role": "user", "content": wrap(text), **added}]
         try:
             rendered = self.render(
                 messages, tools=None, documents=None, add_generation_prompt=False
@@ -80,6 +101,17 @@ class ChatTemplate:
             return False
         # A template that expects a string prints the list itself, as Python or as JSON.
         return text in rendered and "'type'" not in rendered and '"type"' not in rendered
+
+
+def _names(node: nodes.Node) -> Iterator[nodes.Name]:
+    """Names in the order in which they are used."""
+    children = list(node.iter_child_nodes())
+    if isinstance(node, nodes.Assign):
+        children.reverse()  # the value, then the name
+    for child in children:
+        if isinstance(child, nodes.Name):
+            yield child
+        yield from _names(child)
 
 
 class _GenerationTag(Extension):

@@ -57,17 +57,21 @@ class RunBatchCommand:
 
         terminal = Terminal()
         texts = _lines(args.file)
+        if not texts:
+            raise ConfigError(f"{args.file} has no requests: a line of JSON for each is wanted")
         output = args.output or args.file.with_name(f"{args.file.stem}.results.jsonl")
         served = args.served_model_name or args.model or _first_model(args.file, texts)
         args.model = args.model or served
-        num_bad = 0
+        num_done = num_bad = 0
         with ResultsFile(output) as results:
             requests = []
             for line in _read(texts, served):
-                if isinstance(line, BatchRequest):
-                    if line.custom_id not in results.done:
-                        requests.append(line)
-                elif line[0] not in results.done:
+                custom_id = line.custom_id if isinstance(line, BatchRequest) else line[0]
+                if custom_id in results.done:
+                    num_done += 1
+                elif isinstance(line, BatchRequest):
+                    requests.append(line)
+                else:
                     results.append(refusal(*line))
                     num_bad += 1
             if requests:
@@ -79,7 +83,7 @@ class RunBatchCommand:
                         num_bad += asyncio.run(work.run())
                 finally:
                     llm.close()
-        terminal.remark(f"{len(requests)} lines asked, {num_bad} refused or failed; see {output}")
+        terminal.write(f"{_summary(len(texts), num_done, num_bad)}; results are in {output}\n")
         return 1 if num_bad else 0
 
 
@@ -141,10 +145,22 @@ class _Work:
         self._bar.advance(num_requests=1, num_tokens=num_tokens)
 
 
+def _summary(num_lines: int, num_done: int, num_bad: int) -> str:
+    lines = "1 line" if num_lines == 1 else f"{num_lines} lines"
+    if num_done == num_lines:
+        return f"{lines}, all done before"
+    counts = {
+        "done before": num_done,
+        "answered": num_lines - num_done - num_bad,
+        "refused or failed": num_bad,
+    }
+    return f"{lines}: {', '.join(f'{count} {what}' for what, count in counts.items() if count)}"
+
+
 def _lines(file: Path) -> list[tuple[int, str]]:
     """By number; read once, since the file may be a pipe."""
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:  # Windows may write a mark at its beginning
             return [(number, text) for number, text in enumerate(lines, start=1) if text.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
@@ -166,11 +182,16 @@ def _read(lines: list[tuple[int, str]], served_model: str) -> Iterator[Line]:
 
 
 def _first_model(file: Path, lines: list[tuple[int, str]]) -> str:
-    for _, text in lines:
+    reasons = []
+    for number, text in lines:
         try:
             model = parse_line(text)[1]["body"]["model"]
-        except (BadLine, KeyError, TypeError):
+        except BadLine as error:
+            reasons.append(f" (line {number}: {error})")
+            continue
+        except (KeyError, TypeError):
             continue
         if isinstance(model, str) and model:
             return model
-    raise ConfigError(f"no line of {file} names a model; give one with --model")
+    reason = reasons[0] if reasons else ""
+    raise ConfigError(f"no line of {file} names a model{reason}; give one with --model")

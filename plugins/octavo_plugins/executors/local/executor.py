@@ -11,14 +11,16 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError, EngineDeadError
+from octavo.execution.cpu_threads import useful_threads
 from octavo.execution.runner import Drawn, ModelRunner
 from octavo.execution.worker import Worker, choose_device
 from octavo.sampling.logprobs import TokenLogprobTensors
@@ -57,10 +59,11 @@ class LocalExecutor:
             landings = [_Landing(num_slots) for _ in range(self._config.scheduler.async_depth + 1)]
             self._landings = itertools.cycle(landings)
         else:
+            most_threads = torch.get_num_threads()
             self._thread = ThreadPoolExecutor(1, "octavo-cpu", self._set_threads)
-            self._worker = self._thread.submit(
-                Worker, self._config, self._folder, self._host
-            ).result()
+            self._worker = self._thread.submit(self._load_on_cpu, most_threads).result()
+            # Torch gives threads that are new what was set last: theirs is not the engine's.
+            torch.set_num_threads(most_threads)
         return self._worker.facts
 
     def submit(self, plan: StepPlan) -> PendingStep:
@@ -105,6 +108,14 @@ class LocalExecutor:
         if self._config.model.num_threads is not None:
             torch.set_num_threads(self._config.model.num_threads)
 
+    def _load_on_cpu(self, most_threads: int) -> Worker:
+        """On the thread that will run the steps, whose count of threads is its own."""
+        worker = Worker(self._config, self._folder, self._host)
+        if self._config.model.num_threads is None:
+            model = cast(nn.Module, worker.runner.model)
+            torch.set_num_threads(useful_threads(model, most=most_threads))
+        return worker
+
 
 def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult:
     return _to_host(runner.run(plan))
@@ -135,6 +146,7 @@ class _Landing:
     def __init__(self, num_slots: int) -> None:
         self.tokens_S = torch.empty(num_slots, dtype=torch.int32, pin_memory=True)
         self.arrived = torch.cuda.Event()
+        self.stream = torch.cuda.current_stream()  # to ask for it is 10 us of a step
 
 
 class _CudaStep:
@@ -146,7 +158,7 @@ class _CudaStep:
             tokens_R = landing.tokens_S[: len(tokens_R)].copy_(tokens_R, non_blocking=True)
         self._host = Drawn(tokens_R, _copy_all(drawn.logprobs), _copy_all(drawn.prompt_logprobs))
         self._arrived = landing.arrived
-        self._arrived.record()
+        self._arrived.record(landing.stream)
 
     def result(self) -> StepResult:
         """Wait for the copies."""

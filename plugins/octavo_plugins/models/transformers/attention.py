@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -104,20 +104,54 @@ class PagedAttention:
 
 
 class AskedMask:
-    """The mask that a model asked Transformers for, as the function of its entries."""
+    """The mask that a model asked Transformers for, as the function of its entries.
 
-    def __init__(self, allows: Any) -> None:
+    A model may hand it to attention, cut to the length of the keys, and nothing else: what it would
+    make of the entries, such as a choice among the keys, is not in the function.
+    """
+
+    def __init__(self, allows: Any, *, num_queries: int, num_keys: int) -> None:
         self.allows = allows
         """``(batch, head, query, key) -> bool``, of tensors that are broadcast."""
+        self._shape = (1, 1, num_queries, num_keys)
 
     def __getitem__(self, index: Any) -> AskedMask:
-        """The same: layers cut a mask to the length of their keys."""
+        """The same, where that takes all of it: layers cut a mask to the length of their keys."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if Ellipsis in parts:
+            place, missing = parts.index(Ellipsis), len(self._shape) - len(parts) + 1
+            parts = (*parts[:place], *[slice(None)] * missing, *parts[place + 1 :])
+        if len(parts) > len(self._shape):
+            self._refuse()
+        for part, size in zip(parts, self._shape, strict=False):
+            if not isinstance(part, slice) or part.indices(size) != (0, size, 1):
+                self._refuse()
         return self
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what a tensor would have."""
+        self._refuse()
 
-def ask_for_mask(*, mask_function: Any, **sizes: Any) -> AskedMask:
+    @classmethod
+    def __torch_function__(cls, *call: object, **options: object) -> NoReturn:
+        """Refuse functions of torch, and operators whose other side is a tensor."""
+        cls._refuse()
+
+    @classmethod
+    def _refuse(cls, *others: object) -> NoReturn:
+        raise ModelError("its code changes the attention mask that it has asked for")
+
+    __hash__ = object.__hash__
+    __bool__ = __len__ = __iter__ = __invert__ = __neg__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __and__ = __or__ = __xor__ = __rand__ = __ror__ = __rxor__ = _refuse
+    __add__ = __sub__ = __mul__ = __radd__ = __rsub__ = __rmul__ = _refuse
+    __setitem__ = __contains__ = _refuse
+
+
+def ask_for_mask(*, mask_function: Any, q_length: int, kv_length: int, **sizes: Any) -> AskedMask:
     """Stand in for the function that makes masks; called by Transformers."""
-    return AskedMask(mask_function)
+    return AskedMask(mask_function, num_queries=int(q_length), num_keys=int(kv_length))
 
 
 def hand_over(

@@ -26,6 +26,10 @@ TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e
 rounding."""
 
 
+NUM_SEEN_WHOLE: Final = 1024
+"""First tokens whose mask is looked at entry by entry; of later ones some rows are."""
+
+
 class Probed(Protocol):
     """What is run."""
 
@@ -101,18 +105,19 @@ def _short(window: int | None, max_model_len: int) -> int | None:
 
 
 def _window_of_mask(mask: AskedMask, length: int) -> int:
-    """By the last query; a few others tell a window from chunks and from what is not causal."""
+    """By the last query; others tell a window from chunks and from what is not causal."""
     keys_T = torch.arange(length)
     zero = torch.zeros((), dtype=torch.int64)
 
-    def allowed(query: int) -> Tensor:
-        allowed_T: Tensor = mask.allows(zero, zero, torch.tensor(query), keys_T)
-        return allowed_T.expand(length)
+    def allowed(queries_Q: Tensor) -> Tensor:
+        allowed_QT: Tensor = mask.allows(zero, zero, queries_Q.unsqueeze(-1), keys_T)
+        return allowed_QT.expand(len(queries_Q), length)
 
-    window = int(allowed(length - 1).sum())
-    for query in {length - 1, max(length - 2, 0), length // 2, min(window, length - 1), 0}:
-        expected_T = (keys_T <= query) & (keys_T > query - window)
-        if not torch.equal(allowed(query), expected_T):
+    window = int(allowed(keys_T[-1:]).sum())
+    late = {length // 2, max(length - 2, 0), length - 1, min(window, length - 1)}
+    for queries_Q in (*keys_T[:NUM_SEEN_WHOLE].split(64), torch.tensor(sorted(late))):
+        ages_QT = queries_Q.unsqueeze(-1) - keys_T
+        if not torch.equal(allowed(queries_Q), (ages_QT >= 0) & (ages_QT < window)):
             raise ModelError("a layer asks for a mask that is not causal with or without a window")
     return window
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 TIMEOUT_SECONDS: Final = 30.0
+IMPATIENT_TIMEOUT_SECONDS: Final = 5.0
 MAX_IDLE_ATTEMPTS: Final = 5
 """Tries in a row that bring no byte."""
 MAX_WAIT_SECONDS: Final = 30.0
@@ -31,9 +32,20 @@ class StatusError(Exception):
         """The hub's own name of the error, where it gives one."""
         self.wait_seconds = wait_seconds
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed a little later."""
+        return self.status in BUSY
+
 
 class UnreachableError(Exception):
     """No answer, or the answer was cut, or nobody can read it."""
+
+    may_pass = True
+
+
+class NotConnectedError(UnreachableError):
+    """The hub's host is not known or takes no connection, as without a network."""
 
 
 class Stopped(Exception):
@@ -43,21 +55,34 @@ class Stopped(Exception):
 class HubClient:
     """Requests to one hub; may be used from any thread."""
 
-    def __init__(self, secrets: Mapping[str, str], *, retry_seconds: float = 1.0) -> None:
-        """``secrets`` are headers that only the host of a request's own URL may see."""
+    def __init__(
+        self,
+        secrets: Mapping[str, str],
+        *,
+        retry_seconds: float = 1.0,
+        is_patient: bool = True,
+    ) -> None:
+        """``secrets`` are headers that only the host of a request's own URL may see.
+
+        Without patience each request is made once, and briefly waited for.
+        """
         self._secrets = dict(secrets)
         self._retry_seconds = retry_seconds
+        self._max_attempts = MAX_IDLE_ATTEMPTS if is_patient else 1
+        self._timeout_seconds = TIMEOUT_SECONDS if is_patient else IMPATIENT_TIMEOUT_SECONDS
         self._opener = build_opener(_SecretsStayAtHost(self._secrets))
         self.stop = threading.Event()
         """Ends the downloads under way."""
 
     def json(self, url: str) -> Any:
-        """The document at ``url``; a busy server is asked again."""
+        """The document at ``url``; a busy server is asked again, one that is not there is not."""
         for attempt in count():
             try:
                 with self._open(url, 0) as answer:
                     text = _read(answer)
                 break
+            except NotConnectedError:
+                raise
             except (StatusError, UnreachableError) as error:
                 self._wait_or_raise(error, attempt)
         try:
@@ -109,7 +134,7 @@ class HubClient:
                 request.add_header("Range", f"bytes={start}-")
             for name, value in self._secrets.items():
                 request.add_unredirected_header(name, value)
-            return self._opener.open(request, timeout=TIMEOUT_SECONDS)
+            return self._opener.open(request, timeout=self._timeout_seconds)
         except HTTPError as error:
             with error:
                 wait = error.headers.get("Retry-After", "")
@@ -123,8 +148,7 @@ class HubClient:
 
     def _wait_or_raise(self, error: StatusError | UnreachableError, attempt: int) -> None:
         """Wait before the next attempt; a final error is raised, as is the last attempt's."""
-        final = isinstance(error, StatusError) and error.status not in BUSY
-        if final or attempt + 1 >= MAX_IDLE_ATTEMPTS:
+        if not error.may_pass or attempt + 1 >= self._max_attempts:
             raise error
         wait = self._retry_seconds * 2**attempt
         if isinstance(error, StatusError) and error.wait_seconds is not None:
@@ -142,8 +166,10 @@ def _read(answer: Any, num_bytes: int | None = None) -> bytes:
 
 
 def _unreachable(error: Exception) -> UnreachableError:
+    """Urllib wraps what kept it from asking; what goes wrong later comes as it is."""
     reason = error.reason if isinstance(error, URLError) else error
-    return UnreachableError(" ".join(str(reason).split()) or type(error).__name__)
+    kind = NotConnectedError if isinstance(error, URLError) else UnreachableError
+    return kind(" ".join(str(reason).split()) or type(error).__name__)
 
 
 class _SecretsStayAtHost(HTTPRedirectHandler):

@@ -6,7 +6,7 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from octavo.errors import ModelError, OctavoError, UnknownNameError
 from octavo.weights.checkpoint import INDEX_FILE
@@ -45,8 +45,12 @@ class Hub(Protocol):
         """Where it is."""
         ...
 
-    def list_files(self, client: HubClient, name: str, revision: str) -> Listing:
-        """Ask for the files of a repository; a StatusError is explained by the caller."""
+    def listing_url(self, name: str, revision: str) -> str:
+        """Where JSON about the files of a repository is."""
+        ...
+
+    def read_listing(self, answer: Any, name: str, revision: str) -> Listing:
+        """Raises a LookupError, TypeError or the like where the answer has another form."""
         ...
 
 
@@ -73,19 +77,14 @@ def find_at_hub(hub: Hub, name: str, revision: str | None, *, weights: bool = Tr
                 f"{settings.offline_by} forbids to fetch it; unset that, or give a folder"
             )
         return cached
-    client = HubClient(settings.secrets)
     try:
-        return _fetch(hub, client, cache, name, wanted, weights=weights)
-    except StatusError as error:
-        raise _explained(error, settings, name, wanted) from error
-    except UnreachableError as error:
-        if cached is None:
-            raise ModelError(
-                f"{settings.title} at {settings.endpoint} cannot be reached for {name!r}: {error}; "
-                "what came so far is kept; try again, or give a folder"
-            ) from error
+        listing = _list(hub, name, wanted, is_patient=cached is None)
+        return _fetch(listing, HubClient(settings.secrets), cache, name, wanted, weights=weights)
+    except (StatusError, UnreachableError) as error:
+        if cached is None or not error.may_pass:
+            raise _explained(error, settings, name, wanted) from error
         log.warning(
-            "%s cannot be reached (%s): using %s as it is in the cache, %s",
+            "%s cannot be asked (%s): using %s as it is in the cache, %s",
             settings.title, error, name, cached,
         )  # fmt: skip
         return cached
@@ -93,10 +92,24 @@ def find_at_hub(hub: Hub, name: str, revision: str | None, *, weights: bool = Tr
         raise ModelError(f"the cache {settings.cache} cannot be written: {error}") from error
 
 
+def _list(hub: Hub, name: str, revision: str, *, is_patient: bool) -> Listing:
+    url = hub.listing_url(name, revision)
+    answer = HubClient(hub.settings.secrets, is_patient=is_patient).json(url)
+    try:
+        return hub.read_listing(answer, name, revision)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UnreachableError(f"{url} answers in a form that is not known") from error
+
+
 def _fetch(
-    hub: Hub, client: HubClient, cache: ModelCache, name: str, revision: str, *, weights: bool
+    listing: Listing,
+    client: HubClient,
+    cache: ModelCache,
+    name: str,
+    revision: str,
+    *,
+    weights: bool,
 ) -> Path:
-    listing = hub.list_files(client, name, revision)
     snapshot = cache.snapshot(listing.commit)
     download(listing.settings(), cache, listing.commit, client, title=f"{name} (settings)")
     if weights:
@@ -113,8 +126,15 @@ def _fetch(
     return snapshot
 
 
-def _explained(error: StatusError, s: HubSettings, name: str, revision: str) -> OctavoError:
+def _explained(
+    error: StatusError | UnreachableError, s: HubSettings, name: str, revision: str
+) -> OctavoError:
     """What a refusal means and what to do about it."""
+    if isinstance(error, UnreachableError):
+        return ModelError(
+            f"{s.title} at {s.endpoint} cannot be reached for {name!r}: {error}; give the path of "
+            "a folder that is there, or try again (what came so far is kept)"
+        )
     page = f"{s.endpoint}/{name}"
     if error.code == "GatedRepo" or error.status == 403:
         logged = "with the account whose token is used" if s.secrets else f"and {s.how_to_log_in}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from octavo_plugins.sources.hub.client import HubClient, UnreachableError
 from octavo_plugins.sources.hub.environment import huggingface_settings, uses_modelscope
 from octavo_plugins.sources.hub.files import Listing, RemoteFile
 from octavo_plugins.sources.hub.hub import HubSettings, find_at_hub, is_repository_name
@@ -35,24 +35,24 @@ class HuggingFaceSource:
             return None
         return find_at_hub(self, name, revision, weights=weights)
 
-    def list_files(self, client: HubClient, name: str, revision: str) -> Listing:
+    def listing_url(self, name: str, revision: str) -> str:
         """One request gives the commit, and each file's size and hash."""
-        url = f"{self.settings.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}"
-        answer = client.json(f"{url}?blobs=true")
-        try:
-            commit = str(answer["sha"])
-            files = []
-            for entry in answer["siblings"]:
-                path, lfs = str(entry["rfilename"]), entry.get("lfs") or {}
-                files.append(
-                    RemoteFile(
-                        path=path,
-                        url=f"{self.settings.endpoint}/{name}/resolve/{commit}/{quote(path)}",
-                        num_bytes=int(lfs.get("size", entry["size"])),
-                        digest=str(lfs.get("sha256", entry["blobId"])),
-                        is_git_blob=not lfs,
-                    )
+        api = f"{self.settings.endpoint}/api/models/{name}"
+        return f"{api}/revision/{quote(revision, safe='')}?blobs=true"
+
+    def read_listing(self, answer: Any, name: str, revision: str) -> Listing:
+        """See ``Hub``; a file that is no LFS file is named by git's hash."""
+        commit = str(answer["sha"])
+        files = []
+        for entry in answer["siblings"]:
+            path, lfs = str(entry["rfilename"]), entry.get("lfs") or {}
+            files.append(
+                RemoteFile(
+                    path=path,
+                    url=f"{self.settings.endpoint}/{name}/resolve/{commit}/{quote(path)}",
+                    num_bytes=int(lfs.get("size", entry["size"])),
+                    digest=str(lfs.get("sha256", entry["blobId"])),
+                    is_git_blob=not lfs,
                 )
-            return Listing(commit=commit, files=tuple(files))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise UnreachableError(f"{url} answers in a form that is not known") from error
+            )
+        return Listing(commit=commit, files=tuple(files))

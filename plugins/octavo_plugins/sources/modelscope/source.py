@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from octavo_plugins.sources.hub.client import HubClient, UnreachableError
 from octavo_plugins.sources.hub.environment import modelscope_settings, uses_modelscope
 from octavo_plugins.sources.hub.files import Listing, RemoteFile
 from octavo_plugins.sources.hub.hub import HubSettings, find_at_hub, is_repository_name
@@ -36,24 +36,30 @@ class ModelScopeSource:
             return None
         return find_at_hub(self, name, revision, weights=weights)
 
-    def list_files(self, client: HubClient, name: str, revision: str) -> Listing:
+    def listing_url(self, name: str, revision: str) -> str:
+        """One request gives each file's size and hash."""
+        return f"{self._repository(name)}/files?{_at(revision)}&Recursive=true"
+
+    def read_listing(self, answer: Any, name: str, revision: str) -> Listing:
         """The API names no commit: the snapshot is named by what is in it."""
-        at = f"Revision={quote(revision, safe='')}"
-        repository = f"{self.settings.endpoint}/api/v1/models/{name}/repo"
-        answer = client.json(f"{repository}/files?{at}&Recursive=true")
-        try:
-            files = tuple(
-                RemoteFile(
-                    path=str(entry["Path"]),
-                    url=f"{repository}?{at}&FilePath={quote(entry['Path'], safe='')}",
-                    num_bytes=int(entry["Size"]),
-                    digest=str(entry["Sha256"]),
-                )
-                for entry in answer["Data"]["Files"]
-                if entry["Type"] == "blob"
+        url = f"{self._repository(name)}?{_at(revision)}"
+        files = tuple(
+            RemoteFile(
+                path=str(entry["Path"]),
+                url=f"{url}&FilePath={quote(entry['Path'], safe='')}",
+                num_bytes=int(entry["Size"]),
+                digest=str(entry["Sha256"]),
             )
-            content = "".join(sorted(f"{file.path}\0{file.digest}\n" for file in files))
-            commit = hashlib.sha256(content.encode()).hexdigest()[:40]
-            return Listing(commit=commit, files=files)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise UnreachableError(f"{repository} answers in a form that is not known") from error
+            for entry in answer["Data"]["Files"]
+            if entry["Type"] == "blob"
+        )
+        content = "".join(sorted(f"{file.path}\0{file.digest}\n" for file in files))
+        commit = hashlib.sha256(content.encode()).hexdigest()[:40]
+        return Listing(commit=commit, files=files)
+
+    def _repository(self, name: str) -> str:
+        return f"{self.settings.endpoint}/api/v1/models/{name}/repo"
+
+
+def _at(revision: str) -> str:
+    return f"Revision={quote(revision, safe='')}"
