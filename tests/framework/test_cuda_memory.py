@@ -94,6 +94,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 MIXED = SamplingParams(
     seed=1, top_p=0.9, top_k=40, repetition_penalty=1.1, max_tokens=4, ignore_eos=True
 )
+WITH_LOGPROBS = SamplingParams(temperature=0.0, max_tokens=2, logprobs=1, ignore_eos=True)
 
 
 @contextmanager
@@ -157,7 +158,12 @@ def test_recorded_steps_stay_within_the_plan_and_close_leaves_nothing_behind(tmp
     before, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     torch.cuda.reset_peak_memory_stats()
     with engine("LlamaForCausalLM", tmp_path) as (llm, budget):
-        for params in (GREEDY, MIXED):
+        for params in (GREEDY, MIXED, WITH_LOGPROBS):
+            llm.generate(prompts(1, STEP_TOKENS) + prompts(1024, 8), params, use_tqdm=False)
+        core = llm._front.client._core
+        while core.use_idle_time():  # all sizes of all three kinds
+            pass
+        for params in (GREEDY, MIXED, WITH_LOGPROBS):
             llm.generate(prompts(1, STEP_TOKENS) + prompts(1024, 8), params, use_tqdm=False)
         launched = torch.cuda.max_memory_allocated() - before
         recorded = recorded_bytes()

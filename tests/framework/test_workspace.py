@@ -58,6 +58,12 @@ def test_gates_that_are_fused_take_nothing_in_long_steps() -> None:
     assert fused(101) == 100 * 2 * ONE_TOKEN + 101 * INPUT_BYTES  # the longest with gates counts
 
 
+def test_a_result_that_is_added_in_place_takes_nothing() -> None:
+    apart = forward_formula(DENSE, item_bytes=2)
+    in_place = forward_formula(DENSE, item_bytes=2, adds_in_place=True)
+    assert apart(1000) - in_place(1000) == 1000 * 2 * 64
+
+
 def test_older_names_of_the_same_sizes_are_known() -> None:
     gpt2 = {"n_embd": 64, "n_inner": 160, "n_head": 4}
     assert elements(gpt2) == ONE_TOKEN

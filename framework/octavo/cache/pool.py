@@ -75,7 +75,7 @@ class BlockPool:
     def register(self, block: int, group: int, digest: bytes) -> None:
         """Make a live block's content findable; a second block of equal content stays private."""
         key = (group, digest)
-        if not self._has_key[block] and key not in self._block_of:
+        if block not in self._key_of and key not in self._block_of:
             self._block_of[key] = block
             self._key_of[block] = key
             self._has_key[block] = True

@@ -29,13 +29,12 @@ def extend_chain(
     digests: list[bytes], seed: bytes, tokens: NDArray[np.int32], block_tokens: int
 ) -> None:
     """Append the digests of the full blocks of ``tokens`` that are not in the chain yet."""
-    data = np.ascontiguousarray(tokens).data.cast("B")
-    stride = block_tokens * tokens.itemsize
     previous = digests[-1] if digests else seed
-    for index in range(len(digests), len(tokens) // block_tokens):
-        digest = hashlib.sha256(previous)
-        digest.update(data[index * stride : (index + 1) * stride])
-        previous = digest.digest()
+    num_full = len(tokens) // block_tokens
+    data = tokens[len(digests) * block_tokens : num_full * block_tokens].tobytes()
+    stride = block_tokens * tokens.itemsize
+    for start in range(0, len(data), stride):
+        previous = hashlib.sha256(previous + data[start : start + stride]).digest()
         digests.append(previous)
 
 

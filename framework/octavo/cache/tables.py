@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.pool import BlockPool, Blocks
 from octavo.cache.prefix import first_visible
-from octavo.execution.state_layout import StateDiff
-
-Ints = NDArray[np.int32]
+from octavo.execution.state_layout import Ints, Slots, StateDiff
 
 
 @dataclass(slots=True)
@@ -44,16 +41,26 @@ class BlockTables:
         self.first_GS = np.zeros((num_groups, num_slots), np.int32)
         self.tables_GSB = np.zeros((num_groups, num_slots, max_blocks), np.int32)
         self.windows = [group.spec.window for group in layout.groups]
+        self._names = [f"table{group}" for group in range(num_groups)]
         self.has_window = any(window is not None for window in self.windows)
 
-    def num_new_blocks(self, slots: Ints, ends: Ints) -> Ints:
+    def num_new_blocks(self, slots: Slots, ends: Ints) -> Ints:
         """Blocks each row lacks, over all groups, to hold positions below ``ends``."""
         wanted = -(-ends // self.layout.block_tokens)
         need_GR = np.maximum(wanted - self.lengths_GS[:, slots], 0)
         total: Ints = need_GR.sum(axis=0, dtype=np.int32)
         return total
 
-    def grow(self, slots: Ints, ends: Ints, diff: StateDiff) -> None:
+    def append(self, slots: Slots, diff: StateDiff) -> None:
+        """Give each row one more block in every group; the caller has checked the pool."""
+        for group, name in enumerate(self._names):
+            columns = self.lengths_GS[group][slots]
+            blocks = self.pool.allocate(len(slots))
+            self.tables_GSB[group][slots, columns] = blocks
+            self.lengths_GS[group][slots] = columns + 1
+            diff.put_cells(name, slots, columns, blocks)
+
+    def grow(self, slots: Slots, ends: Ints, diff: StateDiff) -> None:
         """Give each row the blocks it lacks; the caller has checked that the pool has them."""
         wanted = -(-ends // self.layout.block_tokens)
         for group in range(len(self.windows)):
@@ -68,7 +75,7 @@ class BlockTables:
             columns = (np.arange(total) + np.repeat(have - starts, need)).astype(np.int32)
             self.tables_GSB[group, rows, columns] = blocks
             self.lengths_GS[group, slots] = have + need
-            diff.put_cells(f"table{group}", rows, columns, blocks)
+            diff.put_cells(self._names[group], rows, columns, blocks)
 
     def adopt(self, slot: int, blocks_by_group: list[Blocks], diff: StateDiff) -> None:
         """Start an empty row with blocks that others hold too, or that are cached."""
@@ -147,4 +154,4 @@ class BlockTables:
         self.tables_GSB[group, slot, : len(blocks)] = blocks
         self.lengths_GS[group, slot] = len(blocks)
         self.first_GS[group, slot] = first
-        diff.put_span(f"table{group}", slot, 0, blocks)
+        diff.put_span(self._names[group], slot, 0, blocks)

@@ -46,6 +46,7 @@ class DecodeGraphs:
             (self._sizes[-1],), padding_slot, dtype=torch.int32, device=device
         )
         self._on_device = np.full(self._sizes[-1], padding_slot, np.int32)
+        self._placed: tuple[NDArray[np.intp] | None, Tensor] = (None, self._slots_R)
         self._steps: dict[str, StepFunction] = {}
         self._recordings: dict[tuple[str, int], Recording | None] = {}
         """None: there is no memory for it."""
@@ -57,18 +58,23 @@ class DecodeGraphs:
         """Whether there is a size for so many rows."""
         return bool(num_rows <= self._sizes[-1])
 
-    def place(self, slots: NDArray[np.int32]) -> Tensor:
+    def place(self, slots: NDArray[np.intp]) -> Tensor:
         """The slots on the device, padded to a recording's size.
 
-        They are sent where they differ from the last step's, which in steady decoding they do not.
+        They are sent where they differ from the last step's. In steady decoding they are the very
+        same array, which nobody writes to.
         """
+        placed, slots_R = self._placed
+        if placed is slots:
+            return slots_R
         size = self._sizes[bisect_left(self._sizes, len(slots))]
         wanted = np.full(size, self._padding_slot, np.int32)
         wanted[: len(slots)] = slots
         if not np.array_equal(wanted, self._on_device[:size]):
             self._on_device[:size] = wanted
             self._slots_R[:size].copy_(torch.from_numpy(wanted).pin_memory(), non_blocking=True)
-        return self._slots_R[:size]
+        self._placed = slots, self._slots_R[:size]
+        return self._placed[1]
 
     def run(self, slots_R: Tensor, kind: str, step: StepFunction) -> Tensor:
         """Run ``step`` on slots that ``place`` gave; its result is valid until the next run.
@@ -88,7 +94,7 @@ class DecodeGraphs:
 
     def prepare(self, num_rows: int, kind: str, step: StepFunction) -> None:
         """Record a step of up to so many rows before one is needed, by running padding."""
-        slots = np.full(min(num_rows, self._sizes[-1]), self._padding_slot, np.int32)
+        slots = np.full(min(num_rows, self._sizes[-1]), self._padding_slot, np.intp)
         self.run(self.place(slots), kind, step)
 
     def prepare_another(self) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
-from octavo.execution.decode_graphs import DecodeGraphs, StepFunction
+from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.device_state import DeviceState
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
@@ -25,7 +25,7 @@ from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch
 from octavo.scheduling.plan import SECTIONS, StepPlan
-from octavo_kernels.row_features import Work, work_of
+from octavo_kernels.row_features import Work
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model
 from octavo_registry.step import AttentionStep, Step, StepBounds
@@ -76,6 +76,8 @@ class ModelRunner:
         num_slots = state_layout.num_slots
         self._starts_R1 = torch.arange(num_slots + 1, dtype=torch.int32, device=device)
         """Query starts of rows that have one token each."""
+        self._hidden_RD: Tensor | None = None
+        """Of the recorded forward that was the last."""
         self._graphs: DecodeGraphs | None = None
         if use_graphs and all(backend.recordable for backend in self._backends):
             self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
@@ -104,7 +106,8 @@ class ModelRunner:
         if self._graphs is not None and plan.is_decode and self._graphs.takes(plan.num_rows):
             return self._run_recorded(plan, self._graphs)
         parts = dict(zip(SECTIONS, self._staging.send(plan.buffer).split(plan.sizes), strict=True))
-        self._begin(plan, parts["diff_indices"], parts["diff_values"])
+        self.state.apply(parts["diff_indices"], parts["diff_values"])
+        self._begin(plan)
         slots_R, query_starts_R1 = parts["slots"], parts["query_starts"]
         bounds = StepBounds(query_lens_R=plan.query_lens, context_lens_R=plan.context_lens)
         hidden_TD = self._forward(slots_R, query_starts_R1, parts["logit_tokens"], bounds)
@@ -116,16 +119,19 @@ class ModelRunner:
     def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Drawn:
         """A step of one token a row: what has changed goes to the device, the rest is there."""
         num_words, num_rows = plan.sizes[0], plan.num_rows
-        diff = self._staging.send(plan.buffer[: 2 * num_words])
-        self._begin(plan, diff[:num_words], diff[num_words:])
+        if num_words:
+            # A kernel reads few words from the host sooner than a copy is launched: 20 us.
+            diff = self._staging.pin(plan.buffer[: 2 * num_words])
+            self.state.apply(diff[:num_words], diff[num_words:])
+        self._begin(plan)
         slots_R = graphs.place(plan.slots)
         if plan.num_logprobs < 0 and not self._processors:
             if self._recorded_version != self._sampler.version:
                 self._recorded_version = self._sampler.version
                 graphs.forget()  # there are more tables of parameters than they read
-            tokens_R = graphs.run(slots_R, *self._whole_step(work_of(plan.features)))
+            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work))
             return Drawn(tokens_R[:num_rows], None, None)
-        hidden_RD = graphs.run(slots_R, "forward", self._decode)[:num_rows]
+        hidden_RD = graphs.run(slots_R, "forward", self._decode_in_place)[:num_rows]
         slots_R = slots_R[:num_rows]
         drawn = self._draw(plan, hidden_RD, slots_R, slots_R[:0])
         self._advance(slots_R, self._starts_R1[: num_rows + 1], slots_R, drawn)
@@ -138,6 +144,14 @@ class ModelRunner:
         bounds = StepBounds(query_lens_R=np.ones(num_rows, np.int32), context_lens_R=longest)
         starts_R1 = self._starts_R1[: num_rows + 1]
         return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds)
+
+    def _decode_in_place(self, slots_R: Tensor) -> Tensor:
+        """Hidden states in memory of all recordings: their own would be 140 MiB of a Llama 8B."""
+        hidden_RD = self._decode(slots_R)
+        if self._hidden_RD is None:  # before anything of the kind is recorded
+            most_rows = min(self.state.layout.num_slots, SIZES[-1])
+            self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
+        return self._hidden_RD[: len(slots_R)].copy_(hidden_RD)
 
     def _whole_step(self, work: Work) -> tuple[str, StepFunction]:
         """By kind: steps whose rows need nothing of the host between forward and drawing."""
@@ -155,9 +169,8 @@ class ModelRunner:
         tokens_D = drawn_slots_D[:0] if drawn.tokens_R is None else drawn.tokens_R
         self.state.advance(slots_R, query_starts_R1, drawn_slots_D[: len(tokens_D)], tokens_D)
 
-    def _begin(self, plan: StepPlan, indices: Tensor, values: Tensor) -> None:
-        """Bring device state, cache and what is attached to slots to where the step begins."""
-        self.state.apply(indices, values)
+    def _begin(self, plan: StepPlan) -> None:
+        """Bring the cache and what is attached to slots to where the step begins."""
         self.memory.move(plan.moves)
         for slot in plan.detach:
             for processor in self._processors:

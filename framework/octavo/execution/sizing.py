@@ -14,6 +14,8 @@ from octavo.errors import ConfigError
 from octavo.execution.decode_graphs import SIZES
 from octavo.execution.runner import LOGIT_ROWS
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
+from octavo.layers.decoder import CausalLM, PreNormLayer
+from octavo.layers.mlp import GatedMLP
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend
@@ -101,6 +103,22 @@ def _choose_backend(
     return backend
 
 
+def _adds_in_place(
+    model: object, config: EngineConfig, folder: ModelFolder, device: torch.device
+) -> bool:
+    """Whether the products of each layer add to the residual stream in place."""
+    return (
+        device.type == "cuda"
+        and config.parallel.tensor_parallel_size == 1
+        and folder.quantization is None
+        and isinstance(model, CausalLM)
+        and all(
+            isinstance(layer, PreNormLayer) and isinstance(layer.mlp, GatedMLP)
+            for layer in model.model.layers.values()
+        )
+    )
+
+
 def _workspace(
     model: object,
     config: EngineConfig,
@@ -124,6 +142,7 @@ def _workspace(
             item_bytes=item_bytes,
             tp_size=config.parallel.tensor_parallel_size,
             fused_from=ALWAYS_FUSED_TOKENS if is_fused else None,
+            adds_in_place=_adds_in_place(model, config, folder, device),
         )
     )
     return 4 * num_slots * folder.max_model_len + workspace_bytes(

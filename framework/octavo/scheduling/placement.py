@@ -100,7 +100,7 @@ class Placement:
         slot = sequence.slot
         count = min(num_tokens - start, budget)
         self.tables.grow(
-            np.array([slot], np.int32), np.array([start + count], np.int32), self.draft.diff
+            np.array([slot], np.intp), np.array([start + count], np.int32), self.draft.diff
         )
         if self._processors or self.rows.features_S[slot] & _ATTACHED:
             self.draft.attach.append((slot, sequence.request.sampling))
@@ -136,18 +136,17 @@ class Placement:
         self.tables.release(sequence.slot)
         self.rows.leave(sequence)
 
-    def register_blocks(self, sequence: Sequence, num_full: int) -> None:
-        """Make a running sequence's first ``num_full`` blocks findable by what they hold."""
-        slot = sequence.slot
-        layout = self.tables.layout
-        tokens = self.rows.tokens_SL[slot, : num_full * layout.block_tokens]
-        extend_chain(sequence.digests, sequence.chain_seed, tokens, layout.block_tokens)
-        for group in range(len(layout.groups)):
-            first = max(self.rows.num_registered_S[slot], self.tables.first_GS[group, slot])
-            for index in range(first, num_full):
-                block = int(self.tables.tables_GSB[group, slot, index])
-                self.pool.register(block, group, sequence.digests[index])
-        self.rows.num_registered_S[slot] = num_full
+    def register_blocks(self, sequence: Sequence, first: int, num_full: int) -> None:
+        """Make blocks ``first:num_full`` of a running sequence findable by what they hold."""
+        slot, tables = sequence.slot, self.tables
+        block_tokens = tables.layout.block_tokens
+        tokens = self.rows.tokens_SL[slot, : num_full * block_tokens]
+        extend_chain(sequence.digests, sequence.chain_seed, tokens, block_tokens)
+        for group in range(len(tables.windows)):
+            begin = max(first, int(tables.first_GS[group, slot]))
+            blocks = tables.tables_GSB[group, slot, begin:num_full].tolist()
+            for block, digest in zip(blocks, sequence.digests[begin:], strict=False):
+                self.pool.register(block, group, digest)
 
     def forget_swapped(self, sequence: Sequence) -> None:
         """Free the host memory of a sequence that ends while it waits."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.cache.tables import BlockMoves
 from octavo.engine.messages import TokenSampling
-from octavo.execution.state_layout import StateDiff
+from octavo.execution.state_layout import Ints, Slots, StateDiff
 from octavo.scheduling.sequence import Sequence
-
-Ints = NDArray[np.int32]
+from octavo_kernels.row_features import Work
 
 SECTIONS = (
     "diff_indices",  # into the state arena
@@ -25,28 +25,30 @@ SECTIONS = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """What the device does in one step. ``sizes`` are the lengths of SECTIONS in ``buffer``."""
 
     step_id: int
     buffer: Ints
     sizes: tuple[int, ...]
     num_tokens: int
-    num_rows: int
+    slots: Slots
+    """Of the rows; the same array from step to step while the rows are the same."""
     query_lens: Ints
     context_lens: Ints
     """Upper bounds by row."""
     features: Ints
     """RowFeature bits of the rows that draw."""
+    work: Work
+    """What these need of the sampler."""
     num_logprobs: int
     """Largest number that a drawing row asked for; -1: none did."""
     num_prompt_logprobs: int
-    attach: list[tuple[int, TokenSampling]] = field(default_factory=list)
+    attach: list[tuple[int, TokenSampling]] = msgspec.field(default_factory=list)
     """Slots whose new sequence brings parameters that name tokens, or meets processors."""
-    detach: list[int] = field(default_factory=list)
+    detach: list[int] = msgspec.field(default_factory=list)
     """Slots whose sequence has left, where there are processors; done before ``attach``."""
-    moves: BlockMoves = field(default_factory=BlockMoves)
+    moves: BlockMoves = msgspec.field(default_factory=BlockMoves)
 
     @property
     def is_decode(self) -> bool:
@@ -55,21 +57,15 @@ class StepPlan:
         return self.num_tokens == self.num_rows == len(self.features) and not has_prompt_rows
 
     @property
-    def slots(self) -> Ints:
-        """The rows' slots, which stand behind the diff: cheaper than all ``sections``."""
-        start = 2 * self.sizes[0]
-        return self.buffer[start : start + self.num_rows]
-
-    def sections(self) -> dict[str, Ints]:
-        """The buffer's parts by name, as views."""
-        parts = np.split(self.buffer, np.cumsum(self.sizes)[:-1])
-        return dict(zip(SECTIONS, parts, strict=True))
+    def num_rows(self) -> int:
+        """Rows of the step."""
+        return len(self.slots)
 
 
-def pack_sections(diff: StateDiff, *sections: Ints) -> tuple[Ints, tuple[int, ...]]:
+def pack_sections(diff: StateDiff, *sections: Ints | Slots) -> tuple[Ints, tuple[int, ...]]:
     """Lay the diff and the step's index arrays into one buffer; returns it and the sizes."""
-    indices, values = diff.pack()
-    num_words = sum(len(piece) for piece in indices)
+    indices, values = diff.pieces()
+    num_words = sum(map(len, indices))
     sizes = (num_words, num_words, *(len(section) for section in sections))
     buffer = np.concatenate([*indices, *values, *sections], dtype=np.int32)
     return buffer, sizes
@@ -94,15 +90,14 @@ class LogprobArrays:
     ranks: NDArray[np.int32]
 
 
-@dataclass(slots=True, kw_only=True)
-class StepRecord:
+class StepRecord(msgspec.Struct, kw_only=True, eq=False):
     """What the host remembers of a step under way, to understand its result."""
 
-    slots: Ints
+    slots: Slots
     epochs: NDArray[np.int64]
     ends: Ints
     """Tokens of each row that are in the cache once the step has run."""
-    sample_slots: Ints
+    sample_slots: Slots
     sample_epochs: NDArray[np.int64]
     prompt_spans: list[tuple[Sequence, int]]
     """Sequences that get prompt logprobs, and how many."""

@@ -14,8 +14,8 @@ from octavo.engine.messages import (
     SequenceLogprobs,
     StepOutputs,
 )
+from octavo.execution.state_layout import Ints, Slots
 from octavo.scheduling.plan import LogprobArrays, StepRecord, StepResult
-from octavo.scheduling.rows import Ints
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
 from octavo_registry.faults import one_line
@@ -49,23 +49,25 @@ class StepResults:
             valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
             drawn = np.flatnonzero(rows.epoch_S[record.sample_slots] == record.sample_epochs)
         slots, drawn_slots = record.slots[valid], record.sample_slots[drawn]
-        rows.confirmed_S[slots] = record.ends[valid]
+        confirmed = record.ends[valid]
+        rows.confirmed_S[slots] = confirmed
         self._take_prompt_logprobs(record, result.prompt_logprobs)
 
         tokens = result.tokens[drawn]
         lengths = rows.known_S[drawn_slots]
         rows.tokens_SL[drawn_slots, lengths] = tokens
-        rows.known_S[drawn_slots] = lengths + 1
+        lengths += 1
+        rows.known_S[drawn_slots] = lengths
 
         outputs = msgspec.structs.replace(
             self.news(),
             sequences=rows.sequence_ids_S[drawn_slots].tolist(),
             tokens=tokens.tolist(),
-            logprobs=self._logprobs(np.arange(len(result.tokens))[drawn], drawn_slots, result),
+            logprobs=self._logprobs(drawn, drawn_slots, result),
             prompts=self._prompt_reports(drawn_slots),
         )
-        self._complete_blocks(slots)
-        self._finish(drawn_slots, tokens, outputs.ends)
+        self._complete_blocks(slots, confirmed)
+        self._finish(drawn_slots, tokens, lengths, outputs.ends)
         self._clear_suspects()
         return outputs
 
@@ -109,12 +111,10 @@ class StepResults:
                 sequence.suspect_until = 0
                 del suspects[sequence.id]
 
-    def _finish(self, slots: Ints, tokens: Ints, ends: list[SequenceEnd]) -> None:
+    def _finish(self, slots: Slots, tokens: Ints, lengths: Ints, ends: list[SequenceEnd]) -> None:
         rows = self._rows
-        stop_ids_RK = rows.stop_ids_SK[slots, : rows.most_stop_ids]
-        stopped = (stop_ids_RK == tokens[:, None]).any(axis=1)
-        at_length = rows.known_S[slots] >= rows.max_len_S[slots]
-        for index in np.flatnonzero(stopped | at_length).tolist():
+        stopped = (rows.stop_ids_KS[: rows.most_stop_ids, slots] == tokens).any(axis=0)
+        for index in np.flatnonzero(stopped | (lengths >= rows.max_len_S[slots])).tolist():
             sequence = rows.at(int(slots[index]))
             token = int(tokens[index])
             if not stopped[index]:
@@ -126,22 +126,27 @@ class StepResults:
             ends.append(end)
             self._scheduler.end(sequence)
 
-    def _complete_blocks(self, slots: Ints) -> None:
+    def _complete_blocks(self, slots: Slots, confirmed: Ints) -> None:
         """Register blocks that are now full, and give back those behind a window."""
         rows, tables = self._rows, self._tables
         block_tokens = tables.layout.block_tokens
-        full = rows.confirmed_S[slots] >= rows.block_end_S[slots]
-        for slot in slots[full].tolist():
-            sequence = rows.at(slot)
-            confirmed = int(rows.confirmed_S[slot])
-            num_full = confirmed // block_tokens
-            rows.block_end_S[slot] = (num_full + 1) * block_tokens
-            if self._caching:
-                self._scheduler.placement.register_blocks(sequence, num_full)
-            if tables.has_window:
-                tables.drop_unseen(slot, confirmed)
+        block_ends = rows.block_end_S[slots]
+        full = confirmed >= block_ends
+        if not full.any():
+            return
+        slots, confirmed = slots[full], confirmed[full]
+        # The block that ends there is the first new one; a row that has just entered says 0.
+        firsts = np.maximum(block_ends[full] // block_tokens - 1, 0).tolist()
+        num_full = confirmed // block_tokens
+        rows.block_end_S[slots] = (num_full + 1) * block_tokens
+        if self._caching:
+            for slot, *span in zip(slots.tolist(), firsts, num_full.tolist(), strict=True):
+                self._scheduler.placement.register_blocks(rows.at(slot), *span)
+        if tables.has_window:
+            for slot, position in zip(slots.tolist(), confirmed.tolist(), strict=True):
+                tables.drop_unseen(slot, position)
 
-    def _prompt_reports(self, slots: Ints) -> list[PromptReport]:
+    def _prompt_reports(self, slots: Slots) -> list[PromptReport]:
         reports = []
         for slot in slots[~self._rows.reported_S[slots]].tolist():
             sequence = self._rows.at(slot)
@@ -174,15 +179,17 @@ class StepResults:
         return bool((self._rows.epoch_S[record.slots[match]] == record.epochs[match]).any())
 
     def _logprobs(
-        self, drawn: np.ndarray, slots: Ints, result: StepResult
+        self, drawn: slice | NDArray[np.int64], slots: Slots, result: StepResult
     ) -> dict[int, SequenceLogprobs]:
         arrays = result.logprobs
         if arrays is None:
             return {}
         rows = self._rows
-        wanted = rows.num_logprobs_S[slots]
+        places, wanted = np.arange(len(result.tokens))[drawn], rows.num_logprobs_S[slots]
         return {
-            int(rows.sequence_ids_S[slots[i]]): _row_logprobs(arrays, int(drawn[i]), int(wanted[i]))
+            int(rows.sequence_ids_S[slots[i]]): _row_logprobs(
+                arrays, int(places[i]), int(wanted[i])
+            )
             for i in np.flatnonzero(wanted >= 0).tolist()
         }
 

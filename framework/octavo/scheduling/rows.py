@@ -7,13 +7,10 @@ fills a block or is preempted.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from octavo.execution.state_layout import STOP_IDS, StateDiff
+from octavo.execution.state_layout import STOP_IDS, Ints, Slots, StateDiff
 from octavo.sampling.features import RowFeature, features_of
 from octavo.scheduling.sequence import Sequence
-
-Ints = NDArray[np.int32]
 
 
 class Rows:
@@ -35,12 +32,11 @@ class Rows:
         self.num_logprobs_S = np.full(num_slots, -1, np.int32)
         self.prompt_logprobs_S = np.zeros(num_slots, np.bool_)
         self.most_stop_ids = 0
-        """Of any sequence so far: how much of ``stop_ids_SK`` must be read."""
-        self.stop_ids_SK = np.full((num_slots, STOP_IDS), -1, np.int32)
+        """Of any sequence so far: how many lines of ``stop_ids_KS`` must be read."""
+        self.stop_ids_KS = np.full((STOP_IDS, num_slots), -1, np.int32)
         self.sequence_ids_S = np.zeros(num_slots, np.int64)
         self.epoch_S = np.zeros(num_slots, np.int64)
         self.reported_S = np.zeros(num_slots, np.bool_)
-        self.num_registered_S = np.zeros(num_slots, np.int32)
         self.block_end_S = np.zeros(num_slots, np.int32)
         """Confirmed tokens at which the row's next block is complete."""
         self.leads_S = np.zeros(num_slots, np.bool_)
@@ -84,11 +80,10 @@ class Rows:
         self.features_S[slot] = int(features_of(sampling))
         self.num_logprobs_S[slot] = sampling.logprobs
         self.prompt_logprobs_S[slot] = sequence.wants_prompt_logprobs
-        self.stop_ids_SK[slot] = stop_ids
+        self.stop_ids_KS[:, slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
-        self.num_registered_S[slot] = 0
 
         diff.put_scalars(
             slot,
@@ -133,7 +128,7 @@ class Rows:
             raise IndexError(f"slot {slot} is free")
         return sequence
 
-    def features_for(self, slots: Ints) -> Ints:
+    def features_for(self, slots: Slots) -> Ints:
         """RowFeature bits for the draw to come: the ban of stop ids ends at the least length."""
         features = self.features_S[slots]
         past = self.planned_S[slots] >= self.min_len_S[slots]

@@ -11,13 +11,14 @@ from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
 from octavo.engine.messages import EngineRequest, SequenceEnd
 from octavo.errors import OctavoError, ParameterError, QueueFullError
-from octavo.execution.state_layout import StateLayout
+from octavo.execution.state_layout import Ints, Slots, StateLayout
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
-from octavo.scheduling.rows import Ints, Rows
+from octavo.scheduling.rows import Rows
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.steady import SteadySteps
 from octavo.scheduling.waiting import WaitingQueue
+from octavo_kernels.row_features import work_of
 
 
 class Scheduler:
@@ -56,7 +57,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._step_id = 0
         self._steady = SteadySteps(self.rows, self.placement)
-        self._order = np.zeros(0, np.int32)
+        self._order = np.zeros(0, np.intp)
         self._order_membership = 0
 
     @property
@@ -135,12 +136,12 @@ class Scheduler:
             self.waiting.push(follower)
         leader.followers = []
 
-    def running_order(self) -> Ints:
+    def running_order(self) -> Slots:
         """Occupied slots, first come first."""
         if self._order_membership != self.rows.membership:
             occupied = [s for s in self.rows.sequences if s is not None]
             occupied.sort(key=self.waiting.sort_key)
-            self._order = np.array([s.slot for s in occupied], np.int32)
+            self._order = np.array([s.slot for s in occupied], np.intp)
             self._order_membership = self.rows.membership
         return self._order
 
@@ -163,10 +164,11 @@ class Scheduler:
             return None
         return self._pack(slots, counts)
 
-    def _schedule_running(self, budget: int) -> tuple[Ints, Ints, bool]:
+    def _schedule_running(self, budget: int) -> tuple[Slots, Ints, bool]:
         rows = self.rows
         order = self.running_order()
-        slots = order[rows.planned_S[order] < rows.max_len_S[order]]
+        # A row whose last token is being drawn frees its blocks by itself, and sooner.
+        slots = victims = order[rows.planned_S[order] < rows.max_len_S[order]]
         remaining = rows.planned_S[slots] - rows.computed_S[slots]
         # Decodes first: a long prompt's chunk takes what is left of the budget.
         by_kind = np.argsort(remaining > 1, kind="stable")
@@ -174,11 +176,9 @@ class Scheduler:
         before = np.cumsum(remaining) - remaining
         counts = np.clip(budget - before, 0, remaining).astype(np.int32)
         slots, counts = slots[counts > 0], counts[counts > 0]
-        # A row whose last token is being drawn frees its blocks by itself, and sooner.
-        victims = order[rows.planned_S[order] < rows.max_len_S[order]]
         return self._make_room(slots, counts, victims)
 
-    def _make_room(self, slots: Ints, counts: Ints, victims: Ints) -> tuple[Ints, Ints, bool]:
+    def _make_room(self, slots: Slots, counts: Ints, victims: Slots) -> tuple[Slots, Ints, bool]:
         """Give rows the blocks that they lack; preempt from the end of ``victims`` as needed.
 
         Returns the rows that are left, and whether any was preempted.
@@ -197,7 +197,7 @@ class Scheduler:
             preempted = True
         return slots, counts, preempted
 
-    def _admit(self, slots: Ints, counts: Ints, budget: int) -> tuple[Ints, Ints]:
+    def _admit(self, slots: Slots, counts: Ints, budget: int) -> tuple[Slots, Ints]:
         entered: list[tuple[int, int]] = []
         while budget > 0:
             sequence = self.waiting.peek()
@@ -211,27 +211,26 @@ class Scheduler:
             budget -= count
         if not entered:
             return slots, counts
-        added = np.array(entered, np.int32)
-        return np.concatenate([slots, added[:, 0]]), np.concatenate([counts, added[:, 1]])
+        more_slots, more_counts = zip(*entered, strict=True)
+        return np.append(slots, more_slots), np.append(counts, np.array(more_counts, np.int32))
 
-    def _schedule_suspect(self, budget: int) -> tuple[Ints, Ints]:
+    def _schedule_suspect(self, budget: int) -> tuple[Slots, Ints]:
         """Run one sequence of a batch that raised, alone and with nothing else under way."""
-        none = np.zeros(0, np.int32)
         if self.num_under_way:
-            return none, none
+            return np.zeros(0, np.intp), np.zeros(0, np.int32)
         sequence = min(self.suspects.values(), key=self.waiting.sort_key)
         slot, others = sequence.slot, self.running_order()
         if slot >= 0:
             remaining = self.rows.planned_S[slot] - self.rows.computed_S[slot]
-            slots, counts = np.array([slot], np.int32), np.array([min(remaining, budget)], np.int32)
+            slots, counts = np.array([slot], np.intp), np.array([min(remaining, budget)], np.int32)
             return self._make_room(slots, counts, others[others != slot])[:2]
         while (count := self.placement.place(sequence, budget)) == 0:
             victim, others = int(others[-1]), others[:-1]
             self.requeue(self.rows.at(victim))
         self.waiting.remove(sequence)
-        return np.array([sequence.slot], np.int32), np.array([count], np.int32)
+        return np.array([sequence.slot], np.intp), np.array([count], np.int32)
 
-    def _pack(self, slots: Ints, counts: Ints) -> tuple[StepPlan, StepRecord]:
+    def _pack(self, slots: Slots, counts: Ints) -> tuple[StepPlan, StepRecord]:
         rows = self.rows
         starts = rows.computed_S[slots]
         ends = starts + counts
@@ -259,10 +258,11 @@ class Scheduler:
             buffer=buffer,
             sizes=sizes,
             num_tokens=num_tokens,
-            num_rows=len(slots),
+            slots=slots,
             query_lens=counts,
             context_lens=ends,
             features=features,
+            work=work_of(features),
             num_logprobs=int(rows.num_logprobs_S[sample_slots].max()) if drawing else -1,
             num_prompt_logprobs=max(
                 (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
@@ -290,7 +290,7 @@ class Scheduler:
         return plan, record
 
     def _prompt_rows(
-        self, slots: Ints, counts: Ints, query_starts: Ints
+        self, slots: Slots, counts: Ints, query_starts: Ints
     ) -> tuple[Ints, Ints, list[tuple[Sequence, int]]]:
         tokens: list[Ints] = []
         targets: list[Ints] = []

@@ -1,19 +1,22 @@
 """Steady decoding: the next step has the rows of the last one, each with one token more.
 
-Then nothing is sorted, counted or packed anew. At 256 rows that halves the scheduler's time.
+Then nothing is sorted, counted or packed anew. At 256 rows, of which 16 need a block, that takes a
+quarter of the scheduler's time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from msgspec.structs import replace
 
+from octavo.cache.tables import BlockMoves
+from octavo.execution.state_layout import Ints
 from octavo.sampling.features import RowFeature
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
-from octavo.scheduling.rows import Ints, Rows
+from octavo.scheduling.rows import Rows
 
 
 @dataclass(slots=True)
@@ -47,34 +50,33 @@ class SteadySteps:
         limits = np.where(early, np.minimum(limits, rows.min_len_S[slots]), limits)
         num_left = int((limits - planned).min())
         sections = plan.buffer[2 * plan.sizes[0] :]
-        self._last = _Repeatable(plan, record, sections, num_left)
+        again = replace(plan, attach=[], detach=[], moves=BlockMoves())
+        self._last = _Repeatable(again, record, sections, num_left)
 
     def next(self, step_id: int) -> tuple[StepPlan, StepRecord] | None:
         """Plan the same rows again; None where something has changed or the pool lacks blocks."""
         last, rows, placement = self._last, self._rows, self._placement
         if last is None or last.num_left <= 0 or last.record.membership != rows.membership:
             return None
-        slots, ends = last.record.slots, last.record.ends + np.int32(1)
-        tables = placement.tables
-        crossing: NDArray[np.bool_] = (ends - 1) % tables.layout.block_tokens == 0
-        if crossing.any():
-            grown, grown_ends = slots[crossing], ends[crossing]
-            if int(tables.num_new_blocks(grown, grown_ends).sum()) > tables.pool.num_available:
+        plan, record = last.plan, last.record
+        slots, tables = record.slots, placement.tables
+        buffer, num_words = last.sections, 0
+        # A row whose tokens fill its blocks gets one more block; nothing else can have changed.
+        grown = slots[record.ends % tables.layout.block_tokens == 0]
+        if len(grown):
+            if len(grown) * len(tables.windows) > tables.pool.num_available:
                 return None
-            tables.grow(grown, grown_ends, placement.draft.diff)
-        draft = placement.take_draft()
-        buffer, sizes = pack_sections(draft.diff, last.sections)
+            tables.append(grown, placement.draft.diff)
+            buffer, (num_words, *_) = pack_sections(placement.take_draft().diff, last.sections)
+        ends = record.ends + np.int32(1)
         last.plan = replace(
-            last.plan,
+            plan,
             step_id=step_id,
             buffer=buffer,
-            sizes=(*sizes[:2], *last.plan.sizes[2:]),
+            sizes=(num_words, num_words, *plan.sizes[2:]),
             context_lens=ends,
-            attach=draft.attach,
-            detach=draft.detach,
-            moves=draft.moves,
         )
-        last.record = replace(last.record, ends=ends)
+        last.record = replace(record, ends=ends)
         last.num_left -= 1
         rows.computed_S[slots] = ends
         rows.planned_S[slots] += 1
