@@ -74,10 +74,13 @@ class SandwichLayer(nn.Module):
 
     def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
         """The residual stream after this layer, in place."""
-        attended_TD = self.self_attn(self.input_layernorm(x_TD), angles, step)
-        x_TD.add_(self.post_attention_layernorm(attended_TD))
-        fed_TD = self.mlp(self.pre_feedforward_layernorm(x_TD))
-        return x_TD.add_(self.post_feedforward_layernorm(fed_TD))
+        # No names for what lies between: nothing then outlives its use.
+        x_TD.add_(
+            self.post_attention_layernorm(self.self_attn(self.input_layernorm(x_TD), angles, step))
+        )
+        return x_TD.add_(
+            self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x_TD)))
+        )
 
 
 def with_whole_norms(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
