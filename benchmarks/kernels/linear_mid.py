@@ -15,8 +15,9 @@ from torch import Tensor
 
 from benchmarks.kernels.linear import CHAIN_LAYERS, MODELS, Model, draw, draw_weights
 from benchmarks.kernels.timing import BF16_TFLOPS, READ_TBPS, graph_time_us
-from octavo_kernels import linear_mid
 from octavo_kernels.gated_activation import gated_activation
+from octavo_kernels.hopper_products import product
+from octavo_kernels.linear_mid import launch
 from octavo_kernels.rms_norm import rms_norm
 
 TOKENS = (80, 96, 128, 192, 256)
@@ -31,14 +32,19 @@ def gated_by_cublas(x_TI: Tensor, weight_OI: Tensor) -> Tensor:
 
 def gated_by_us(x_TI: Tensor, weight_OI: Tensor) -> Tensor:
     """The same in one kernel."""
-    return linear_mid.gated_linear(x_TI, weight_OI, activation="silu")
+    return product(launch, x_TI, weight_OI, None, "silu")
 
 
-def time_product(product: Product, weights: list[Tensor], tokens: int) -> float:
+def plain_by_us(x_TI: Tensor, weight_OI: Tensor) -> Tensor:
+    """A product alone."""
+    return product(launch, x_TI, weight_OI, None, "store")
+
+
+def time_product(way: Product, weights: list[Tensor], tokens: int) -> float:
     """Microseconds of one product with that many tokens."""
     x_TI = draw(tokens, weights[0].shape[1])
     torch.cuda.synchronize()
-    return graph_time_us([partial(product, x_TI, weight) for weight in weights])
+    return graph_time_us([partial(way, x_TI, weight) for weight in weights])
 
 
 def time_layer(model: Model, tokens: int, *, ours: bool) -> float:
@@ -48,12 +54,12 @@ def time_layer(model: Model, tokens: int, *, ours: bool) -> float:
     weight_D = torch.ones(model.hidden, device="cuda", dtype=torch.bfloat16)
     residual_TD = draw(tokens, model.hidden)
     torch.cuda.synchronize()
-    plain: Product = linear_mid.linear if ours else F.linear
+    plain: Product = plain_by_us if ours else F.linear
     gated = gated_by_us if ours else gated_by_cublas
 
     def add_(x_TI: Tensor, weight_OI: Tensor) -> None:
         if ours:
-            linear_mid.linear_add_(residual_TD, x_TI, weight_OI)
+            launch(residual_TD, x_TI, weight_OI, None, "add")
         else:
             residual_TD.addmm_(x_TI, weight_OI.t())
 
@@ -73,7 +79,7 @@ def main() -> None:
     for model in models:
         for index, (rows, features) in enumerate(model.shapes()[:4]):
             weights = draw_weights(rows, features)
-            ways = (gated_by_us, gated_by_cublas) if index == 2 else (linear_mid.linear, F.linear)
+            ways = (gated_by_us, gated_by_cublas) if index == 2 else (plain_by_us, F.linear)
             for tokens in TOKENS:
                 ours, theirs = (time_product(way, weights, tokens) for way in ways)
                 name = f"{rows}x{features}" + ("*" if index == 2 else "")

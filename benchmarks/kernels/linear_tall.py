@@ -1,4 +1,4 @@
-"""Times linear layers of many tokens against cuBLAS, both at the GPU's power limit.
+"""Times gated products and sums of many tokens against cuBLAS, both at the GPU's power limit.
 
 Axis suffixes: T tokens, I inner features, O output features.
 """
@@ -15,7 +15,8 @@ from torch import Tensor
 from benchmarks.kernels.linear import MODELS, Model
 from benchmarks.kernels.timing import BF16_TFLOPS, graph_time_us
 from octavo_kernels.gated_activation import gated_activation
-from octavo_kernels.linear_tall import gated_linear, linear, linear_add_
+from octavo_kernels.hopper_products import product
+from octavo_kernels.linear_tall import launch
 
 TOKENS = (512, 768, 1024, 2048, 3000, 4096, 8192, 16384)
 ROTATION_BYTES = 200e6
@@ -35,17 +36,15 @@ def calls(kind: str, x_TI: Tensor, weight_OI: Tensor) -> tuple[Call, Call]:
     """Our way to compute the product and cuBLAS's."""
     if kind == "gated":
         return (
-            lambda: gated_linear(x_TI, weight_OI, activation="silu"),
+            lambda: product(launch, x_TI, weight_OI, None, "silu"),
             lambda: gated_activation(x_TI @ weight_OI.T, "silu"),
         )
-    if kind == "add":
-        residual_TO = torch.zeros_like(x_TI[:, :1]).repeat(1, weight_OI.shape[0])
-        return (
-            lambda: linear_add_(residual_TO, x_TI, weight_OI),
-            # Its product does not grow without bounds: it is the same work.
-            lambda: residual_TO.addmm_(x_TI, weight_OI.t(), beta=0.5),
-        )
-    return lambda: linear(x_TI, weight_OI), lambda: x_TI @ weight_OI.T
+    residual_TO = torch.zeros_like(x_TI[:, :1]).repeat(1, weight_OI.shape[0])
+    return (
+        lambda: launch(residual_TO, x_TI, weight_OI, None, "add"),
+        # Its product does not grow without bounds: it is the same work.
+        lambda: residual_TO.addmm_(x_TI, weight_OI.t(), beta=0.5),
+    )
 
 
 def compare(kind: str, rows: int, features: int, tokens: int) -> tuple[float, float]:
@@ -61,9 +60,9 @@ def compare(kind: str, rows: int, features: int, tokens: int) -> tuple[float, fl
 
 
 def products(model: Model) -> list[tuple[str, int, int]]:
-    """Kind, rows and features of a layer's products."""
-    qkv, o, gate_up, down, _ = model.shapes()
-    return [("store", *qkv), ("add", *o), ("gated", *gate_up), ("add", *down)]
+    """Kind, rows and features of a layer's products that the kernel is for."""
+    _, o, gate_up, down, _ = model.shapes()
+    return [("add", *o), ("gated", *gate_up), ("add", *down)]
 
 
 def main() -> None:

@@ -4,6 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernel_tensors import assert_near, draw, poison
+from octavo_kernels import linear as op
+from octavo_kernels import linear_mid, linear_tall
+from octavo_kernels.hopper_products import Launch, product
 from octavo_kernels.linear import gated_linear, linear, linear_add_, reference
 
 SHAPES = [  # (rows of the weight, inner features): ragged, one chunk, models', many rows
@@ -19,28 +23,19 @@ SHAPES = [  # (rows of the weight, inner features): ragged, one chunk, models', 
 ]
 
 
-def draw(*shape: int, dtype: torch.dtype = torch.bfloat16, device: str = "cuda") -> Tensor:
-    return torch.randn(shape, device=device).mul_(shape[-1] ** -0.25).to(dtype)
-
-
-def assert_near(out: Tensor, expected: Tensor, *, norm: float = 4e-3) -> None:
-    """Compare with what is rounded once; cuBLAS and an activation round twice."""
-    error = out.float() - expected.float()
-    assert float(error.norm() / expected.float().norm()) <= norm
-    assert float(error.abs().max() / expected.float().abs().max()) <= 2e-2
-
-
-def test_a_product_is_summed_in_float32_and_rounded_once() -> None:
-    x_TI, weight_OI = draw(3, 512, device="cpu"), draw(8, 512, device="cpu")
-    bias_O = draw(8, device="cpu")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_is_summed_in_float32_and_rounded_once(dtype: torch.dtype) -> None:
+    x_TI, weight_OI, bias_O, residual_TO = (
+        draw(*shape, dtype=dtype, device="cpu") for shape in ((3, 512), (8, 512), (8,), (3, 8))
+    )
+    rounding = torch.finfo(dtype).eps
     exact_TO = x_TI.double() @ weight_OI.double().T + bias_O.double()
     torch.testing.assert_close(
-        linear(x_TI, weight_OI, bias_O).double(), exact_TO, rtol=2**-8, atol=1e-5
+        linear(x_TI, weight_OI, bias_O).double(), exact_TO, rtol=rounding, atol=1e-5
     )
-    residual_TO = draw(3, 8, device="cpu")
     before_TO = residual_TO.double()
     assert linear_add_(residual_TO, x_TI, weight_OI, bias_O) is residual_TO
-    torch.testing.assert_close(residual_TO.double(), before_TO + exact_TO, rtol=2**-8, atol=1e-5)
+    torch.testing.assert_close(residual_TO.double(), before_TO + exact_TO, rtol=rounding, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
@@ -64,6 +59,8 @@ def test_what_does_not_fit_is_refused() -> None:
         linear(x_TI, torch.ones(4, 7))
     with pytest.raises(ValueError, match=r"strides \(1, 4\)"):
         linear(x_TI, torch.ones(8, 4).T)
+    with pytest.raises(ValueError, match=r"the weight, torch.float16"):
+        linear(x_TI, weight_OI.half())
     with pytest.raises(ValueError, match=r"the bias, \[3\]"):
         linear(x_TI, weight_OI, torch.ones(3))
     with pytest.raises(ValueError, match=r"the residual, \[2, 5\]"):
@@ -72,6 +69,65 @@ def test_what_does_not_fit_is_refused() -> None:
         gated_linear(x_TI, weight_OI, activation="relu")
     with pytest.raises(ValueError, match="3 rows"):
         gated_linear(x_TI, torch.ones(3, 8), activation="silu")
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "tokens", "rows", "features", "kernel"),
+    [
+        ("store", 0, 4096, 4096, None),
+        ("store", 1, 4096, 4096, op.launch),
+        ("add", 64, 4096, 14336, op.launch),
+        ("silu", 64, 28672, 4096, op.launch),
+        ("store", 65, 4096, 4096, None),
+        ("silu", 65, 28672, 4096, linear_mid.launch),
+        ("store", 128, 6144, 4096, linear_mid.launch),
+        ("add", 128, 4096, 14336, linear_mid.launch),
+        ("store", 128, 128256, 4096, None),
+        ("silu", 192, 28672, 4096, None),
+        ("gelu", 256, 28672, 4096, linear_mid.launch),
+        ("add", 256, 4096, 14336, None),
+        ("silu", 512, 132 * 128, 4096, None),
+        ("silu", 1024, 28672, 4096, linear_tall.launch),
+        ("silu", 1100, 28672, 4096, None),  # tiles do not fill the GPU
+        ("silu", 2100, 28672, 4096, linear_tall.launch),  # gates never go through memory
+        ("add", 2047, 4096, 4096, None),
+        ("add", 4096, 4096, 4096, linear_tall.launch),
+        ("store", 4096, 4096, 4096, None),
+    ],
+)
+def test_a_product_is_left_to_what_was_fastest(
+    epilogue: str,
+    tokens: int,
+    rows: int,
+    features: int,
+    kernel: Launch | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(op, "takes", lambda *_, **__: True)
+    monkeypatch.setattr(op, "num_processors", lambda _: 132)
+    x_TI = torch.empty(tokens, features, device="meta")
+    weight_OI = torch.empty(rows, features, device="meta")
+    assert op.kernel_for("linear", x_TI, weight_OI, epilogue, None, False) is kernel
+
+
+def test_a_residual_whose_rows_begin_elsewhere_is_left_to_cublas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(op, "takes", lambda *_, **__: True)
+    monkeypatch.setattr(op, "num_processors", lambda _: 132)
+    weight_OI = torch.empty(4096, 4096, device="meta")
+    for tokens, step, kernel in (
+        (8, 2, op.launch),
+        (8, 1, None),
+        (128, 4, linear_mid.launch),
+        (128, 2, None),
+        (4096, 8, linear_tall.launch),
+        (4096, 4, None),
+    ):
+        room_TO = torch.empty(tokens, 4096 + step, dtype=torch.bfloat16, device="meta")
+        x_TI = torch.empty(tokens, 4096, device="meta")
+        found = op.kernel_for("linear_add_", x_TI, weight_OI, "add", room_TO[:, :4096], False)
+        assert found is kernel
 
 
 @pytest.mark.gpu
@@ -83,8 +139,7 @@ def test_the_kernel_computes_the_reference(rows: int, features: int, dtype: torc
     for tokens in (1, 3, 8, 9, 16, 21, 32, 33, 64):
         x_TI = draw(tokens, features + 8, dtype=dtype)[:, :features]
         for bias in (None, bias_O):
-            out_TO = torch.full((tokens, rows), torch.nan, dtype=dtype, device="cuda")
-            del out_TO  # the allocator hands its memory, poisoned, to the product
+            poison(tokens, rows, dtype=dtype)
             assert_near(linear(x_TI, weight_OI, bias), reference.linear(x_TI, weight_OI, bias))
         residual_TO = draw(tokens, rows, dtype=dtype)
         expected_TO = reference.linear_add_(residual_TO.clone(), x_TI, weight_OI, bias_O)
@@ -100,30 +155,11 @@ def test_the_gated_kernel_computes_the_reference(rows: int, features: int, activ
     for tokens in (1, 7, 16, 25, 64):
         x_TI = draw(tokens, features)
         for bias in (None, bias_E):
-            poison_TO = torch.full((tokens, rows // 2), torch.nan, device="cuda").bfloat16()
-            del poison_TO
+            poison(tokens, rows // 2)
             assert_near(
                 gated_linear(x_TI, weight_EI, activation=activation, bias_E=bias),
                 reference.gated_linear(x_TI, weight_EI, activation, bias),
             )
-
-
-@pytest.mark.gpu
-def test_neighbours_of_the_output_are_left_alone() -> None:
-    x_TI, weight_OI = draw(5, 256), draw(80, 256)
-    torch.cuda.synchronize()
-    room_TO = torch.full((7, 96), 7.0, device="cuda").bfloat16()
-    linear_add_(room_TO[1:6, 8:88], x_TI, weight_OI)
-    room_TO[1:6, 8:88] = 7.0
-    assert room_TO.eq(7.0).all()
-
-
-@pytest.mark.gpu
-def test_results_are_the_same_each_time() -> None:
-    x_TI, weight_OI = draw(17, 4096), draw(4096, 4096)
-    torch.cuda.synchronize()
-    first_TO = linear(x_TI, weight_OI)
-    assert all(torch.equal(linear(x_TI, weight_OI), first_TO) for _ in range(50))
 
 
 @pytest.mark.gpu
@@ -153,6 +189,27 @@ def test_many_tokens_and_odd_sizes_go_to_cublas() -> None:
         assert_near(linear_add_(residual_TO, x_TI, weight_OI, bias_O), expected_TO, norm=1e-2)
     with pytest.raises(ValueError, match="batch-invariantly"):
         linear(draw(2, 64), draw(50, 64), batch_invariant=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("epilogue", ["silu", "add"])
+@pytest.mark.parametrize(
+    ("tokens", "kernel"), [(128, linear_mid.launch), (2048, linear_tall.launch)]
+)
+def test_products_of_more_tokens_are_other_kernels(
+    tokens: int, kernel: Launch, epilogue: str
+) -> None:
+    rows = torch.cuda.get_device_properties(0).multi_processor_count // 2 * 256
+    x_TI, weight_OI = draw(tokens, 256), draw(rows, 256)
+    if epilogue == "add":
+        residual_TO = draw(tokens, rows)
+        expected_TO = residual_TO.clone()
+        kernel(expected_TO, x_TI, weight_OI, None, "add")
+        found_TO = linear_add_(residual_TO, x_TI, weight_OI)
+    else:
+        expected_TO = product(kernel, x_TI, weight_OI, None, epilogue)
+        found_TO = gated_linear(x_TI, weight_OI, activation=epilogue)
+    assert torch.equal(found_TO, expected_TO)
 
 
 @pytest.mark.gpu

@@ -25,7 +25,10 @@ template <> inline constexpr Dtype kDtypeOf<__nv_fp8_e4m3> = kFloat8;
 //    nothing in global memory;
 //  - every block calls `wait_for_previous`, so that the end of a kernel implies the end of all
 //    kernels before it;
-//  - `let_next_start` comes as early as it pays; it promises nothing about memory.
+//  - `let_next_start` comes as early as it pays; it promises nothing about memory. One exception:
+//    between the kernel that writes a step's inputs and the first layer's qkv product some kernel
+//    calls it after `wait_for_previous`, since `hopper_decode` reads them before it waits for that
+//    product (docs/kernels.md). Today that is the embedding, an ordinary launch of PyTorch's.
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -38,21 +41,32 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-// Launches a kernel that keeps the rules above; returns the launch's error.
+// Launches a kernel that keeps the rules above, in clusters of so many blocks; returns the launch's
+// error.
 template <typename... Parameters, typename... Arguments>
-inline cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                          cudaStream_t stream, Arguments&&... arguments) {
+inline cudaError_t launch_clusters(void (*kernel)(Parameters...), int cluster, dim3 grid,
+                                   dim3 block, size_t shared_bytes, cudaStream_t stream,
+                                   Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = OCTAVO_ARCH >= 90 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = OCTAVO_ARCH < 90 ? 0 : cluster > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+// The same for blocks of no cluster, or of one that the kernel declares.
+template <typename... Parameters, typename... Arguments>
+inline cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                          cudaStream_t stream, Arguments&&... arguments) {
+  return launch_clusters(kernel, 1, grid, block, shared_bytes, stream, arguments...);
 }
 
 template <typename T> __device__ __forceinline__ float to_float(T x) { return static_cast<float>(x); }

@@ -10,19 +10,15 @@
 // then 10 % slower).
 #pragma once
 
-#include "cluster.cuh"
+#include "hopper_products.cuh"
 
-namespace octavo::tall {
+namespace octavo::linear_tall {
 
 using namespace octavo::hopper;
-
-// As in __init__.py.
-enum Epilogue : int { kStore, kAdd, kSilu, kGelu, kGeluTanh };
 
 constexpr int kConsumers = 2;             // warpgroups
 constexpr int kTokens = 64 * kConsumers;  // of a block
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kSlice = 64;  // features of a stage: 128 bytes, the widest swizzle
 // Of pairs, whose units come one after the other: 66 units at a time, of as many tokens as rows,
 // read the least. 16 were 3 % slower.
 constexpr int kGroup = 8;
@@ -46,7 +42,7 @@ template <typename Tile> struct Shared {
 
 struct Params {
   const void* bias;  // of the weight's rows, or null
-  Epilogue epilogue;
+  int epilogue;      // kAdd, or how gates are activated
   int outputs;       // the weight's rows, or the gates among them
   int half_to_half;  // in the weight, from the first row of a tile's first half to its second's
   int slices;        // of features
@@ -159,7 +155,7 @@ template <typename T, typename Tile> class Consumer {
         add_bias(Tile::kHalf, output + p_.half_to_half);
       }
       if constexpr (!Tile::kGated) {
-        store(token, output);
+        add(token, output);
       } else if (p_.epilogue == kSilu) {
         store_gated<kSilu>(token, output);
       } else if (p_.epilogue == kGelu) {
@@ -183,7 +179,7 @@ template <typename T, typename Tile> class Consumer {
       fence_products();
 #pragma unroll
       for (int step = 0; step < kSlice / 16; ++step) {
-        multiply_wide<T>(sums_, a + 2 * step, b + 2 * step, slice + step > 0);
+        multiply<T>(sums_, a + 2 * step, b + 2 * step, slice + step > 0);
       }
       commit_products();
       wait_products<1>();
@@ -216,7 +212,7 @@ template <typename T, typename Tile> class Consumer {
     }
   }
 
-  __device__ __forceinline__ void store(int token, int output) {
+  __device__ __forceinline__ void add(int token, int output) {
 #pragma unroll
     for (int box = 0; box < Tile::kRows / Tile::kBox; ++box) {
       store_columns(token, output + box * Tile::kBox, [&](int pair) {
@@ -258,10 +254,10 @@ template <typename T, typename Tile> class Consumer {
     publish_shared_writes();
     wait_for_threads(1 + warpgroup_, 128);
     if (thread_ == 0) {
-      if (!Tile::kGated && p_.epilogue == kAdd) {
-        add_tile(out_map_, room, output, token);
-      } else {
+      if constexpr (Tile::kGated) {
         store_tile(out_map_, room, output, token);
+      } else {
+        add_tile(out_map_, room, output, token);
       }
       commit_stores();
     }
@@ -278,9 +274,9 @@ template <typename T, typename Tile> class Consumer {
 
 template <typename T, typename Tile>
 __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2)
-    product(const __grid_constant__ CUtensorMap x_map,
-            const __grid_constant__ CUtensorMap weight_map,
-            const __grid_constant__ CUtensorMap out_map, const __grid_constant__ Params p) {
+    product_kernel(const __grid_constant__ CUtensorMap x_map,
+                   const __grid_constant__ CUtensorMap weight_map,
+                   const __grid_constant__ CUtensorMap out_map, const __grid_constant__ Params p) {
   extern __shared__ uint8_t room[];
   uint8_t* aligned = room + (1024 - shared_address(room) % 1024) % 1024;
   Shared<Tile>& shared = *reinterpret_cast<Shared<Tile>*>(aligned);
@@ -294,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2)
     prefetch(weight_map);
     prefetch(out_map);
   }
-  wait_for_cluster();
+  meet_cluster();
   let_next_start();
   if (threadIdx.x / 128 == kConsumers) {
     shrink_registers<40>();
@@ -304,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, 1) __cluster_dims__(2)
     Consumer<T, Tile>(shared, out_map, p).run();
   }
   // The other block copies to this one's memory and arrives at its barriers.
-  wait_for_cluster();
+  meet_cluster();
 }
 
-}  // namespace octavo::tall
+}  // namespace octavo::linear_tall

@@ -1,0 +1,118 @@
+// How the weight is cut up and brought: tiles, chunks, the ring of stages and who fills it.
+#pragma once
+
+#include "hopper_products.cuh"
+
+namespace octavo::linear {
+
+using namespace octavo::hopper;
+
+struct Problem {
+  void* out;         // [tokens, out_features]; with kAdd also an input
+  const void* bias;  // [rows of the weight] or null
+  int64_t out_stride;
+  int tokens, out_features;
+  int tiles, chunks;  // tiles of the weight's rows; chunks of the inner axis in each
+  int epilogue;
+};
+
+// How the weight is cut up for a number of tokens. Tiles of 128 rows halve how often x is read: a
+// multiprocessor takes in 50 bytes a nanosecond, and 33 are weights when memory is busy.
+template <int kTokens_, int kRows_> struct Tiling {
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kRows = kRows_;
+  static constexpr int kChunk = 8192 / kRows;  // of the inner axis: 16 KB of weights
+};
+
+// The ring. With less than 120 KB, two blocks fit on a multiprocessor, and those of the next kernel
+// crowd on the first that are free (25 % slower); more than 144 KB is no faster, and leaves less
+// room for an attention kernel beside it.
+template <typename Tile> struct Ring {
+  static constexpr int kWeightBytes = Tile::kRows * Tile::kChunk * 2;
+  static constexpr int kStageBytes = kWeightBytes + Tile::kTokens * Tile::kChunk * 2;
+  static constexpr int kStages = 144 * 1024 / kStageBytes;
+
+  alignas(1024) char stages[kStages][kStageBytes];
+  Barrier full[kStages], empty[kStages];
+};
+
+// With so many copies still to start, the next kernel may come: it needs some microseconds to.
+constexpr int kLead = 12;
+constexpr int kConsumers = 128;
+constexpr int kThreads = kConsumers + 32;
+
+// The first chunk, of all tiles' one after another, of a block's run.
+__device__ __forceinline__ int start_of(const Problem& problem, int block) {
+  return static_cast<int>(int64_t(problem.tiles) * problem.chunks * block / gridDim.x);
+}
+
+// The block whose run has that chunk.
+__device__ __forceinline__ int block_of(const Problem& problem, int chunk) {
+  const int64_t chunks = int64_t(problem.tiles) * problem.chunks;
+  return static_cast<int>((int64_t(chunk + 1) * gridDim.x - 1) / chunks);
+}
+
+// Starts the copies of a run, in their order: blocks that began tiles at other chunks each, so that
+// not all read the same of x at once, were 2 to 4 % slower. Called by one thread.
+template <typename Tile> class Producer {
+ public:
+  __device__ Producer(const CUtensorMap& weight, const CUtensorMap& x, const Problem& problem,
+                      Ring<Tile>& ring, int first, int end)
+      : weight_(weight), x_(x), problem_(problem), ring_(ring), first_(first),
+        count_(end - first) {}
+
+  // What needs nothing from the previous kernel.
+  __device__ void start() {
+    prefetch(x_);
+    for (int i = 0; i < min(kStages, count_); ++i) copy_weight(i, i);
+  }
+
+  __device__ void run() {
+    const int ready = min(kStages, count_), release = max(count_ - kLead, ready);
+    if (release == ready) let_next_start();
+    wait_for_previous();
+    for (int i = 0; i < ready; ++i) copy_x(i, i);
+    int stage = 0, parity = 0;
+    for (int i = ready; i < count_; ++i) {
+      if (i == release) let_next_start();
+      ring_.empty[stage].wait_unseen(parity);
+      copy_weight(i, stage);
+      copy_x(i, stage);
+      if (++stage == kStages) stage = 0, parity ^= 1;
+    }
+  }
+
+ private:
+  static constexpr int kStages = Ring<Tile>::kStages;
+
+  // Also makes the stage expect all of its bytes.
+  __device__ void copy_weight(int i, int stage) {
+    const int row = (first_ + i) / problem_.chunks * Tile::kRows;
+    const int column = (first_ + i) % problem_.chunks * Tile::kChunk;
+    const bool gated = is_gated(problem_.epilogue);
+    ring_.full[stage].arrive_and_expect(Ring<Tile>::kStageBytes);
+#pragma unroll
+    for (int k = 0; k < Tile::kChunk; k += kSlice) {
+      copy_tile<4, kEvictFirst>(ring_.stages[stage] + k * Tile::kRows * 2, weight_,
+                                ring_.full[stage], column + k, gated ? 0 : row, 0,
+                                gated ? row / 16 : 0);
+    }
+  }
+
+  __device__ void copy_x(int i, int stage) {
+    const int column = (first_ + i) % problem_.chunks * Tile::kChunk;
+    char* target = ring_.stages[stage] + Ring<Tile>::kWeightBytes;
+#pragma unroll
+    for (int k = 0; k < Tile::kChunk; k += kSlice) {
+      copy_tile<2, kEvictLast>(target + k * Tile::kTokens * 2, x_,
+                               ring_.full[stage], column + k, 0);
+    }
+  }
+
+  const CUtensorMap &weight_, &x_;
+  const Problem& problem_;
+  Ring<Tile>& ring_;
+  int first_, count_;
+};
+
+}  // namespace octavo::linear
