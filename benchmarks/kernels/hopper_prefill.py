@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ class Shape:
     head_dim: int = 128
     heads: int = 32
     kv_heads: int = 8
+    cache_dtype: torch.dtype = torch.bfloat16
 
     def flops(self) -> float:
         pairs = sum(
@@ -46,7 +48,7 @@ class Shape:
         contexts = np.add(self.query_lens, self.prefixes)
         widths = -(-contexts // BLOCK_TOKENS)
         shape = (int(widths.sum()), 2, self.kv_heads, BLOCK_TOKENS, self.head_dim)
-        cache = torch.randn(shape, dtype=torch.bfloat16, device="cuda")
+        cache = torch.randn(shape, dtype=torch.bfloat16, device="cuda").to(self.cache_dtype)
         table_SB = torch.zeros(len(widths), int(widths.max()), dtype=torch.int32)
         blocks = torch.randperm(shape[0], dtype=torch.int32)
         for row, part in enumerate(blocks.split(widths.tolist())):
@@ -82,7 +84,7 @@ class Shape:
         return run
 
     def torch_call(self) -> Callable[[], object] | None:
-        if len(self.query_lens) > 1 or self.prefixes[0]:
+        if len(self.query_lens) > 1 or self.prefixes[0] or self.cache_dtype.itemsize == 1:
             return None
         q, k, v = (
             torch.randn(
@@ -98,10 +100,11 @@ class Shape:
         return run
 
 
-def one(name: str, length: int, *, prefix: int = 0, rows: int = 1, head_dim: int = 128) -> Shape:
-    return Shape(
-        name=name, query_lens=(length,) * rows, prefixes=(prefix,) * rows, head_dim=head_dim
-    )
+def one(name: str, length: int, *, prefix: int = 0, rows: int = 1, **shape: Any) -> Shape:
+    return Shape(name=name, query_lens=(length,) * rows, prefixes=(prefix,) * rows, **shape)
+
+
+FLOAT8 = {"cache_dtype": torch.float8_e4m3fn}
 
 
 RAGGED = tuple(np.random.default_rng(0).integers(20, 2000, 16).tolist())
@@ -123,6 +126,14 @@ SHAPES = [
     one("d64 1 x 1k", 1024, head_dim=64),
     one("d64 1 x 8k", 8192, head_dim=64),
     one("d64 1 x 32k", 32768, head_dim=64),
+    one("d128 fp8 1 x 1k", 1024, **FLOAT8),
+    one("d128 fp8 1 x 8k", 8192, **FLOAT8),
+    one("d128 fp8 1 x 32k", 32768, **FLOAT8),
+    one("d128 fp8 8k after 8k", 8192, prefix=8192, **FLOAT8),
+    one("d128 fp8 64 x 128", 128, rows=64, **FLOAT8),
+    one("d128 fp8 128 after 8k", 128, prefix=8192, **FLOAT8),
+    one("d128 fp8 32 after 32k", 32, prefix=32768, **FLOAT8),
+    one("d64 fp8 1 x 8k", 8192, head_dim=64, **FLOAT8),
 ]
 
 

@@ -22,6 +22,8 @@ class Case:
     head_dim: int = 128
     block_tokens: int = 16
     dtype: torch.dtype = torch.bfloat16
+    cache_dtype: torch.dtype | None = None
+    """None: ``dtype``"""
     first_row: int = 0
     device: str = "cpu"
 
@@ -52,7 +54,7 @@ class Case:
         qkv_TX = torch.randn(int(starts_R1[-1]) + 5, width, generator=random)
         qkv_TX = qkv_TX.to(self.device, self.dtype)
         q_THD = qkv_TX[:, : self.heads * self.head_dim].unflatten(1, (self.heads, self.head_dim))
-        pool = pool.to(self.device, self.dtype)
+        pool = pool.to(self.device, self.cache_dtype or self.dtype)
         return {
             "q_THD": q_THD,
             "cache": pool[:, :page].view(shape),
@@ -209,6 +211,61 @@ def test_ragged_rows_equal_the_reference(
     check(Case(query_lens=query_lens, prefixes=prefixes, head_dim=head_dim, dtype=dtype))
 
 
+FLOAT8: dict[str, Any] = {"cache_dtype": torch.float8_e4m3fn}
+SCALES = {"k_scale": 0.5, "v_scale": 2.0}
+
+
+def test_a_float8_cache_is_scaled() -> None:
+    case = Case(query_lens=[6, 20], prefixes=[4, 30], dtype=torch.float32, **FLOAT8)
+    arguments = case.arguments()
+    prefill(**arguments, **SCALES)
+    wide = {**arguments, "cache": arguments["cache"].float(), "out_THD": torch.empty(31, 8, 128)}
+    wide["cache"][:, 0] *= 0.5
+    wide["cache"][:, 1] *= 2.0
+    prefill(**wide)
+    torch.testing.assert_close(arguments["out_THD"][:26], wide["out_THD"][:26])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(
+    ("query_lens", "prefixes", "block_tokens"),
+    [
+        ([1], [0], 16),
+        ([128], [0], 8),
+        ([1000], [0], 32),
+        ([300], [1111], 64),
+        ([700, 3], [2000, 5], 128),
+        ([7, 0, 513, 64, 1, 200], [0, 5, 0, 1000, 129, 15], 16),
+        ([20, 1, 70, 0], [6000, 0, 515, 3], 16),
+    ],
+)
+def test_a_float8_cache_equals_the_reference(
+    query_lens: list[int],
+    prefixes: list[int],
+    block_tokens: int,
+    head_dim: int,
+    dtype: torch.dtype,
+) -> None:
+    case = Case(query_lens=query_lens, prefixes=prefixes, head_dim=head_dim, dtype=dtype, **FLOAT8)
+    case.block_tokens = block_tokens
+    check(case, **SCALES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("heads", [2, 14, 128])
+def test_a_float8_cache_knows_all_options_and_groups(heads: int, head_dim: int) -> None:
+    lens = np.random.default_rng(3).integers(0, 300, 40).tolist()
+    prefixes = np.random.default_rng(4).integers(0, 900, 40).tolist()
+    case = Case(query_lens=lens, prefixes=prefixes, first_row=5, heads=heads, **FLOAT8)
+    case.head_dim = head_dim
+    sinks_H = torch.linspace(-2, 6, heads, device="cuda")
+    check(case, **SCALES, window=77, softcap=20.0, sinks_H=sinks_H)
+    check(case, causal=False)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (14, 2), (10, 2), (16, 1), (128, 1)])
@@ -304,8 +361,8 @@ def test_a_captured_call_can_be_replayed_with_other_contexts() -> None:
 @pytest.mark.gpu
 def test_the_kernel_refuses_what_it_cannot_do() -> None:
     arguments = Case(query_lens=[4], prefixes=[0], device="cuda").arguments()
-    with pytest.raises(ValueError, match=r"torch\.float8_e4m3fn; all must"):
-        prefill(**(arguments | {"cache": arguments["cache"].to(torch.float8_e4m3fn)}))
+    with pytest.raises(ValueError, match=r"torch\.float8_e5m2; all must"):
+        prefill(**(arguments | {"cache": arguments["cache"].to(torch.float8_e5m2)}))
     narrow = Case(query_lens=[4], prefixes=[0], head_dim=32, device="cuda").arguments()
     with pytest.raises(ValueError, match="head_dim=32"):
         prefill(**narrow)

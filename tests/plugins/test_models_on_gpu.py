@@ -127,7 +127,7 @@ def assert_recorded(messages: list[str], trial: Trial) -> None:
     model = build_model(folder, HOST, config=config, device=torch.device("meta"))
     device = torch.device(config.device)
     backends = {
-        HOST.hook.select_attention_backend(spec=spec, device=device)
+        HOST.hook.select_attention_backend(spec=spec, device=device, query_dtype=folder.dtype)
         for spec in model.cache_specs().values()
     }
     recordable = all(HOST.attention_backends.load(name)().recordable for name in backends)

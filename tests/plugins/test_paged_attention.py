@@ -237,4 +237,5 @@ def test_it_is_chosen_after_a_device_s_own_backend_and_before_torch(
     for plugin in (hopper, paged_plugin, torch_plugin):  # In the order of their names.
         host.register(plugin)
     spec = CacheSpec.full(kv_heads=1, head_dim=64, dtype=dtype)
-    assert host.hook.select_attention_backend(spec=spec, device=torch.device(device)) == chosen
+    select = host.hook.select_attention_backend
+    assert select(spec=spec, device=torch.device(device), query_dtype=dtype) == chosen

@@ -216,7 +216,8 @@ def test_hook_select_attention_backend() -> None:
     first = plugin("first", select_attention_backend=lambda spec, device: f"for {device}")
     second = plugin("second", select_attention_backend=lambda spec: None)
     host = host_of(first, second)
-    assert host.hook.select_attention_backend(spec=SPEC, device="cpu") == "for cpu"
+    select = host.hook.select_attention_backend
+    assert select(spec=SPEC, device="cpu", query_dtype="float32") == "for cpu"
 
 
 def test_hook_select_tool_parser() -> None:

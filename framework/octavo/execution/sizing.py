@@ -54,7 +54,7 @@ def size_engine(
         for name, spec in model.cache_specs().items()
     }
     chosen = {
-        spec: _choose_backend(spec, device, config, host)
+        spec: _choose_backend(spec, device, folder.dtype, config, host)
         for spec in dict.fromkeys(specs.values())
         if spec.kind != "none"
     }
@@ -84,11 +84,15 @@ def _with_cache_dtype(spec: CacheSpec, dtype: str) -> CacheSpec:
 
 
 def _choose_backend(
-    spec: CacheSpec, device: torch.device, config: EngineConfig, host: PluginHost
+    spec: CacheSpec,
+    device: torch.device,
+    query_dtype: str,
+    config: EngineConfig,
+    host: PluginHost,
 ) -> AttentionBackend:
     name = config.model.attention_backend
     if name is None:
-        name = host.hook.select_attention_backend(spec=spec, device=device)
+        name = host.hook.select_attention_backend(spec=spec, device=device, query_dtype=query_dtype)
     if name is None:
         raise ConfigError(f"no plugin has an attention backend for {spec} on {device}; name one")
     backend: AttentionBackend = host.attention_backends.load(name)()

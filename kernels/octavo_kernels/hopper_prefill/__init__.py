@@ -53,8 +53,10 @@ def prefill(
     which are in the cache. Position p is in block ``table_SB[table_rows_R[r], p // block]``. Index
     tensors are int32 on the device. A token's heads are contiguous in q and out, tokens may lie
     apart. A ``window`` counts the query's own position; ``sinks_H`` are logits that take part in
-    the softmax without a value. A few queries with long contexts take a second, small kernel; it is
-    spared where ``max_context``, which no context of these rows exceeds, says so.
+    the softmax without a value. A cache of float8_e4m3fn holds key / k_scale and value / v_scale;
+    queries must then fit float16, in which products are taken. A few queries with long contexts
+    take a second, small kernel; it is spared where ``max_context``, which no context of these rows
+    exceeds, says so.
 
     Before a CUDA graph is captured one call must have run on the device. Calls on two streams must
     not overlap: they share a workspace.

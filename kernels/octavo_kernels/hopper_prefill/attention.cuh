@@ -2,92 +2,10 @@
 // rows each compute on them.
 #pragma once
 
+#include "producer.cuh"
 #include "softmax.cuh"
 
 namespace octavo::prefill {
-
-// ---- The producer.
-
-template <int kDim>
-__device__ __forceinline__ void produce(Shared<kDim>& shared, const CUtensorMap& query_map,
-                                        const CUtensorMap& cache_map, const Params& p) {
-  const int lane = threadIdx.x % 32;
-  const int blocks = kKeys >> p.block_bits;
-  const int octets = 1 << p.block_bits >> 3;
-  const int block_bytes = octets * Tile<kDim>::kOctetBytes;
-  Rows rows(p);
-  uint32_t tiles = 0;  // of keys, so far
-
-  // One lane a block.
-  auto copy = [&](uint8_t* to, Barrier& full, Barrier& free, int block, int head) {
-    free.wait_phase(tiles / kStages + 1);
-    if (lane == 0) full.arrive_and_expect(Tile<kDim>::kKeyBytes);
-    __syncwarp();
-    if (lane < blocks) {
-      copy_tile<5>(shared_address(to) + lane * block_bytes, cache_map, full, 0, 0, 0,
-                   head * octets, block);
-    }
-  };
-
-  int next = blockIdx.x;
-  for (uint32_t done = 0;; ++done) {
-    Work work = {};
-    while (work.num_tokens == 0 && next < p.num_items) {
-      work = rows.find(next);
-      // The counter ends where it began: it is asked once for each item.
-      if (lane == 0) next = gridDim.x + atomicInc(p.counter, p.num_items - 1);
-      if (work.num_tokens == 0) next = __shfl_sync(~0u, next, 0);
-    }
-    const bool last = work.num_tokens == 0;
-    const int* line = p.table + work.table_row * p.table_stride;
-    const int last_block = (work.context - 1) >> p.block_bits;  // of the context
-    auto block_of = [&](int tile) {
-      return lane < blocks ? __ldg(line + min(tile * blocks + lane, last_block)) : 0;
-    };
-    int block = last ? 0 : block_of(work.last_tile), later_block = 0;
-    const int slot = done % kStages;
-    Barrier& full = shared.queries_full[slot];
-    shared.queries_free[slot].wait_phase(done / kStages + 1);
-    if (lane == 0) {
-      shared.work[slot] = work;
-      if (last) {
-        full.arrive();
-      } else {
-        full.arrive_and_expect(p.tile_tokens * p.group * kDim * 2);
-#pragma unroll
-        for (int half = 0; half < kDim / 64; ++half) {
-          copy_tile<3>(shared_address(shared.queries[slot]) + half * Tile<kDim>::kRows * 128,
-                       query_map, full, half * 64, work.kv_head * p.group, work.first_token);
-        }
-      }
-    }
-    if (last) return;
-    for (int i = work.last_tile; i >= work.first_tile; --i) {
-      const int earlier_block = i > work.first_tile ? block_of(i - 1) : 0;
-      const int stage = tiles % kStages;
-      copy(shared.keys[stage], shared.keys_full[stage], shared.keys_free[stage], block,
-           work.kv_head);
-      // Values are asked for a tile later than keys: here those of tile i + 1.
-      if (i < work.last_tile) {
-        --tiles;
-        copy(shared.values[stage ^ 1], shared.values_full[stage ^ 1],
-             shared.values_free[stage ^ 1], later_block, p.kv_heads + work.kv_head);
-        ++tiles;
-      }
-      later_block = block;
-      block = earlier_block;
-      ++tiles;
-    }
-    --tiles;
-    const int stage = tiles % kStages;
-    copy(shared.values[stage], shared.values_full[stage], shared.values_free[stage], later_block,
-         p.kv_heads + work.kv_head);
-    ++tiles;
-    next = __shfl_sync(~0u, next, 0);
-  }
-}
-
-// ---- The consumers.
 
 // Zeroes the values of keys outside [begin, end) of a tile. Their probabilities are zero, but what
 // lies past a context, or before a window, may be NaN.
@@ -149,8 +67,31 @@ __device__ __forceinline__ void store_part(Part<kDim>& part, const float (&o)[kD
   }
 }
 
-template <typename T, int kDim, bool kSoftcap>
-__device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, int warpgroup) {
+// Makes this warpgroup's queries float16, where they lie.
+template <int kDim>
+__device__ __forceinline__ void narrow_queries(uint8_t* queries, int warpgroup) {
+  constexpr int kHalfBytes = Tile<kDim>::kRows * 128, kOwnBytes = 64 * 128;
+#pragma unroll
+  for (int half = 0; half < kDim / 64; ++half) {
+    auto* at = reinterpret_cast<uint4*>(queries + half * kHalfBytes + warpgroup * kOwnBytes);
+#pragma unroll
+    for (int i = threadIdx.x % kWarpgroup; i < kOwnBytes / 16; i += kWarpgroup) {
+      const auto narrow = [](uint32_t pair) {
+        return pack<__half>(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
+      };
+      const uint4 pairs = at[i];
+      at[i] = uint4{narrow(pairs.x), narrow(pairs.y), narrow(pairs.z), narrow(pairs.w)};
+    }
+  }
+  publish_shared_writes();
+  wait_for_threads(1 + Tile<kDim>::kWarpgroups + warpgroup, kWarpgroup);
+}
+
+template <typename T, bool kSoftcap, int kDim, bool kFloat8>
+__device__ __forceinline__ void consume(Shared<kDim, kFloat8>& shared, const Params& p,
+                                        int warpgroup) {
+  using Product = std::conditional_t<kFloat8, __half, T>;  // of matrix products
+  constexpr int kQueryStages = Shared<kDim, kFloat8>::kQueryStages;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32 % 4;
   const int first_row = warpgroup * 64 + warp * 16;  // of this warp, in the tile
@@ -179,7 +120,7 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
 #pragma unroll
     for (int d = 0; d < kDim; d += 16) {
       const uint32_t half = d / 64, within = d % 64 * 2;
-      multiply<T>(
+      multiply<Product>(
           s, describe(queries + half * Tile<kDim>::kRows * 128 + within, 0, 1024),
           describe(keys + half * 1024 + within, 0, Tile<kDim>::kOctetBytes), d > 0);
     }
@@ -190,7 +131,7 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
     fence_products();
 #pragma unroll
     for (int k = 0; k < kKeys; k += 16) {
-      multiply_registers<T>(
+      multiply_registers<Product>(
           o, probabilities + k / 4,
           describe(values + k / 8 * Tile<kDim>::kOctetBytes, 1024, Tile<kDim>::kOctetBytes));
     }
@@ -198,7 +139,7 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
   };
   auto pack_probabilities = [&] {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) probabilities[i] = pack<T>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < 32; ++i) probabilities[i] = pack<Product>(s[2 * i], s[2 * i + 1]);
   };
   auto release = [&](Barrier& barrier) {
     if (lane == 0) barrier.arrive();
@@ -211,10 +152,13 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
 
   if (warpgroup == 0) arrive_for_threads(1, 2 * kWarpgroup);  // the first turn
   for (uint32_t done = 0;; ++done) {
-    const int slot = done % kStages;
-    shared.queries_full[slot].wait_phase(done / kStages);
+    const int slot = done % kQueryStages;
+    shared.queries_full[slot].wait_phase(done / kQueryStages);
     const Work work = shared.work[slot];
     if (work.num_tokens == 0) break;
+    if constexpr (!std::is_same_v<T, Product>) {
+      narrow_queries<kDim>(shared.queries[slot], warpgroup);
+    }
     queries = shared_address(shared.queries[slot]) + warpgroup * 64 * 128;
 
     auto cap_and_mask = [&](int tile) {
@@ -285,7 +229,7 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
       uint32_t words[32];
       bool rescale;
       if constexpr (kPresume) {
-        rescale = softmax.update<T>(s, p.exp2_scale, words);
+        rescale = softmax.update<Product>(s, p.exp2_scale, words);
         pin(words);
       } else {
         rescale = softmax.update(s, p.exp2_scale);
@@ -332,24 +276,33 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
   }
 }
 
-template <typename T, int kDim, bool kSoftcap>
+template <typename T, int kDim, bool kSoftcap, bool kFloat8>
 __global__ void __launch_bounds__(Tile<kDim>::kThreads, 1)
     attend(const __grid_constant__ CUtensorMap query_map,
            const __grid_constant__ CUtensorMap cache_map, const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
+  auto& shared = *reinterpret_cast<Shared<kDim, kFloat8>*>(memory);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   if (threadIdx.x == 0) {
     prefetch(query_map);
-    prefetch(cache_map);
+    if constexpr (!kFloat8) prefetch(cache_map);
     constexpr int kConsumerWarps = 4 * Tile<kDim>::kWarpgroups;
-    for (int i = 0; i < kStages; ++i) {
+    constexpr int kWriters = kFloat8 ? kWideners : 1;
+    for (int i = 0; i < shared.kQueryStages; ++i) {
       shared.queries_full[i].init(1);
       shared.queries_free[i].init(kConsumerWarps);
-      shared.keys_full[i].init(1);
-      shared.values_full[i].init(1);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      shared.keys_full[i].init(kWriters);
+      shared.values_full[i].init(kWriters);
       shared.keys_free[i].init(kConsumerWarps);
       shared.values_free[i].init(kConsumerWarps);
+    }
+    if constexpr (kFloat8) {
+      for (int i = 0; i < shared.raw.kStages; ++i) {
+        shared.raw.full[i].init(1);
+        shared.raw.free[i].init(kWideners);
+      }
     }
     publish_barriers();
   }
@@ -357,11 +310,16 @@ __global__ void __launch_bounds__(Tile<kDim>::kThreads, 1)
   wait_for_previous();
   let_next_start();
   if (warpgroup == Tile<kDim>::kWarpgroups) {
-    shrink_registers<Tile<kDim>::kProducerRegisters>();
-    if (threadIdx.x / 32 % 4 == 0) produce(shared, query_map, cache_map, params);
+    shrink_registers<Registers<kDim, kFloat8>::kProducer>();
+    const int warp = threadIdx.x / 32 % 4;
+    if (warp == 0) {
+      produce(shared, query_map, cache_map, params);
+    } else if constexpr (kFloat8) {
+      widen(shared, warp - 1);
+    }
   } else {
-    grow_registers<Tile<kDim>::kConsumerRegisters>();
-    consume<T, kDim, kSoftcap>(shared, params, warpgroup);
+    grow_registers<Registers<kDim, kFloat8>::kConsumer>();
+    consume<T, kSoftcap>(shared, params, warpgroup);
   }
 }
 

@@ -27,6 +27,7 @@ class Geometry(ctypes.Structure):
         ("kv_heads", ctypes.c_int),
         ("head_dim", ctypes.c_int),
         ("dtype", ctypes.c_int),
+        ("cache_dtype", ctypes.c_int),
         ("blocks", ctypes.c_int),
         ("block_tokens", ctypes.c_int),
         ("window", ctypes.c_int),
@@ -93,11 +94,15 @@ def geometry(
     """
     heads, head_dim = q_shape
     blocks, _, kv_heads, block_tokens, _ = cache_shape
-    dtype = dtypes[0]
-    if any(other != dtype for other in dtypes) or dtype not in (torch.bfloat16, torch.float16):
+    dtype, out_dtype, cache_dtype = dtypes
+    if (
+        dtype not in (torch.bfloat16, torch.float16)
+        or out_dtype != dtype
+        or cache_dtype not in (dtype, torch.float8_e4m3fn)
+    ):
         raise ValueError(
             f"hopper_prefill: q, out and cache are {', '.join(map(str, dtypes))}; all must be "
-            "torch.bfloat16 or all torch.float16"
+            "torch.bfloat16 or all torch.float16, or the cache torch.float8_e4m3fn"
         )
     if head_dim not in HEAD_DIMS or block_tokens not in BLOCK_TOKENS:
         raise ValueError(
@@ -115,7 +120,8 @@ def geometry(
                 "token's heads must be contiguous, and tokens a multiple of 16 bytes apart"
             )
     run = block_tokens * head_dim
-    if cache_strides[1:] != (kv_heads * run, run, head_dim, 1) or cache_strides[0] % 8:
+    block_bytes = cache_strides[0] * cache_dtype.itemsize
+    if cache_strides[1:] != (kv_heads * run, run, head_dim, 1) or block_bytes % 16:
         raise ValueError(
             f"hopper_prefill: the cache has strides {cache_strides} for shape {list(cache_shape)}; "
             "a block must be contiguous, and blocks a multiple of 16 bytes apart"
@@ -133,6 +139,7 @@ def geometry(
         kv_heads=kv_heads,
         head_dim=head_dim,
         dtype=DTYPE_CODES[dtype],
+        cache_dtype=DTYPE_CODES[cache_dtype],
         blocks=blocks,
         block_tokens=block_tokens,
         window=window or 0,

@@ -15,7 +15,7 @@ constexpr CUtensorMapL2promotion kFetch = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
 // What calls share that differ in addresses and lengths only; as in geometry.py.
 struct Geometry {
   long long q_stride, out_stride, block_stride, table_stride;  // in elements
-  int heads, kv_heads, head_dim, dtype;
+  int heads, kv_heads, head_dim, dtype, cache_dtype;
   int blocks, block_tokens;
   int window;  // 0: none
   int causal;
@@ -25,11 +25,11 @@ struct Geometry {
   float out_scale;
 };
 
-template <typename T, int kDim, bool kSoftcap>
+template <typename T, int kDim, bool kSoftcap, bool kFloat8>
 cudaError_t launch_kernels(const CUtensorMap& query_map, const CUtensorMap& cache_map,
                            const Params& params, int processors, cudaStream_t stream) {
-  const auto kernel = attend<T, kDim, kSoftcap>;
-  const int bytes = sizeof(Shared<kDim>);
+  const auto kernel = attend<T, kDim, kSoftcap, kFloat8>;
+  const int bytes = sizeof(Shared<kDim, kFloat8>);
   if (cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)) {
     return error;
@@ -58,6 +58,7 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
                                         int max_context, cudaStream_t stream) {
   const Geometry& g = *geometry;
   const int group = g.heads / g.kv_heads;
+  const bool is_float8 = g.cache_dtype == octavo::kFloat8;
   const int tile_tokens = (g.head_dim == 64 ? Tile<64>::kRows : Tile<128>::kRows) / group;
   int num_tiles = 0;
   for (int row = first_row; row < num_rows; ++row) {
@@ -77,7 +78,7 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
 
   const cuuint64_t dim = g.head_dim, halves = g.head_dim / 64;
   const auto dtype = static_cast<octavo::Dtype>(g.dtype);
-  CUtensorMap query_map, cache_map;
+  CUtensorMap query_map, cache_map = {};
   if (cudaError_t error = encode_map<3>(
           &query_map, dtype, q, {dim, cuuint64_t(g.heads), cuuint64_t(num_tokens)},
           {dim * 2, cuuint64_t(g.q_stride) * 2},
@@ -85,15 +86,19 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
     return error;
   }
   // (64 elements, token of an octet, which 64 of the head, octet of the block, block)
-  if (cudaError_t error = encode_map<5>(
-          &cache_map, dtype, cache,
-          {64, 8, halves, cuuint64_t(2 * g.kv_heads * g.block_tokens / 8), cuuint64_t(g.blocks)},
-          {dim * 2, 128, dim * 16, cuuint64_t(g.block_stride) * 2},
-          {64, 8, cuuint32_t(halves), cuuint32_t(g.block_tokens / 8), 1}, kFetch)) {
-    return error;
+  if (!is_float8) {
+    if (cudaError_t error = encode_map<5>(
+            &cache_map, dtype, cache,
+            {64, 8, halves, cuuint64_t(2 * g.kv_heads * g.block_tokens / 8), cuuint64_t(g.blocks)},
+            {dim * 2, 128, dim * 16, cuuint64_t(g.block_stride) * 2},
+            {64, 8, cuuint32_t(halves), cuuint32_t(g.block_tokens / 8), 1}, kFetch)) {
+      return error;
+    }
   }
 
   Params params = {};
+  params.cache = static_cast<const uint8_t*>(cache);
+  params.block_bytes = g.block_stride;
   params.table = table;
   params.table_rows = table_rows + first_row;
   params.query_starts = query_starts + first_row;
@@ -111,7 +116,8 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
   params.kv_heads = g.kv_heads;
   params.group = group;
   while (1 << params.block_bits < g.block_tokens) ++params.block_bits;
-  params.section_tokens = static_cast<int>(kL2Share / (4 * g.head_dim));
+  const int entry_bytes = is_float8 ? 1 : 2;
+  params.section_tokens = static_cast<int>(kL2Share / (2 * entry_bytes * g.head_dim));
   params.window = g.window;
   params.causal = g.causal;
   params.sinks_are_float = g.sinks_are_float;
@@ -119,14 +125,19 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
   params.exp2_scale = (g.softcap > 0 ? g.softcap : g.scale) * kLog2e;
   params.out_scale = g.out_scale;
 
-  auto run = [&](auto element, auto cap) {
+  auto run = [&](auto element, auto cap, auto float8) {
     using T = decltype(element);
-    return g.head_dim == 64
-               ? launch_kernels<T, 64, cap()>(query_map, cache_map, params, processors, stream)
-               : launch_kernels<T, 128, cap()>(query_map, cache_map, params, processors, stream);
+    const auto launch = g.head_dim == 64 ? launch_kernels<T, 64, cap(), float8()>
+                                         : launch_kernels<T, 128, cap(), float8()>;
+    return launch(query_map, cache_map, params, processors, stream);
+  };
+  auto run_cache = [&](auto element, auto cap) {
+    return is_float8 ? run(element, cap, std::true_type())
+                             : run(element, cap, std::false_type());
   };
   auto run_type = [&](auto element) {
-    return g.softcap > 0 ? run(element, std::true_type()) : run(element, std::false_type());
+    return g.softcap > 0 ? run_cache(element, std::true_type())
+                         : run_cache(element, std::false_type());
   };
   return g.dtype == octavo::kFloat16 ? run_type(__half()) : run_type(__nv_bfloat16());
 }

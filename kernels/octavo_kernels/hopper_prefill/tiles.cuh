@@ -8,7 +8,8 @@
 //
 // In shared memory a tile of 128 keys or values is a run of octets (8 tokens); an octet is one atom
 // of 8 rows x 128 bytes for each 64 elements of the head. So one copy brings one cache block, and
-// all steps between atoms are the same, whatever the block's size.
+// all steps between atoms are the same, whatever the block's size. Tiles of a float8 cache come as
+// they lie in it, and are widened to float16 on the way to their places.
 #pragma once
 
 #include "hopper.cuh"
@@ -18,7 +19,7 @@ namespace octavo::prefill {
 using namespace octavo::hopper;
 
 constexpr int kKeys = 128;
-constexpr int kStages = 2;  // of queries, of keys and of values
+constexpr int kStages = 2;  // of keys and of values
 constexpr int kWarpgroup = 128;  // threads
 constexpr float kLog2e = 1.44269504088896f;
 // The maximum that scores are taken relative to lags behind by up to this much (a power of two):
@@ -34,6 +35,8 @@ struct Params {
   const int* context_lens;  // [rows]
   const void* sinks;        // [heads] or null
   void* out;                // [tokens, heads, dim]
+  const uint8_t* cache;     // float8 only: others are copied by a tensor map
+  long long block_bytes;    // from block to block of that
   unsigned* counter;        // items taken; 0 between launches
   float* parts;             // what blocks that share a tile found: see Part
   long long table_stride;
@@ -72,21 +75,40 @@ template <int kDim> struct Tile {
   static constexpr int kWarpgroups = kDim == 64 ? 3 : 2;  // that compute
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kThreads = kWarpgroup * (kWarpgroups + 1);
-  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 232;
   static constexpr int kQueryBytes = kRows * kDim * 2;
   static constexpr int kKeyBytes = kKeys * kDim * 2;
   static constexpr int kOctetBytes = 8 * kDim * 2;
 };
 
-template <int kDim> struct Shared {
-  alignas(1024) uint8_t queries[kStages][Tile<kDim>::kQueryBytes];
+// Of a thread of the producer's warpgroup, and of those that compute: all that there are.
+template <int kDim, bool kFloat8> struct Registers {
+  static constexpr int kProducer = kDim == 64 ? 32 : kFloat8 ? 56 : 40;
+  static constexpr int kConsumer = kDim == 64 ? 160 : kFloat8 ? 224 : 232;
+};
+
+// Tiles of a float8 cache, as they lie in it, on their way to the warps that widen them.
+template <int kDim> struct RawTiles {
+  enum Kind : int { kTileOfKeys, kTileOfValues, kEnd };
+  static constexpr int kStages = 2;
+  static constexpr int kBytes = kKeys * kDim;
+  alignas(16) uint8_t bytes[kStages][kBytes];
+  Kind kind[kStages];
+  Barrier full[kStages], free[kStages];
+};
+
+struct Nothing {};
+
+template <int kDim, bool kFloat8> struct Shared {
+  // The next tile's queries come while the last keys are worked on. Raw tiles leave them no room.
+  static constexpr int kQueryStages = kFloat8 ? 1 : 2;
+  alignas(1024) uint8_t queries[kQueryStages][Tile<kDim>::kQueryBytes];
   alignas(1024) uint8_t keys[kStages][Tile<kDim>::kKeyBytes];
   alignas(1024) uint8_t values[kStages][Tile<kDim>::kKeyBytes];
+  std::conditional_t<kFloat8, RawTiles<kDim>, Nothing> raw;
   // Results on their way out, by warp; padded so that rows start in different banks.
   alignas(16) uint16_t out[Tile<kDim>::kRows / 16][16][kDim + 8];
-  Work work[kStages];
-  Barrier queries_full[kStages], queries_free[kStages];
+  Work work[kQueryStages];
+  Barrier queries_full[kQueryStages], queries_free[kQueryStages];
   Barrier keys_full[kStages], keys_free[kStages];
   Barrier values_full[kStages], values_free[kStages];
 };

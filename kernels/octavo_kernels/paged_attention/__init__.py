@@ -24,7 +24,7 @@ SPEC = KernelSpec(
     functions={"octavo_paged_attention": (*(P,) * 13, *(I,) * 4, *(F,) * 3)},
 )
 GRAIN_TOKENS = 128
-"""Contexts are cut at its multiples; as kGrain in paged_attention.cuh."""
+"""Contexts are cut at its multiples; as kGrain in params.cuh."""
 BLOCKS_AT_ONCE = {4: 4, 8: 2, 16: 2}
 """Blocks of threads that run on a multiprocessor at once, by their queries; as __launch_bounds__
 in paged_attention.cuh."""
@@ -175,7 +175,7 @@ def _geometry(
     sparse: BlockSparse | None,
     version: int | None,
 ) -> Any:
-    """Check how the arguments fit; return ``Geometry`` of paged_attention.cuh."""
+    """Check how the arguments fit; return ``Geometry`` of params.cuh."""
     num_blocks, kv_heads, _, block_tokens, _ = key_shape
     run = 16 // cache_dtype.itemsize
     is_fp8 = cache_dtype is torch.float8_e4m3fn

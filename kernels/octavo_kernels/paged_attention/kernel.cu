@@ -1,4 +1,4 @@
-#include "paged_attention.cuh"
+#include "params.cuh"
 
 // Sizes are checked by the caller: head_dim even and 256 at most, a head's key a multiple of 16
 // bytes; blocks of 8, 16 or 32 tokens; `queries` 4, 8 or 16, and not less than tile_tokens times

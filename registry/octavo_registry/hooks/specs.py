@@ -188,11 +188,12 @@ def select_model(architecture: str, config: Mapping[str, Any]) -> str | None:
 
 
 @hookspec(firstresult=True)
-def select_attention_backend(spec: CacheSpec, device: torch.device) -> str | None:
+def select_attention_backend(spec: CacheSpec, device: torch.device, query_dtype: str) -> str | None:
     """Choose a registered attention backend for layers of ``spec``, when the user named none.
 
     Called by the engine once for each cache group at load. None passes on to the next plugin; if
     all do, loading fails and says so. A backend that then refuses the spec is an error.
+    ``query_dtype`` is the model's, such as "bfloat16": the cache's may be another.
     """
 
 

@@ -17,6 +17,7 @@ from octavo_kernels import hopper_decode, hopper_prefill
 from octavo_kernels.hopper_decode import decode
 from octavo_kernels.hopper_prefill import prefill
 from octavo_kernels.store_kv import store_kv
+from octavo_plugins.attention.refusals import check_block_tokens, check_window, misfit
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
@@ -25,6 +26,7 @@ from octavo_registry.step import AttentionStep
 DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    "fp8": torch.float8_e4m3fn,
 }
 HEAD_DIMS = tuple(d for d in hopper_decode.HEAD_DIMS if d in hopper_prefill.HEAD_DIMS)
 BLOCK_TOKENS = tuple(n for n in hopper_decode.BLOCK_TOKENS if n in hopper_prefill.BLOCK_TOKENS)
@@ -63,15 +65,10 @@ class HopperAttention:
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
-        if spec.kind not in ("full", "window"):
-            return f"kind={spec.kind!r} is not known; known: full, window"
-        if spec.dtype not in DTYPES:
-            return f"dtype={spec.dtype!r} is not known; known: {', '.join(DTYPES)}"
-        if spec.key_dim != spec.value_dim or spec.key_dim not in HEAD_DIMS:
-            return (
-                f"key_dim={spec.key_dim} and value_dim={spec.value_dim} must be equal and one of "
-                f"{HEAD_DIMS}"
-            )
+        if reason := misfit(spec, ("full", "window"), DTYPES):
+            return reason
+        if spec.key_dim not in HEAD_DIMS:
+            return f"key_dim={spec.key_dim} must be one of {HEAD_DIMS}"
         if device.type != "cuda":
             return f"device={str(device)!r} is not a GPU"
         capability = torch.cuda.get_device_capability(device)
@@ -81,11 +78,7 @@ class HopperAttention:
 
     def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
         """Keys and values of a block's tokens, and nothing else."""
-        if block_tokens not in BLOCK_TOKENS:
-            raise PluginError(
-                f"attention backend 'hopper': block_tokens={block_tokens} is not one of "
-                f"{BLOCK_TOKENS}"
-            )
+        check_block_tokens("hopper", block_tokens, BLOCK_TOKENS)
         return 2 * spec.kv_heads * block_tokens * spec.key_dim * DTYPES[spec.dtype].itemsize
 
     def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
@@ -130,16 +123,16 @@ class HopperAttention:
     ) -> Tensor:
         """One launch for rows of one token; for longer ones, one to store and one to attend."""
         plan: StepPlan = step.plan
+        if q_THD.dtype == torch.float32:  # an fp8 cache does not tell ``supports``
+            raise PluginError(
+                "attention backend 'hopper' takes queries of 16 bits, and these are float32; name "
+                "'paged', which reads an fp8 cache for them"
+            )
         if alibi is not None or not causal:
             raise PluginError(
                 f"attention backend 'hopper' knows neither alibi nor causal={causal}; name another"
             )
-        kept = plan.kept_tokens
-        if kept is not None and (window is None or window > kept):
-            raise PluginError(
-                f"attention backend 'hopper': window={window}, but the layer's cache keeps {kept} "
-                "tokens; its CacheSpec must have the same window"
-            )
+        check_window("hopper", window, plan.kept_tokens, causal=causal)
         by = transform or NO_TRANSFORM
         num_decoded, is_mixed = plan.num_decoded, plan.num_decoded < plan.num_rows
         new: dict[str, Any] = {}

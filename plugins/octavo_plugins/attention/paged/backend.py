@@ -13,6 +13,7 @@ from torch import Tensor
 
 from octavo_kernels.paged_attention import BLOCK_TOKENS, MAX_HEAD_DIM, paged_attention
 from octavo_kernels.store_kv import store_kv_paged
+from octavo_plugins.attention.refusals import check_block_tokens, check_window, misfit
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
@@ -60,12 +61,8 @@ class PagedAttention:
         """See ``AttentionBackend``, as for all methods here."""
         if device.type not in ("cuda", "cpu"):
             return f"device {device} is neither cuda nor cpu"
-        if spec.kind not in ("full", "window", "cross"):
-            return f"kind={spec.kind!r} is not known; known: full, window, cross"
-        if spec.dtype not in DTYPES:
-            return f"dtype={spec.dtype!r} is not known; known: {', '.join(DTYPES)}"
-        if spec.key_dim != spec.value_dim:
-            return f"key_dim={spec.key_dim} and value_dim={spec.value_dim} must be equal"
+        if reason := misfit(spec, ("full", "window", "cross"), DTYPES):
+            return reason
         piece = _piece(spec)
         if spec.key_dim > MAX_HEAD_DIM or spec.key_dim % piece:
             return (
@@ -78,11 +75,7 @@ class PagedAttention:
 
     def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
         """Keys and values of a block's tokens, and nothing else."""
-        if block_tokens not in BLOCK_TOKENS:
-            raise PluginError(
-                f"attention backend 'paged': block_tokens={block_tokens} is not known; known: "
-                f"{', '.join(map(str, BLOCK_TOKENS))}"
-            )
+        check_block_tokens("paged", block_tokens, BLOCK_TOKENS)
         return 2 * spec.kv_heads * spec.key_dim * block_tokens * DTYPES[spec.dtype].itemsize
 
     def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
@@ -124,13 +117,7 @@ class PagedAttention:
     ) -> Tensor:
         """Softmax in float32; each query sees its row's cached positions up to its own."""
         plan: StepPlan = step.plan
-        if window is not None and not causal:
-            raise PluginError(f"attention backend 'paged': window={window} needs causal=True")
-        if plan.kept is not None and (window is None or window > plan.kept):
-            raise PluginError(
-                f"attention backend 'paged': window={window}, but the layer's cache keeps "
-                f"{plan.kept} tokens; its CacheSpec must have the same window"
-            )
+        check_window("paged", window, plan.kept, causal=causal)
         if k_TKD is not None and v_TKD is not None:
             norm_and_rotation = transform or QKTransform()
             store_kv_paged(

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from octavo_kernels.rms_norm import rms_norm
 from octavo_kernels.rotary import rotary_
+from octavo_plugins.attention.refusals import misfit
 from octavo_plugins.attention.torch.pages import Pages, slot_bytes_of
 from octavo_plugins.attention.torch.plan import StepPlan
 from octavo_plugins.attention.torch.ragged import hush_sparse_warnings
 from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
-from octavo_registry.errors import PluginError
 from octavo_registry.step import AttentionStep
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -38,13 +38,7 @@ class TorchAttention:
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
-        if spec.kind not in ("full", "window", "latent", "cross"):
-            return f"kind={spec.kind!r} is not known; known: full, window, latent, cross"
-        if spec.dtype not in DTYPES:
-            return f"dtype={spec.dtype!r} is not known; known: {', '.join(DTYPES)}"
-        if spec.key_dim != spec.value_dim and spec.kind != "latent":
-            return f"key_dim={spec.key_dim} and value_dim={spec.value_dim} must be equal"
-        return None
+        return misfit(spec, ("full", "window", "latent", "cross"), DTYPES)
 
     def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
         """Keys and values of a block's tokens, and nothing else."""
@@ -75,8 +69,6 @@ class TorchAttention:
         transform: QKTransform | None = None,
     ) -> Tensor:
         """Softmax in float32; each query sees its row's cached positions up to its own."""
-        if window is not None and not causal:
-            raise PluginError(f"attention backend 'torch': window={window} needs causal=True")
         scoring = Scoring(
             scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, alibi=alibi
         )

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo_plugins.attention.refusals import check_window
 from octavo_plugins.attention.torch.padded import PaddedBatch
 from octavo_plugins.attention.torch.pages import Pages
 from octavo_plugins.attention.torch.pieces import Ints, cut, similar
 from octavo_plugins.attention.torch.ragged import RaggedBatch
 from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.cache import CacheSpec
-from octavo_registry.errors import PluginError
 from octavo_registry.step import AttentionStep
 
 FEW_QUERIES = 4
@@ -85,11 +85,7 @@ class StepPlan:
 
     def _make(self, pages: Pages, heads: int, is_ragged: bool, scoring: Scoring) -> Iterator[Batch]:
         lens_R, window = self._query_lens_R, scoring.window
-        if self._kept is not None and (window is None or window > self._kept):
-            raise PluginError(
-                f"attention backend 'torch': window={window}, but the layer's cache keeps "
-                f"{self._kept} tokens; its CacheSpec must have the same window"
-            )
+        check_window("torch", window, self._kept, causal=scoring.causal)
         key_dim = pages.slots_PSKD.shape[-1]
         is_fused = scoring.is_plain and (self._is_exact or key_dim <= MAX_FUSED_DIM)
         max_size, bounds = PIECE_QUERIES, {"max_cells": MAX_CELLS}
