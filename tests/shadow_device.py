@@ -18,7 +18,7 @@ from octavo.cache.prefix import first_visible
 from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import StateLayout
 from octavo.sampling.features import RowFeature
-from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult
+from octavo.scheduling.plan import SECTIONS, LogprobArrays, StepPlan, StepResult
 
 MASK = 2**63 - 1
 
@@ -120,7 +120,8 @@ class ShadowDevice:
             return ShadowStep(error)
 
     def run(self, plan: StepPlan) -> StepResult:
-        parts = plan.sections()
+        cuts = np.cumsum(plan.sizes)[:-1]
+        parts = dict(zip(SECTIONS, np.split(plan.buffer, cuts), strict=True))
         assert np.array_equal(plan.slots, parts["slots"])
         for block, swap in plan.moves.swap_out:
             self.swap[swap] = self.pages[block]

@@ -147,9 +147,11 @@ def test_changes_of_the_state_on_the_device_equal_the_reference() -> None:
         indices[0] = -1
         expected = tokens_SL.flatten()
         reference.scatter_words_(expected, indices, slots_R[:rows])
-        found = on_device[6].flatten()
-        scatter_words_(found, indices.cuda(), on_device[0])
-        assert torch.equal(found.cpu(), expected)
+        values = slots_R[:rows].contiguous()
+        for place in (torch.Tensor.cuda, torch.Tensor.pin_memory):  # a kernel reads either
+            found = on_device[6].flatten().clone()
+            scatter_words_(found, place(indices), place(values))
+            assert torch.equal(found.cpu(), expected)
 
 
 @pytest.mark.gpu

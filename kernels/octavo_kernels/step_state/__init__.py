@@ -71,7 +71,7 @@ class StepInputs:
 def scatter_words_(arena: Tensor, indices: Tensor, values: Tensor) -> None:
     """Write each value at its index of the arena; negative indices are padding and are skipped.
 
-    No index may come twice.
+    No index may come twice. On CUDA both lists may lie in pinned memory of the host.
     """
     if indices.shape != values.shape or indices.dim() != 1:
         raise ValueError(
