@@ -3,6 +3,7 @@
 // A partial result has, for each query head of a segment, the weighted sum of values, then the
 // maximum and the sum of the weights. The warps of a team's block leave theirs in shared memory;
 // the team's blocks then send one another, each to each, their sums of what the other finishes.
+// Between shared memories: through global memory a row of 1024 tokens took 6.9 us, not 4.4.
 //
 // Warps of the line send theirs through global memory, where each word says itself whether it is
 // there: words that are not hold kNothing, to which the reader puts them back. So a result takes
