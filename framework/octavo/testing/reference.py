@@ -5,6 +5,7 @@ Axis suffixes: B sequences, T tokens, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
@@ -144,7 +145,9 @@ def _write_transformers(folder: Path, model_class: Any, variant: Variant) -> nn.
     if defaults.get("sliding_window") is not None:
         tiny["sliding_window"] = TINY_WINDOW
     # Plain torch: sdpa is faster and leaves things out, such as the soft caps of Gemma 2 (5.17).
-    config = config_class(**{**tiny, **variant.config}, attn_implementation="eager")
+    # A copy: Transformers completes nested entries in place.
+    given = copy.deepcopy({**tiny, **variant.config})
+    config = config_class(**given, attn_implementation="eager")
     module: Any = model_class(config).float().eval()
     _randomise(module, config.vocab_size)
     with redirect_stderr(StringIO()):  # a progress bar

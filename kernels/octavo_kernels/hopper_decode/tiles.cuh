@@ -6,7 +6,8 @@
 
 namespace octavo::decode {
 
-template <typename Element, bool kFloat8Cache, int kHeadDim, int kHeadTiles8> struct Shape {
+template <typename Element, bool kFloat8Cache, int kHeadDim, int kHeadTiles8, bool kWideTiles>
+struct Shape {
   using T = Element;                                             // of queries and outputs
   using Product = std::conditional_t<kFloat8Cache, __half, T>;   // of matrix products
   static constexpr bool kFloat8 = kFloat8Cache;
@@ -15,8 +16,9 @@ template <typename Element, bool kFloat8Cache, int kHeadDim, int kHeadTiles8> st
   static constexpr int kTokenBytes = kDim * (kFloat8 ? 1 : 2);   // of one head's key
   // Tiles of 4 KB, so that a tile's latencies (1000 cycles from the arrival of the keys to the last
   // product) weigh alike for all types: at full bandwidth, with two blocks on a processor, a tile
-  // of keys and values arrives every 3500 cycles per warp.
-  static constexpr int kTileTokens = kTokenBytes >= 256 ? 16 : 4096 / kTokenBytes;
+  // of keys and values arrives every 3500 cycles per warp. Where there is one block, nothing else
+  // computes meanwhile, and tiles of 8 KB halve what the latencies come to.
+  static constexpr int kTileTokens = (kWideTiles ? 8192 : 4096) / kTokenBytes;
   static constexpr int kTileBytes = kTileTokens * kTokenBytes;
   static constexpr int kTokenTiles = kTileTokens / 16;
   static constexpr int kSteps = kDim / 16;                       // of a product over the head dim
@@ -24,7 +26,7 @@ template <typename Element, bool kFloat8Cache, int kHeadDim, int kHeadTiles8> st
   static constexpr int kThreads = kWarps * 32;
   // On a processor. While one waits, the other computes: 32 rows of 1024 tokens take 35 us so, and
   // 40 us with one; registers have no room for three.
-  static constexpr int kBlocksEach = 2;
+  static constexpr int kBlocksEach = kWideTiles ? 1 : 2;
   // Keys and values each. Three and four were no faster, and with one block on a processor, 64 KB
   // leave room for the next matrix product's.
   static constexpr int kStages = 2;
