@@ -80,12 +80,6 @@ def fit_roles(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
             )
         if role == "developer" and not template.mentions(role):
             message["role"] = "system"
-        # A tool's name is that of the call which it answers.
-        if message.get("name") and role not in ("tool", "function") and not template.shows_names:
-            raise PromptError(
-                f"messages[{index}].name={shown(message['name'])} is not shown by the chat "
-                "template; write it into the content"
-            )
 
 
 def check_dicts(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:

@@ -6,6 +6,7 @@ import itertools
 import logging
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.engine.messages import EngineRequest
@@ -50,6 +51,7 @@ class InputProcessor:
         capabilities: ModelCapabilities | None = None,
         seed: int = 0,
         takes_priority: bool = False,
+        sequence_ids: Iterator[int] | None = None,
     ) -> None:
         """``vocab_size`` is the model's; ``tokenizer`` None takes prompts as ids only.
 
@@ -58,7 +60,7 @@ class InputProcessor:
         self.default_params = default_params or SamplingParams()
         self._tokenizer = tokenizer
         self._capabilities = capabilities or ModelCapabilities()
-        self._sequence_ids = itertools.count()
+        self._sequence_ids = sequence_ids or itertools.count()
         if len(eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ModelError(
                 f"the model names {len(eos_token_ids)} end of sequence ids, and at most "

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, LoopControlExtension
@@ -71,28 +71,21 @@ class ChatTemplate:
         return self._shows(lambda text: [{"type": "text", "text": text}])
 
     @cached_property
-    def shows_names(self) -> bool:
-        """Whether a user's ``name`` comes out beside the content."""
-        return self._shows(lambda text: "a", name=lambda text: text)
-
-    @cached_property
     def variables(self) -> frozenset[str]:
         """What it may read of what a caller gives it."""
         environment = _environment()
         tree = environment.parse(self._source)
-        first = {name.name: name.ctx for name in reversed(list(_names(tree)))}
         # Jinja counts a name that is set in each branch of a condition.
-        names = {n for n in meta.find_undeclared_variables(tree) if first.get(n) == "load"}
+        names = meta.find_undeclared_variables(tree).intersection(_may_read(tree, set()))
         return frozenset(names - environment.globals.keys())
 
     def mentions(self, word: str) -> bool:
         """Whether the word stands in its source, where it can be told apart from others."""
         return word in self._source
 
-    def _shows(self, wrap: Any, **more: Any) -> bool:
+    def _shows(self, wrap: Any) -> bool:
         text = secrets.token_hex(8)
-        added = {name: make(text) for name, make in more.items()}
-        messages = [{"role": "user", "content": wrap(text), **added}]
+        messages = [{"role": "user", "content": wrap(text)}]
         try:
             rendered = self.render(
                 messages, tools=None, documents=None, add_generation_prompt=False
@@ -103,15 +96,37 @@ class ChatTemplate:
         return text in rendered and "'type'" not in rendered and '"type"' not in rendered
 
 
-def _names(node: nodes.Node) -> Iterator[nodes.Name]:
-    """Names in the order in which they are used."""
-    children = list(node.iter_child_nodes())
-    if isinstance(node, nodes.Assign):
-        children.reverse()  # the value, then the name
-    for child in children:
-        if isinstance(child, nodes.Name):
-            yield child
-        yield from _names(child)
+_SCOPES: Final = (
+    nodes.For, nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.Scope, nodes.With,
+)  # fmt: skip
+"""What is set in them is not set behind them."""
+
+
+def _may_read(node: nodes.Node, known: set[str]) -> Iterator[str]:
+    """Names that are read where they may not be set yet; to ``known`` come those that then are."""
+    if isinstance(node, nodes.Name):
+        if node.ctx != "load":
+            known.add(node.name)
+        elif node.name not in known:
+            yield node.name
+    elif isinstance(node, nodes.If):
+        ends = []
+        for branch in (node, *node.elif_):
+            yield from _may_read(branch.test, known)
+            ends.append(set(known))
+            for child in branch.body:
+                yield from _may_read(child, ends[-1])
+        ends.append(set(known))
+        for child in node.else_:
+            yield from _may_read(child, ends[-1])
+        known |= set.intersection(*ends)
+    else:
+        children = list(node.iter_child_nodes())
+        if isinstance(node, nodes.Assign | nodes.For):
+            children[:2] = children[1::-1]  # the value, then the name
+        inner = set(known) if isinstance(node, _SCOPES) else known
+        for child in children:
+            yield from _may_read(child, inner)
 
 
 class _GenerationTag(Extension):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from octavo.config.server import LimitConfig
 from octavo.errors import OctavoError
@@ -21,6 +22,10 @@ MAX_BYTES_ON_LOOP: Final = 65_536
 _OUTSIDE_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Where half of a surrogate pair may stand; decoded UTF-8 holds none."""
+
+
 class ClientLeft(OctavoError):
     """The client closed its connection; nobody waits for an answer."""
 
@@ -29,11 +34,17 @@ async def read_json(
     headers: dict[bytes, bytes], receive: Receive, limits: LimitConfig
 ) -> dict[str, Any]:
     """Read a JSON object under the limits; raises HttpError 400, 408, 413 or 415."""
-    kind = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
+    kind, *parameters = headers.get(b"content-type", b"application/json").lower().split(b";")
+    kind = kind.strip()
     if kind != b"application/json" and not kind.endswith(b"+json"):
         raise HttpError(
             415, f"content-type {shown(kind.decode('latin-1'))} is not application/json"
         )
+    charsets = [each.partition(b"charset=")[2].strip(b' "') for each in parameters]
+    if any(name not in (b"", b"utf-8", b"utf8", b"us-ascii") for name in charsets):
+        raise HttpError(415, "the charset must be utf-8")
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise HttpError(415, "content-encoding must be identity")
     data = await _read(headers, receive, limits)
     if len(data) <= MAX_BYTES_ON_LOOP:
         return parse_object(data, limits.max_json_depth)
@@ -43,9 +54,20 @@ async def read_json(
 def parse_object(data: bytes, max_depth: int) -> dict[str, Any]:
     """Parse a JSON object; NaN, infinities, repeated keys and deep nesting are errors."""
     _check_depth(data, max_depth)
+    doubtful = []
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            doubtful.append(text)
+        return value
+
     try:
         value = json.loads(
-            data.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_number
+            data.decode(),
+            object_pairs_hook=_without_repeats,
+            parse_constant=number,
+            parse_float=number,
         )
     except UnicodeDecodeError as error:
         raise HttpError(400, f"the body is not UTF-8: byte {error.start} is no text") from None
@@ -53,6 +75,8 @@ def parse_object(data: bytes, max_depth: int) -> dict[str, Any]:
         raise HttpError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise HttpError(400, f"the body must be a JSON object, not {shown(value)}")
+    if doubtful or _SURROGATE.search(data):
+        _find_doubtful(value)
     return value
 
 
@@ -96,6 +120,20 @@ def _check_depth(data: bytes, max_depth: int) -> None:
                 depth -= 1
 
 
+def _find_doubtful(body: dict[str, Any]) -> None:
+    """Raise for the field that holds what JSON, or UTF-8, cannot say."""
+    for name, value in body.items():
+        try:
+            json.dumps({name: value}, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            text = "holds half of a surrogate pair, which is no text"
+        except ValueError:
+            text = "holds a number that is not finite"
+        else:
+            continue
+        raise HttpError(400, f"{shown(name)} {text}", param=name[:64])
+
+
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
@@ -105,7 +143,3 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise HttpError(400, f"the key {shown(key)} is given twice", param=key[:64])
             seen.add(key)
     return made
-
-
-def _no_number(name: str) -> NoReturn:
-    raise HttpError(400, f"{name} is no JSON number")

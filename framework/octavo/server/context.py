@@ -13,6 +13,7 @@ import msgspec
 
 from octavo.async_llm import AsyncLLM
 from octavo.config.server import ServerConfig
+from octavo.observability.server_metrics import ServerMeter
 from octavo.params import SamplingParams, shown
 from octavo.server.boundary import Gate
 from octavo.server.errors import HttpError
@@ -39,6 +40,11 @@ class ServerContext:
             "octavo_" + sha256(f"{version('octavo')} {self.model_names}".encode()).hexdigest()[:12]
         )
 
+    @cached_property
+    def meter(self) -> ServerMeter:
+        """What this process counts, for /metrics."""
+        return ServerMeter(self.engine, self.host.faults, self.model_names[0])
+
     def read(self, exchange: Exchange, kind: type[Body], table: FieldTable) -> tuple[Body, Any]:
         """Read a body; also returns its warnings, UNSET when there are none."""
         body, warnings = read_body(exchange.body, kind, table, lenient=self.config.serve.lenient)
@@ -61,8 +67,31 @@ class ServerContext:
         most = self.config.limits.max_prompts
         if num_prompts * params.n > most:
             raise HttpError(
-                400, f"{num_prompts} prompts times n={params.n} is more than {most}", param="n"
+                400,
+                f"{num_prompts} prompts times n={params.n} is more than {most}",
+                param="n" if params.n > 1 else "prompt",
             )
+
+    def checked_template(self, given: str | None) -> str | None:
+        """Return a request's own chat template, where the operator trusts such."""
+        if given is not None and not self.config.access.trust_request_chat_template:
+            raise HttpError(
+                400,
+                "chat_template: this server takes no templates from requests; its operator "
+                "may allow them with --trust-request-chat-template",
+                param="chat_template",
+            )
+        return given
+
+    def effort_kwargs(self, name: str, effort: str, template: str | None) -> dict[str, str]:
+        """Return what tells the chat template how much to reason; ``name`` is the field's."""
+        if "reasoning_effort" in self.engine.chat_template(template).variables:
+            return {"reasoning_effort": effort}
+        if effort == "none":
+            return {}
+        raise HttpError(
+            400, f"{name}={effort!r} is not read by the chat template", param=name.split(".")[0]
+        )
 
     def default_params(self, *, max_tokens: int | None) -> SamplingParams:
         """The model's recommendation; ``max_tokens`` stands where it has none of its own."""

@@ -29,7 +29,7 @@ class Dialect:
 
     is_anthropic: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
-    """Ours of a parameter to that of the path's body, where they differ."""
+    """Of parameters: the engine's to the path's, where they differ."""
 
     def type(self, status: int) -> str:
         """The name of errors of this status."""
@@ -43,7 +43,7 @@ class Dialect:
         told: dict[str, Any] = {"message": message, "type": self.type(status)}
         if self.is_anthropic:
             return {"type": "error", "error": told}
-        return {"error": {**told, "param": self.names.get(param or "", param), "code": code}}
+        return {"error": {**told, "param": param, "code": code}}
 
 
 OPENAI: Final = Dialect()

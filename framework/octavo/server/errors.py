@@ -80,7 +80,10 @@ def reply_to(error: Exception, path: str = "") -> ErrorReply:
 
     A stranger's error shows nothing of itself.
     """
-    return replace(_reply_to(error), dialect=dialect_of(path))
+    dialect, reply = dialect_of(path), _reply_to(error)
+    if reply.param is not None and not isinstance(error, HttpError):
+        reply = replace(reply, param=dialect.names.get(reply.param, reply.param))
+    return replace(reply, dialect=dialect)
 
 
 def _reply_to(error: Exception) -> ErrorReply:
@@ -105,6 +108,7 @@ def _reply_to(error: Exception) -> ErrorReply:
 
 
 _NAMED: Final = frozenset(field.name for field in fields(SamplingParams)) | {
+    "add_generation_prompt",
     "cache_salt",
     "chat_template",
     "chat_template_kwargs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 
 from octavo.outputs import RequestOutput
 
@@ -13,27 +14,39 @@ async def merge_streams(
 ) -> AsyncIterator[tuple[int, RequestOutput]]:
     """Yield outputs with their stream's number as they come; the first failure ends all."""
     if len(streams) == 1:
-        async for output in streams[0]:
-            yield 0, output
+        async with aclosing(streams[0]) as stream:
+            async for output in stream:
+                yield 0, output
         return
-    waiting = {
-        asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)
-    }
+    news: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
+    taken = [asyncio.Event() for _ in streams]
+
+    async def pump(number: int, stream: AsyncGenerator[RequestOutput, None]) -> None:
+        try:
+            async with aclosing(stream):
+                async for output in stream:
+                    news.put_nowait((number, output))
+                    # A stream whose output waits merges what follows into the next.
+                    await taken[number].wait()
+                    taken[number].clear()
+        except Exception as error:
+            news.put_nowait((number, error))
+        else:
+            news.put_nowait((number, None))
+
+    tasks = [asyncio.create_task(pump(*each)) for each in enumerate(streams)]
+    num_open = len(streams)
     try:
-        while waiting:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in sorted(done, key=waiting.__getitem__):
-                number = waiting.pop(task)
-                try:
-                    output = task.result()
-                except StopAsyncIteration:
-                    continue
-                if not output.finished:
-                    waiting[asyncio.ensure_future(anext(streams[number]))] = number
-                yield number, output
+        while num_open:
+            number, arrival = await news.get()
+            if isinstance(arrival, Exception):
+                raise arrival
+            if arrival is None:
+                num_open -= 1
+            else:
+                yield number, arrival
+                taken[number].set()
     finally:
-        for task in waiting:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        for stream in streams:
-            await stream.aclose()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
 
+from octavo.server.dialects import dialect_of
 from octavo_registry.routes import Endpoint
 
 _REF: Final = "#/components/schemas/{name}"
@@ -27,10 +29,23 @@ _ERROR: Final = {
         }
     },
 }
+_ANTHROPIC_ERROR: Final = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["message", "type"],
+            "properties": {"message": {"type": "string"}, "type": {"type": "string"}},
+        },
+    },
+}
 ERRORS: Final = {
     400: "the request is wrong",
     401: "no valid key",
     404: "no such model or path",
+    405: "the path takes another method",
     408: "the body came too slowly",
     413: "the body is too long",
     415: "the body is not JSON",
@@ -38,6 +53,9 @@ ERRORS: Final = {
     503: "overloaded, draining, or without an engine",
 }
 _JSON: Final = "application/json"
+_NAME: Final = re.compile(r"\{(\w+)\}")
+_CONVERTER: Final = re.compile(r":\w+\}")
+"""Starlette's "{id:path}", which OpenAPI does not know."""
 _SCHEMAS: Final = "x-schemas"
 """Where an operation brings its components until the document takes them."""
 
@@ -68,26 +86,35 @@ def operation(
     return described
 
 
-_ERROR_RESPONSES: Final = {
-    str(status): {
-        "description": text,
-        "content": {_JSON: {"schema": {"$ref": _REF.format(name="Error")}}},
+def _error_responses(path: str) -> dict[str, Any]:
+    name = "AnthropicError" if dialect_of(path).is_anthropic else "Error"
+    content = {_JSON: {"schema": {"$ref": _REF.format(name=name)}}}
+    return {
+        str(status): {"description": text, "content": content} for status, text in ERRORS.items()
     }
-    for status, text in ERRORS.items()
-}
 
 
 def document(endpoints: Sequence[Endpoint], *, has_keys: bool) -> dict[str, Any]:
     """Return the document; every operation may also answer with an error."""
     paths: dict[str, dict[str, Any]] = {}
-    schemas: dict[str, Any] = {"Error": _ERROR}
+    schemas: dict[str, Any] = {"Error": _ERROR, "AnthropicError": _ANTHROPIC_ERROR}
     for endpoint in endpoints:
         described = dict(endpoint.operation)
-        described["responses"] = {**described.get("responses", {}), **_ERROR_RESPONSES}
+        described["responses"] = {
+            **described.get("responses", {}),
+            **_error_responses(endpoint.path),
+        }
         if not endpoint.authenticated:
             described["security"] = []
         schemas |= described.pop(_SCHEMAS, {})
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = described
+        path = _CONVERTER.sub("}", endpoint.path)
+        named = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in _NAME.findall(path)
+        ]
+        if named:
+            described["parameters"] = [*described.get("parameters", ()), *named]
+        paths.setdefault(path, {})[endpoint.method.lower()] = described
     made: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Octavo", "version": version("octavo")},

@@ -8,50 +8,40 @@ import msgspec
 
 from octavo.outputs import TokenLogprobs
 from octavo.server.protocol.fields import FieldTable, Refused
-from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SamplingFields
-from octavo.server.protocol.usage import Usage
+from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SeveralFields
+from octavo.server.protocol.usage import StreamOptions, Usage, json_number
 
 _TOOLS = "tool calls are not part of this version"
 CHAT_FIELDS: Final = FieldTable(
-    no_effect=NO_EFFECT | {"prediction", "parallel_tool_calls"},
+    no_effect={**NO_EFFECT, "prediction": dict[str, Any], "parallel_tool_calls": bool},
     refused={
         **NOT_AVAILABLE,
-        "tools": Refused(_TOOLS, (None, [])),
-        "tool_choice": Refused(_TOOLS, (None, "none", "auto")),
-        "functions": Refused(_TOOLS, (None, [])),
-        "function_call": Refused(_TOOLS, (None, "none", "auto")),
+        "tools": Refused(_TOOLS, ([],)),
+        "tool_choice": Refused(_TOOLS, ("none", "auto")),
+        "functions": Refused(_TOOLS, ([],)),
+        "function_call": Refused(_TOOLS, ("none", "auto")),
         "audio": Refused("this model answers in text"),
-        "modalities": Refused("this model answers in text", (None, ["text"])),
-        "verbosity": Refused("say in the messages how long the answer should be"),
+        "modalities": Refused("this model answers in text", (["text"],)),
+        "verbosity": Refused("say in the messages how long the answer should be", ("medium",)),
+        "add_special_tokens": Refused("the chat template writes them", (False,)),
         "moderation": Refused("no moderation is part of this server"),
         "web_search_options": Refused("this server reads nothing from the web"),
         "mm_processor_kwargs": Refused("this model takes text"),
         "media_io_kwargs": Refused("this model takes text"),
-        "include_reasoning": Refused("no reasoning parser is set", (None, True)),
-        "echo": Refused("/v1/completions has it", (None, False)),
+        "include_reasoning": Refused("no reasoning parser is set", (True,)),
+        "echo": Refused("/v1/completions has it", (False,)),
     },
 )
 """Fields of a chat request besides those of ``ChatRequest``."""
 
 
-class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """What a stream tells besides the text."""
-
-    include_usage: bool = False
-    """A last event with the whole usage."""
-    continuous_usage_stats: bool = False
-    """Usage in every event."""
-    include_obfuscation: bool = False
-    """No effect: nothing is padded."""
-
-
-class ChatRequest(SamplingFields, kw_only=True):
+class ChatRequest(SeveralFields, kw_only=True):
     """A conversation to answer."""
 
     messages: list[dict[str, Any]]
     model: str = ""
     stream: bool = False
-    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
+    stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool = False
@@ -155,6 +145,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     choices: list[ChatChunkChoice]
     system_fingerprint: str
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
@@ -166,7 +157,7 @@ def chat_logprobs(tokens: list[TokenLogprobs], num_top: int, *, as_ids: bool) ->
         named = [
             TopLogprob(
                 token=f"token_id:{token}" if as_ids else (entry.decoded_token or ""),
-                logprob=max(entry.logprob, -9999.0),  # JSON has no infinity
+                logprob=json_number(entry),
                 bytes=list((entry.decoded_token or "").encode()),
             )
             for token, entry in candidates.items()

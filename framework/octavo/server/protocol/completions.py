@@ -7,30 +7,29 @@ from typing import Any, Final
 import msgspec
 
 from octavo.outputs import TokenLogprobs
-from octavo.server.protocol.chat import StreamOptions
 from octavo.server.protocol.fields import FieldTable, Refused
-from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SamplingFields
-from octavo.server.protocol.usage import Usage
+from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SeveralFields
+from octavo.server.protocol.usage import StreamOptions, Usage, json_number
 
 COMPLETION_FIELDS: Final = FieldTable(
     no_effect=NO_EFFECT,
     refused={
         **NOT_AVAILABLE,
-        "suffix": Refused("this model was not trained to fill gaps", (None, "")),
-        "best_of": Refused("set n, and choose among the answers by their logprobs", (None, 1)),
+        "suffix": Refused("this model was not trained to fill gaps", ("",)),
+        "best_of": Refused("set n, and choose among the answers by their logprobs", (1,)),
         "prompt_embeds": Refused("give text or token ids"),
     },
 )
 """Fields of a completion request besides those of ``CompletionRequest``."""
 
 
-class CompletionRequest(SamplingFields, kw_only=True):
+class CompletionRequest(SeveralFields, kw_only=True):
     """One prompt or several to continue."""
 
     prompt: str | list[str | int | list[int]]
     model: str = ""
     stream: bool = False
-    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
+    stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     logprobs: int | None = None
     echo: bool = False
@@ -97,13 +96,13 @@ class LogprobText:
                 made.top_logprobs.append(None)
                 continue
             chosen, *_ = candidates
-            named = {
-                self._name(token, entry.decoded_token): max(entry.logprob, -9999.0)
-                for token, entry in candidates.items()
-                if token == chosen or (entry.rank or 0) <= self._num_top
-            }
+            named: dict[str, float] = {}
+            for token, entry in candidates.items():  # the chosen one first
+                if token == chosen or (entry.rank or 0) <= self._num_top:
+                    # Parts of a character may share their text; the likelier one shows.
+                    named.setdefault(self._name(token, entry.decoded_token), json_number(entry))
             made.tokens.append(self._name(chosen, text))
-            made.token_logprobs.append(max(candidates[chosen].logprob, -9999.0))
+            made.token_logprobs.append(json_number(candidates[chosen]))
             made.top_logprobs.append(named if self._num_top else None)
         return made
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
-from octavo.params import SamplingParams
+from octavo.params import SamplingParams, shown
+from octavo.server.errors import HttpError
 from octavo.server.protocol.fields import Refused
 
+MAX_TOP_LOGPROBS: Final = 20
+"""As OpenAI has it."""
 _STRUCTURED = "structured output is not part of this version"
 NOT_AVAILABLE: Final = {
     **{
@@ -25,10 +29,10 @@ NOT_AVAILABLE: Final = {
             "structural_tag",
         )
     },
-    "response_format": Refused(_STRUCTURED, (None, {"type": "text"})),
-    "use_beam_search": Refused("use LLM.beam_search", (None, False)),
-    "length_penalty": Refused("it belongs to beam search", (None, 1, 1.0)),
-    "early_stopping": Refused("it belongs to beam search", (None, False)),
+    "response_format": Refused(_STRUCTURED, ({"type": "text"},)),
+    "use_beam_search": Refused("use LLM.beam_search", (False,)),
+    "length_penalty": Refused("it belongs to beam search", (1, 1.0)),
+    "early_stopping": Refused("it belongs to beam search", (False,)),
     "logits_processors": Refused("start the server with --logits-processors"),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
     "vllm_xargs": Refused("no plugin here reads it"),
@@ -36,28 +40,26 @@ NOT_AVAILABLE: Final = {
     "thinking_token_budget": Refused("set max_tokens"),
 }
 """Refused by every route that samples."""
-NO_EFFECT: Final = frozenset(
-    (
-        "user",
-        "metadata",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "store",
-    )
-)
+NO_EFFECT: Final[Mapping[str, Any]] = {
+    "user": str,
+    "metadata": dict[str, Any],
+    "service_tier": str,
+    "safety_identifier": str,
+    "prompt_cache_key": str,
+    "prompt_cache_options": dict[str, Any],
+    "prompt_cache_retention": str,
+    "store": bool,
+}
 """They cannot change the tokens."""
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
-    """What a body may say of sampling; what it leaves out is the model's default."""
+    """What a body may say of how one answer is sampled; the rest is the model's default."""
 
     temperature: float | msgspec.UnsetType = msgspec.UNSET
     top_p: float | msgspec.UnsetType = msgspec.UNSET
     top_k: int | msgspec.UnsetType = msgspec.UNSET
     min_p: float | msgspec.UnsetType = msgspec.UNSET
-    n: int | msgspec.UnsetType = msgspec.UNSET
     seed: int | msgspec.UnsetType = msgspec.UNSET
     stop: str | list[str] | msgspec.UnsetType = msgspec.UNSET
     stop_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
@@ -73,13 +75,50 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     spaces_between_special_tokens: bool | msgspec.UnsetType = msgspec.UNSET
     include_stop_str_in_output: bool | msgspec.UnsetType = msgspec.UNSET
     truncate_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
-    prompt_logprobs: int | msgspec.UnsetType = msgspec.UNSET
 
-    def params(self, default: SamplingParams, **more: Any) -> SamplingParams:
-        """The model's recommendation, changed by what the body gives; ``more`` wins."""
+    def params(self, default: SamplingParams, *, room: int, **more: Any) -> SamplingParams:
+        """The model's recommendation, changed by what the body gives; ``more`` wins.
+
+        ``room`` is the context's, for a prompt that is to be cut to what fits.
+        """
         given = {
             name: value
-            for name in SamplingFields.__struct_fields__
-            if (value := getattr(self, name)) is not msgspec.UNSET
+            for name in _PARAMETERS
+            if (value := getattr(self, name, msgspec.UNSET)) is not msgspec.UNSET
         }
-        return replace(default, **{**given, **more})
+        given |= more
+        if given.get("truncate_prompt_tokens") == -1:  # vLLM's: as many as the context allows
+            num_output = given.get("max_tokens", default.max_tokens) or 1
+            given["truncate_prompt_tokens"] = max(1, room - num_output)
+        return replace(default, **given)
+
+
+class SeveralFields(SamplingFields, kw_only=True):
+    """What the routes of several answers and of prompts' logprobs know besides."""
+
+    n: int | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: int | msgspec.UnsetType = msgspec.UNSET
+
+
+_PARAMETERS: Final = SeveralFields.__struct_fields__
+
+
+def checked_max_tokens(name: str, max_tokens: int, context: int) -> int:
+    """Return the count, which the prompt may still cut; an error names it as the route does."""
+    if not 1 <= max_tokens <= context:
+        raise HttpError(
+            400,
+            f"{name}={shown(max_tokens)} must be between 1 and the context of {context}",
+            param=name,
+        )
+    return max_tokens
+
+
+def check_top_logprobs(top_logprobs: int) -> None:
+    """Raise for more than OpenAI gives."""
+    if not 0 <= top_logprobs <= MAX_TOP_LOGPROBS:
+        raise HttpError(
+            400,
+            f"top_logprobs={shown(top_logprobs)} must be between 0 and {MAX_TOP_LOGPROBS}",
+            param="top_logprobs",
+        )

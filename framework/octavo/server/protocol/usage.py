@@ -1,10 +1,33 @@
-"""Token counts, as every route reports them."""
+"""What every route reports of tokens, and when."""
 
 from __future__ import annotations
 
 import msgspec
 
-from octavo.outputs import RequestOutput
+from octavo.outputs import Logprob, RequestOutput
+from octavo.server.errors import HttpError
+
+
+def json_number(logprob: Logprob) -> float:
+    """The log probability; JSON has no infinity."""
+    return max(logprob.logprob, -9999.0)
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """What a stream tells besides the text."""
+
+    include_usage: bool | None = None
+    """A last event with the whole usage."""
+    continuous_usage_stats: bool | None = None
+    """Usage in every event."""
+    include_obfuscation: bool | None = None
+    """No effect: nothing is padded."""
+
+
+def check_stream_options(options: object, *, is_stream: bool) -> None:
+    """Raise for options of a stream that nobody asked for."""
+    if options is not None and not is_stream:
+        raise HttpError(400, "stream_options needs stream=true", param="stream_options")
 
 
 class PromptTokensDetails(msgspec.Struct):

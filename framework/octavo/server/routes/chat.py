@@ -26,12 +26,11 @@ from octavo.server.protocol.chat import (
     ChatRequest,
     chat_logprobs,
 )
-from octavo.server.protocol.usage import UsageCount
+from octavo.server.protocol.conversation import plain_messages
+from octavo.server.protocol.sampling import check_top_logprobs, checked_max_tokens
+from octavo.server.protocol.usage import StreamOptions, UsageCount, check_stream_options
 from octavo.server.routes.prompt_report import prompt_logprobs
 from octavo_registry.routes import Endpoint
-
-MAX_TOP_LOGPROBS = 20
-"""As OpenAI has it."""
 
 
 class ChatRoutes:
@@ -54,18 +53,20 @@ class ChatRoutes:
         model = self._server.check_model(request.model)
         params = self._params(request)
         self._server.check_sequences(1, params)
-        answer = _Answer(request, f"chatcmpl-{exchange.request_id}", model, self._server, warnings)
+        named = request.request_id or exchange.request_id
+        answer = _Answer(request, f"chatcmpl-{named}", model, self._server, warnings)
         outputs = self._server.engine.chat(
-            request.messages,
+            plain_messages(request.messages),
             params,
             request_id=request.request_id,
             documents=request.documents,
-            chat_template=self._template(request),
-            chat_template_kwargs=_template_kwargs(request),
+            chat_template=self._server.checked_template(request.chat_template),
+            chat_template_kwargs=self._template_kwargs(request),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             priority=request.priority,
             cache_salt=request.cache_salt,
+            strict=True,
         )
         if request.stream:
             return EventStream(answer.events(outputs))
@@ -79,40 +80,27 @@ class ChatRoutes:
                 400, "max_tokens and max_completion_tokens mean the same; give one",
                 param="max_completion_tokens",
             )  # fmt: skip
-        if not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
-            raise HttpError(
-                400,
-                f"top_logprobs={request.top_logprobs} must be between 0 and {MAX_TOP_LOGPROBS}",
-                param="top_logprobs",
-            )
+        check_top_logprobs(request.top_logprobs)
         if request.top_logprobs and not request.logprobs:
             raise HttpError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
+        context = self._server.engine.max_model_len
         more: dict[str, Any] = {"output_kind": "delta" if request.stream else "final"}
-        given = (request.max_tokens, request.max_completion_tokens)
-        max_tokens = next((tokens for tokens in given if tokens is not None), None)
-        if max_tokens is not None:
-            more["max_tokens"] = max_tokens
+        for name in ("max_tokens", "max_completion_tokens"):
+            if getattr(request, name) is not None:
+                more["max_tokens"] = checked_max_tokens(name, getattr(request, name), context)
         if request.logprobs:
             more["logprobs"] = request.top_logprobs
-        return request.params(self._server.default_params(max_tokens=None), **more)
+        check_stream_options(request.stream_options, is_stream=request.stream)
+        default = self._server.default_params(max_tokens=None)
+        return request.params(default, room=context, **more)
 
-    def _template(self, request: ChatRequest) -> str | None:
-        trusted = self._server.config.access.trust_request_chat_template
-        if request.chat_template is not None and not trusted:
-            raise HttpError(
-                400,
-                "chat_template: this server takes no templates from requests; its operator "
-                "may allow them with --trust-request-chat-template",
-                param="chat_template",
+    def _template_kwargs(self, request: ChatRequest) -> dict[str, Any]:
+        kwargs = dict(request.chat_template_kwargs)
+        if request.reasoning_effort is not None:
+            kwargs |= self._server.effort_kwargs(
+                "reasoning_effort", request.reasoning_effort, request.chat_template
             )
-        return request.chat_template
-
-
-def _template_kwargs(request: ChatRequest) -> dict[str, Any]:
-    kwargs = dict(request.chat_template_kwargs)
-    if request.reasoning_effort is not None:
-        kwargs["reasoning_effort"] = request.reasoning_effort
-    return kwargs
+        return kwargs
 
 
 class _Answer:
@@ -122,6 +110,7 @@ class _Answer:
         self, request: ChatRequest, id: str, model: str, server: ServerContext, warnings: Any
     ) -> None:
         self._request = request
+        self._options = request.stream_options or StreamOptions()
         self._warnings = warnings
         self._usage = UsageCount()
         self._head: dict[str, Any] = {
@@ -135,7 +124,6 @@ class _Answer:
         """The answer in one piece."""
         self._usage.add(output)
         with_ids = self._request.return_token_ids
-        reported = output.prompt_logprobs
         return ChatCompletion(
             **self._head,
             choices=[
@@ -150,7 +138,7 @@ class _Answer:
                 for each in output.outputs
             ],
             usage=self._usage.usage(),
-            prompt_logprobs=msgspec.UNSET if reported is None else prompt_logprobs(reported),
+            prompt_logprobs=self._prompt_report(output),
             prompt_token_ids=output.prompt_token_ids if with_ids else msgspec.UNSET,
             warnings=self._warnings,
         )
@@ -167,7 +155,7 @@ class _Answer:
             news = [self._event(each) for each in output.outputs]
             if news:
                 yield b"".join(news)
-        if self._request.stream_options.include_usage:
+        if self._options.include_usage:
             yield event(ChatChunk(**self._head, choices=[], usage=self._usage.usage()))
 
     def _first_events(self, output: RequestOutput) -> list[bytes]:
@@ -184,6 +172,7 @@ class _Answer:
         chunks[0].warnings = self._warnings
         if with_ids:
             chunks[0].prompt_token_ids = output.prompt_token_ids
+        chunks[0].prompt_logprobs = self._prompt_report(output)
         return [event(chunk) for chunk in chunks]
 
     def _event(self, output: CompletionOutput) -> bytes:
@@ -201,10 +190,15 @@ class _Answer:
 
     def _chunk_usage(self) -> Any:
         """OpenAI writes null into all events but the last when usage is asked for."""
-        options = self._request.stream_options
-        if options.continuous_usage_stats:
+        if self._options.continuous_usage_stats:
             return self._usage.usage()
-        return None if options.include_usage else msgspec.UNSET
+        return None if self._options.include_usage else msgspec.UNSET
+
+    def _prompt_report(self, output: RequestOutput) -> Any:
+        num_top = self._request.prompt_logprobs
+        if num_top is msgspec.UNSET:
+            return msgspec.UNSET
+        return prompt_logprobs(output.prompt_logprobs or [], num_top)
 
     def _logprobs(self, output: CompletionOutput) -> ChatLogprobs | None:
         if not self._request.logprobs or output.logprobs is None:

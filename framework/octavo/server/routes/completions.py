@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from octavo.errors import PromptTooLongError
 from octavo.inputs import Prompt
 from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
-from octavo.params import SamplingParams
+from octavo.params import SamplingParams, shown
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, event
@@ -24,7 +25,8 @@ from octavo.server.protocol.completions import (
     CompletionRequest,
     LogprobText,
 )
-from octavo.server.protocol.usage import UsageCount
+from octavo.server.protocol.sampling import checked_max_tokens
+from octavo.server.protocol.usage import StreamOptions, UsageCount, check_stream_options
 from octavo.server.routes.prompt_report import prompt_logprobs
 from octavo_registry.routes import Endpoint
 
@@ -49,11 +51,11 @@ class CompletionRoutes:
         request, warnings = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)
         model = self._server.check_model(request.model)
         params = self._params(request)
+        self._check_length(request.prompt)
         prompts = _prompts(request.prompt)
         self._server.check_sequences(len(prompts), params)
-        answer = _Answer(
-            request, f"cmpl-{exchange.request_id}", model, params.n, self._server, warnings
-        )
+        named = request.request_id or exchange.request_id
+        answer = _Answer(request, f"cmpl-{named}", model, params.n, self._server, warnings)
         streams = [self._generate(prompt, number, request, params, len(prompts))
                    for number, prompt in enumerate(prompts)]  # fmt: skip
         if request.stream:
@@ -62,6 +64,12 @@ class CompletionRoutes:
         async for number, output in merge_streams(streams):
             finals[number] = output
         return Reply(encode(answer.whole([finals[number] for number in range(len(prompts))])))
+
+    def _check_length(self, prompt: str | list[Any]) -> None:
+        """Raise for a list that is too long whatever it holds, before anybody looks into it."""
+        most = max(self._server.engine.max_model_len, self._server.config.limits.max_prompts)
+        if isinstance(prompt, list) and len(prompt) > most:
+            raise PromptTooLongError(f"the prompt is a list of {len(prompt)}; at most {most}")
 
     def _generate(
         self,
@@ -86,24 +94,28 @@ class CompletionRoutes:
         )
 
     def _params(self, request: CompletionRequest) -> SamplingParams:
+        context = self._server.engine.max_model_len
         more: dict[str, Any] = {"output_kind": "delta" if request.stream else "final"}
         if request.max_tokens == 0:
             if not request.echo:
                 raise HttpError(400, "max_tokens=0 needs echo=true", param="max_tokens")
             more["max_tokens"] = 1  # the engine gives one at least, which is not shown
         elif request.max_tokens is not None:
-            more["max_tokens"] = request.max_tokens
+            more["max_tokens"] = checked_max_tokens("max_tokens", request.max_tokens, context)
         if request.logprobs is not None:
             if not 0 <= request.logprobs <= MAX_LOGPROBS:
                 raise HttpError(
                     400,
-                    f"logprobs={request.logprobs} must be between 0 and {MAX_LOGPROBS}",
+                    f"logprobs={shown(request.logprobs)} must be between 0 and {MAX_LOGPROBS}",
                     param="logprobs",
                 )
             more["logprobs"] = request.logprobs
-            if request.echo and request.prompt_logprobs is msgspec.UNSET:
+            asked = request.prompt_logprobs
+            if request.echo and (asked is msgspec.UNSET or 0 <= asked < request.logprobs):
                 more["prompt_logprobs"] = request.logprobs
-        return request.params(self._server.default_params(max_tokens=16), **more)
+        check_stream_options(request.stream_options, is_stream=request.stream)
+        default = self._server.default_params(max_tokens=16)
+        return request.params(default, room=context, **more)
 
 
 def _prompts(given: str | list[Any]) -> list[Prompt]:
@@ -162,7 +174,7 @@ class _Answer:
         """The answer piece by piece."""
         begun: set[int] = set()
         warnings = self._warnings
-        options = self._request.stream_options
+        options = self._request.stream_options or StreamOptions()
         async for number, output in outputs:
             self._count(output)
             for each in output.outputs:
@@ -185,6 +197,7 @@ class _Answer:
                 each.text, each.token_ids = "", []
                 each.logprobs = None if each.logprobs is None else []
                 each.finish_reason = each.finish_reason and "length"
+                each.stop_reason = None
         self._usage.add(output)
 
     def _choice(
@@ -201,7 +214,8 @@ class _Answer:
             stop_reason=each.stop_reason,
         )
         if begins and request.prompt_logprobs is not msgspec.UNSET:
-            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or [])
+            num_top = request.prompt_logprobs
+            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or [], num_top)
         if request.return_token_ids:
             choice.token_ids = each.token_ids
             if begins:

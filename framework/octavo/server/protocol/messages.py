@@ -1,0 +1,139 @@
+"""The bodies of /v1/messages, both ways: Anthropic's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from octavo.params import shown
+from octavo.server.errors import HttpError
+from octavo.server.protocol.conversation import check_keys, check_size, without_nulls
+from octavo.server.protocol.fields import FieldTable, Refused
+
+_TOOLS: Final = "tool use is not part of this version"
+_NO_EFFECT: Final = {
+    "metadata": dict[str, Any],
+    "service_tier": str,
+    "cache_control": dict[str, Any],
+    "user_profile_id": str,
+    "workspace_id": str,
+}
+"""They cannot change the tokens: all prefixes are cached."""
+_REFUSED: Final = {
+    "tools": Refused(_TOOLS, ([],)),
+    "tool_choice": Refused(_TOOLS, ({"type": "none"}, {"type": "auto"})),
+    "thinking": Refused("this model's answers are all text", ({"type": "disabled"},)),
+    "output_config": Refused("structured output is not part of this version", ({},)),
+    "output_format": Refused("structured output is not part of this version"),
+    "container": Refused("this server runs no code"),
+    "mcp_servers": Refused(_TOOLS, ([],)),
+    "context_management": Refused("shorten the messages where they are made"),
+    "diagnostics": Refused("usage tells how many tokens came from the cache"),
+    "inference_geo": Refused("this server runs where it runs"),
+    "speed": Refused("there is one speed", ("standard",)),
+    "chat_template_kwargs": Refused("/v1/chat/completions has it", ({},)),
+    "kv_transfer_params": Refused("prefill and decode run in one engine"),
+}
+COUNT_FIELDS: Final = FieldTable(no_effect=_NO_EFFECT, refused=_REFUSED)
+"""Fields besides those of ``CountRequest``."""
+MESSAGE_FIELDS: Final = FieldTable(no_effect=_NO_EFFECT, refused=_REFUSED)
+"""Fields besides those of ``MessageRequest``."""
+
+
+class CountRequest(msgspec.Struct, kw_only=True):
+    """A conversation whose tokens are counted."""
+
+    messages: list[dict[str, Any]]
+    model: str = ""
+    system: str | list[dict[str, Any]] | None = None
+
+
+class MessageRequest(CountRequest, kw_only=True):
+    """A conversation to answer."""
+
+    max_tokens: int
+    stream: bool = False
+    stop_sequences: list[str] = msgspec.field(default_factory=list)
+    temperature: float | msgspec.UnsetType = msgspec.UNSET
+    top_p: float | msgspec.UnsetType = msgspec.UNSET
+    top_k: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class TextBlock(msgspec.Struct, tag="text"):
+    """A part of an answer."""
+
+    text: str
+    citations: None = None
+
+
+class MessageUsage(msgspec.Struct, kw_only=True):
+    """What an answer has cost; what came from the cache is not among ``input_tokens``."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class Message(msgspec.Struct, tag="message", kw_only=True):
+    """The answer."""
+
+    id: str
+    role: str = "assistant"
+    model: str
+    content: list[TextBlock]
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: MessageUsage
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class TokenCount(msgspec.Struct):
+    """Of a conversation as the model would read it."""
+
+    input_tokens: int
+
+
+def conversation(request: CountRequest) -> list[dict[str, Any]]:
+    """The messages, the system's first; raises HttpError 400 for what is no text."""
+    if not request.messages:
+        raise HttpError(400, "messages is an empty list", param="messages")
+    check_size("messages", request.messages)
+    made = []
+    if request.system:
+        made.append({"role": "system", "content": _content("system", request.system)})
+    for index, given in enumerate(request.messages):
+        where = f"messages[{index}]"
+        message = without_nulls(given)
+        check_keys(where, message, {"role", "content"})
+        role = message.get("role")
+        if not isinstance(role, str) or role not in ("user", "assistant", "system"):
+            raise _refused(f"{where}.role", f"is {shown(role)}; known: user, assistant")
+        content = _content(f"{where}.content", message.get("content"))
+        made.append({"role": role, "content": content})
+    return made
+
+
+def _content(where: str, given: Any) -> str | list[dict[str, Any]]:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not given:
+        raise _refused(where, "must be text or a list of blocks")
+    return [_block(f"{where}[{index}]", block) for index, block in enumerate(given)]
+
+
+def _block(where: str, given: Any) -> dict[str, Any]:
+    block = without_nulls(given) if isinstance(given, dict) else {}
+    if block.get("type") != "text":
+        raise _refused(f"{where}.type", f"is {shown(block.get('type'))}; this model takes 'text'")
+    check_keys(where, block, {"type", "text", "cache_control", "citations"})
+    if block.get("citations"):
+        raise _refused(f"{where}.citations", "are not taken; leave them out")
+    if not isinstance(block.get("text"), str):
+        raise _refused(f"{where}.text", "must be text")
+    return {"type": "text", "text": block["text"]}
+
+
+def _refused(where: str, what: str) -> HttpError:
+    return HttpError(400, f"{where} {what}", param=where.partition("[")[0])

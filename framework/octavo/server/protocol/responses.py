@@ -1,0 +1,248 @@
+"""The bodies of /v1/responses, both ways."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from octavo.params import shown
+from octavo.server.errors import HttpError
+from octavo.server.protocol.chat import ChatLogprob
+from octavo.server.protocol.conversation import (
+    CACHE_HINTS,
+    check_keys,
+    check_size,
+    without_nulls,
+)
+from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SamplingFields
+
+LOGPROBS: Final = "message.output_text.logprobs"
+"""The one value of ``include`` that is known."""
+MAX_METADATA: Final = (16, 64, 512)
+"""Keys, characters of a key and of a value, as OpenAI has it."""
+_TOOLS: Final = "tool calls are not part of this version"
+_KEPT: Final = "this server keeps no answers; send the whole conversation as input"
+RESPONSE_FIELDS: Final = FieldTable(
+    no_effect={
+        **{name: kind for name, kind in NO_EFFECT.items() if name != "metadata"},
+        "parallel_tool_calls": bool,
+        "max_tool_calls": int,
+    },
+    refused={
+        **NOT_AVAILABLE,
+        "tools": Refused(_TOOLS, ([],)),
+        "tool_choice": Refused(_TOOLS, ("none", "auto")),
+        "background": Refused("leave it out, and wait for the answer", (False,)),
+        "background_options": Refused("leave it out, and wait for the answer"),
+        "previous_response_id": Refused(_KEPT),
+        "conversation": Refused(_KEPT),
+        "prompt": Refused("this server keeps no prompts; send input and instructions"),
+        "previous_input_messages": Refused(_KEPT),
+        "enable_response_messages": Refused("return_token_ids of other routes", (False,)),
+        "context_management": Refused("shorten the input where it is made"),
+        "truncation": Refused("shorten the input where it is made", ("disabled",)),
+        "moderation": Refused("no moderation is part of this server"),
+        "access_programs": Refused("there are none here"),
+        "image": Refused("this model takes text"),
+        "mm_processor_kwargs": Refused("this model takes text"),
+        "media_io_kwargs": Refused("this model takes text"),
+        "n": Refused("/v1/chat/completions has it", (1,)),
+    },
+)
+"""Fields of a request besides those of ``ResponseRequest``."""
+
+
+class ResponseStreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a stream of events."""
+
+    include_obfuscation: bool | None = None
+    """No effect: nothing is padded."""
+
+
+class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
+    """How much to think before the answer."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: None = None
+    generate_summary: None = None
+    context: None = None
+    mode: None = None
+
+
+class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """Plain text: structured output is not part of this version."""
+
+    type: Literal["text"] = "text"
+
+
+class TextConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """What form the text has."""
+
+    format: TextFormat | None = msgspec.field(default_factory=TextFormat)
+    verbosity: Literal["medium"] | None = None
+    """Say in the instructions how long the answer should be."""
+
+
+class ResponseRequest(SamplingFields, kw_only=True):
+    """A text or a conversation to answer."""
+
+    input: str | list[dict[str, Any]]
+    model: str = ""
+    instructions: str | None = None
+    stream: bool = False
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    include: list[str] = msgspec.field(default_factory=list)
+    top_logprobs: int = 0
+    text: TextConfig = msgspec.field(default_factory=TextConfig)
+    reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    priority: int = 0
+    cache_salt: str = ""
+    request_id: str | None = None
+
+
+class OutputText(msgspec.Struct, tag="output_text"):
+    """A part of a message."""
+
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[ChatLogprob] = []
+
+
+class OutputMessage(msgspec.Struct, tag="message", kw_only=True):
+    """The model's answer."""
+
+    id: str
+    status: str
+    content: list[OutputText]
+    role: str = "assistant"
+
+
+class InputTokensDetails(msgspec.Struct):
+    """What is known of the input's tokens."""
+
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct):
+    """What is known of the output's tokens."""
+
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct, kw_only=True):
+    """What an answer has cost."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails = msgspec.field(default_factory=OutputTokensDetails)
+    total_tokens: int
+
+
+class Response(msgspec.Struct, kw_only=True):
+    """The answer, as far as it has come; nothing of it is kept."""
+
+    id: str
+    object: str = "response"
+    created_at: int
+    status: str
+    model: str
+    output: list[OutputMessage]
+    error: dict[str, str] | None = None
+    incomplete_details: dict[str, str] | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    text: TextConfig
+    reasoning: Reasoning
+    usage: ResponseUsage | None = None
+    store: bool = False
+    background: bool = False
+    parallel_tool_calls: bool = False
+    previous_response_id: str | None = None
+    service_tier: str = "default"
+    tool_choice: str = "none"
+    tools: list[Any] = []
+    truncation: str = "disabled"
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+def check_metadata(metadata: dict[str, str]) -> None:
+    """Raise for more than OpenAI keeps."""
+    most_keys, most_key_chars, most_chars = MAX_METADATA
+    if len(metadata) > most_keys:
+        raise HttpError(400, f"{len(metadata)} keys of metadata; at most 16", param="metadata")
+    for key, value in metadata.items():
+        if len(key) > most_key_chars or len(value) > most_chars:
+            raise HttpError(
+                400, f"metadata {shown(key)}: at most 64 characters in a key, 512 in a value",
+                param="metadata",
+            )  # fmt: skip
+
+
+def input_messages(request: ResponseRequest) -> list[dict[str, Any]]:
+    """The conversation that the input stands for; raises HttpError 400 for items of other kinds."""
+    messages = []
+    if request.instructions is not None:
+        messages.append({"role": "system", "content": request.instructions})
+    if isinstance(request.input, str):
+        return [*messages, {"role": "user", "content": request.input}]
+    if not request.input:
+        raise HttpError(400, "input is an empty list", param="input")
+    check_size("input", request.input)
+    for index, item in enumerate(request.input):
+        messages.append(_message(f"input[{index}]", without_nulls(item)))
+    return messages
+
+
+def _message(where: str, item: dict[str, Any]) -> dict[str, Any]:
+    kind = item.get("type", "message")
+    if kind == "item_reference":
+        raise _refused(where, f"refers to an item, and {_KEPT}")
+    if kind != "message":
+        raise _refused(where, f"is of type {shown(kind)}; only messages are taken: {_TOOLS}")
+    check_keys(where, item, {"type", "role", "content", "id", "status", "phase"})
+    role, content = item.get("role"), item.get("content")
+    if not isinstance(role, str) or role not in ("user", "assistant", "system", "developer"):
+        raise _refused(
+            f"{where}.role", f"is {shown(role)}; known: user, assistant, system, developer"
+        )
+    if isinstance(content, list) and content:
+        parts = (_part(f"{where}.content[{n}]", part) for n, part in enumerate(content))
+        return {"role": role, "content": [{"type": "text", "text": text} for text in parts]}
+    if not isinstance(content, str):
+        raise _refused(f"{where}.content", "must be text or a list of parts")
+    return {"role": role, "content": content}
+
+
+_PARTS: Final = {
+    "input_text": ("text", {"type", "text"} | CACHE_HINTS),
+    "output_text": ("text", {"type", "text", "annotations", "logprobs"}),
+    "refusal": ("refusal", {"type", "refusal"}),
+}
+
+
+def _part(where: str, given: Any) -> str:
+    part = without_nulls(given) if isinstance(given, dict) else {}
+    kind = part.get("type")
+    if not isinstance(kind, str) or kind not in _PARTS:
+        raise _refused(f"{where}.type", f"is {shown(kind)}; this model takes {', '.join(_PARTS)}")
+    key, known = _PARTS[kind]
+    check_keys(where, part, known)
+    text = part.get(key)
+    if not isinstance(text, str):
+        raise _refused(f"{where}.{key}", "must be text")
+    return text
+
+
+def _refused(where: str, what: str) -> HttpError:
+    return HttpError(400, f"{where} {what}", param="input")

@@ -1,0 +1,60 @@
+"""The bodies of /tokenize and /detokenize, both ways: vLLM's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from octavo.server.protocol.fields import FieldTable, Refused
+
+TOKENIZE_FIELDS: Final = FieldTable(
+    refused={
+        "tools": Refused("tool calls are not part of this version", ([],)),
+        "mm_processor_kwargs": Refused("this model takes text"),
+        "media_io_kwargs": Refused("this model takes text"),
+        "return_token_offsets": Refused("return_token_strs has the texts", (False,)),
+    },
+)
+"""Fields besides those of ``TokenizeRequest``."""
+DETOKENIZE_FIELDS: Final = FieldTable()
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """A text or a conversation to put into token ids."""
+
+    model: str = ""
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    """None: of a text, and not of a conversation, whose template writes them."""
+    return_token_strs: bool = False
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    documents: list[dict[str, Any]] | None = None
+
+
+class Tokens(msgspec.Struct, kw_only=True):
+    """A prompt as the model reads it."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | None = None
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    """Token ids to put into text."""
+
+    tokens: list[int]
+    model: str = ""
+
+
+class Text(msgspec.Struct, kw_only=True):
+    """What the ids stand for, special tokens included."""
+
+    prompt: str
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET

@@ -1,0 +1,161 @@
+"""/capabilities and /plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from octavo.errors import PromptError
+from octavo.server.context import ServerContext
+from octavo.server.exchange import Exchange, JsonEndpoint, Reply, encode
+from octavo.server.openapi import operation
+from octavo_registry.routes import Endpoint
+
+_LATER = "not part of this version"
+
+
+class Feature(msgspec.Struct, omit_defaults=True):
+    """Whether it is on, and why not, or what of it."""
+
+    on: bool
+    why: str | None = None
+
+
+class Capabilities(msgspec.Struct, kw_only=True):
+    """What this server can do."""
+
+    version: str
+    models: list[str]
+    architecture: str
+    limits: dict[str, int | float | None]
+    features: dict[str, Feature]
+
+
+class PluginInfo(msgspec.Struct, kw_only=True):
+    """A plugin that is loaded, and how it has done."""
+
+    name: str
+    version: str | None
+    distribution: str | None
+    module: str | None
+    registers: dict[str, list[str]]
+    failures: dict[str, int]
+    """By call."""
+    quarantined_seconds: float | None
+    """Until it is tried again; None: it is not in quarantine."""
+
+
+class Plugins(msgspec.Struct):
+    """All of them."""
+
+    plugins: list[PluginInfo]
+
+
+class InfoRoutes:
+    """Tells what the server can do, and with which plugins."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return both."""
+        limits = self._server.config.limits
+        return [
+            Endpoint(
+                method="GET",
+                path="/capabilities",
+                app=JsonEndpoint(self._capabilities, limits, takes_body=False),
+                operation=operation("Tell what is on, what is off and why", reply=Capabilities),
+            ),
+            Endpoint(
+                method="GET",
+                path="/plugins",
+                app=JsonEndpoint(self._plugins, limits, takes_body=False),
+                operation=operation("List the plugins", reply=Plugins),
+            ),
+        ]
+
+    async def _capabilities(self, exchange: Exchange) -> Reply:
+        server = self._server
+        engine, limits = server.engine, server.config.limits
+        ready, scheduler = engine.ready, engine.config.scheduler
+        made = Capabilities(
+            version=version("octavo"),
+            models=list(server.model_names),
+            architecture=engine.model_folder.architecture,
+            limits={
+                "max_model_len": ready.max_model_len,
+                "vocab_size": ready.vocab_size,
+                "cache_tokens": ready.num_blocks * ready.block_tokens,
+                "max_num_seqs": ready.max_num_seqs,
+                "max_num_batched_tokens": ready.max_num_batched_tokens,
+                "max_queued_requests": scheduler.max_queued_requests,
+                "max_queued_tokens": scheduler.max_queued_tokens,
+                "max_prompts": limits.max_prompts,
+                "max_body_mib": limits.max_body_mib,
+            },
+            features=self._features(),
+        )
+        return Reply(encode(made))
+
+    def _features(self) -> dict[str, Feature]:
+        server, config = self._server, self._server.engine.config
+        can = server.engine.model_folder.capabilities
+        trusts = server.config.access.trust_request_chat_template
+        lora = f"adapters are {_LATER}" if can.lora else "this architecture takes no adapters"
+        return {
+            "completions": Feature(True),
+            "chat": self._chat(),
+            "streaming": Feature(True),
+            "logprobs": Feature(True),
+            "prefix_caching": _flag(config.cache.enable_prefix_caching, "--enable-prefix-caching"),
+            "priority": _flag(
+                config.scheduler.scheduling_policy == "priority", "--scheduling-policy priority"
+            ),
+            "batch_invariant": _flag(config.model.batch_invariant, "--batch-invariant"),
+            "logits_processors": _flag(bool(config.logits_processors), "--logits-processors"),
+            "request_chat_template": _flag(trusts, "--trust-request-chat-template"),
+            "lenient": _flag(server.config.serve.lenient, "--lenient"),
+            "structured_output": Feature(False, _LATER),
+            "tools": Feature(False, _LATER),
+            "reasoning": Feature(False, _LATER),
+            "lora": Feature(False, lora),
+            "media": Feature(False, f"this model takes text; media are {_LATER}"),
+            "pooling": Feature(False, _LATER),
+        }
+
+    def _chat(self) -> Feature:
+        try:
+            variables = self._server.engine.chat_template().variables
+        except PromptError as error:
+            return Feature(False, str(error))
+        return Feature(True, f"its template reads: {', '.join(sorted(variables))}")
+
+    async def _plugins(self, exchange: Exchange) -> Reply:
+        host = self._server.host
+        failures: dict[str, dict[str, int]] = {}
+        for (plugin, call), count in host.faults.counts.items():
+            failures.setdefault(plugin, {})[call] = count
+        quarantined = host.faults.quarantined
+        made: list[Any] = [
+            PluginInfo(
+                name=record.name,
+                version=record.version,
+                distribution=record.distribution,
+                module=record.module,
+                registers={
+                    kind: list(names) for kind, names in host.registrations(record.name).items()
+                },
+                failures=failures.get(record.name, {}),
+                quarantined_seconds=quarantined.get(record.name),
+            )
+            for record in host.plugins
+        ]
+        return Reply(encode(Plugins(made)))
+
+
+def _flag(is_on: bool, flag: str) -> Feature:
+    return Feature(True) if is_on else Feature(False, f"off; {flag} turns it on")

@@ -1,0 +1,197 @@
+"""/v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from octavo.outputs import CompletionOutput, RequestOutput
+from octavo.params import SamplingParams
+from octavo.server.context import ServerContext
+from octavo.server.dialects import ANTHROPIC
+from octavo.server.errors import ErrorReply
+from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, named_event
+from octavo.server.openapi import operation
+from octavo.server.protocol.messages import (
+    COUNT_FIELDS,
+    MESSAGE_FIELDS,
+    CountRequest,
+    Message,
+    MessageRequest,
+    MessageUsage,
+    TextBlock,
+    TokenCount,
+    conversation,
+)
+from octavo.server.protocol.sampling import checked_max_tokens
+from octavo.server.protocol.usage import UsageCount
+from octavo_registry.routes import Endpoint
+
+
+class MessageRoutes:
+    """Answers conversations in Anthropic's form, text only."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the endpoints that answer and that count."""
+        limits = self._server.config.limits
+        answer = operation(
+            "Answer a conversation (Anthropic)",
+            request=MessageRequest,
+            reply=Message,
+            streams=True,
+        )
+        count = operation(
+            "Count a conversation's tokens (Anthropic)", request=CountRequest, reply=TokenCount
+        )
+        return [
+            Endpoint(
+                method="POST",
+                path="/v1/messages",
+                app=JsonEndpoint(self._create, limits),
+                operation=answer,
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/messages/count_tokens",
+                app=JsonEndpoint(self._count, limits),
+                operation=count,
+            ),
+        ]
+
+    async def _create(self, exchange: Exchange) -> Reply | EventStream:
+        request, warnings = self._server.read(exchange, MessageRequest, MESSAGE_FIELDS)
+        model = self._server.check_model(request.model)
+        params = self._params(request)
+        answer = _Answer(request, f"msg_{exchange.request_id}", model, warnings)
+        outputs = self._server.engine.chat(
+            conversation(request),
+            params,
+            continue_final_message=_continues(request),
+            strict=True,
+        )
+        if request.stream:
+            return EventStream(answer.events(outputs), end=b"", failed=_failed)
+        async for output in outputs:
+            final = output  # of the kind "final" there is but one
+        return Reply(encode(answer.whole(final)))
+
+    async def _count(self, exchange: Exchange) -> Reply:
+        request, _ = self._server.read(exchange, CountRequest, COUNT_FIELDS)
+        self._server.check_model(request.model)
+        ids = await self._server.engine.tokenize_chat(
+            conversation(request), continue_final_message=_continues(request), strict=True
+        )
+        return Reply(encode(TokenCount(len(ids))))
+
+    def _params(self, request: MessageRequest) -> SamplingParams:
+        given = {
+            name: value
+            for name in ("temperature", "top_p", "top_k")
+            if (value := getattr(request, name)) is not msgspec.UNSET
+        }
+        return replace(
+            self._server.default_params(max_tokens=None),
+            max_tokens=checked_max_tokens(
+                "max_tokens", request.max_tokens, self._server.engine.max_model_len
+            ),
+            stop=request.stop_sequences,
+            output_kind="delta" if request.stream else "final",
+            **given,
+        )
+
+
+def _continues(request: CountRequest) -> bool:
+    """Whether the last message is the beginning of the answer."""
+    return request.messages[-1].get("role") == "assistant" if request.messages else False
+
+
+def _failed(error: ErrorReply) -> bytes:
+    """The last event of a stream that breaks off."""
+    return named_event("error", replace(error, dialect=ANTHROPIC).body())
+
+
+class _Answer:
+    """Makes the bodies of one answer, whole or as events in Anthropic's order."""
+
+    def __init__(self, request: MessageRequest, id: str, model: str, warnings: Any) -> None:
+        self._max_tokens = request.max_tokens
+        self._count = UsageCount()
+        self._message = Message(
+            id=id,
+            model=model,
+            content=[],
+            usage=MessageUsage(input_tokens=0, cache_read_input_tokens=0, output_tokens=0),
+            warnings=warnings,
+        )
+
+    def whole(self, output: RequestOutput) -> Message:
+        """The answer in one piece."""
+        self._add(output)
+        (answer,) = output.outputs
+        self._message.content = [TextBlock(answer.text)]
+        self._end(answer)
+        return self._message
+
+    async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
+        """The answer piece by piece."""
+        has_begun = False
+        async for output in outputs:
+            if not has_begun:
+                has_begun = True
+                self._add(replace(output, outputs=[]))
+                yield self._begin()
+            self._add(output)
+            for each in output.outputs:
+                if each.text:
+                    delta = {"type": "text_delta", "text": each.text}
+                    yield named_event("content_block_delta", {"index": 0, "delta": delta})
+                if each.finish_reason is not None:
+                    self._end(each)
+        yield self._last()
+
+    def _begin(self) -> bytes:
+        return b"".join(
+            (
+                named_event("message_start", {"message": self._message}),
+                named_event("content_block_start", {"index": 0, "content_block": TextBlock("")}),
+                named_event("ping", {}),
+            )
+        )
+
+    def _last(self) -> bytes:
+        message = self._message
+        delta = {"stop_reason": message.stop_reason, "stop_sequence": message.stop_sequence}
+        return b"".join(
+            (
+                named_event("content_block_stop", {"index": 0}),
+                named_event("message_delta", {"delta": delta, "usage": message.usage}),
+                named_event("message_stop", {}),
+            )
+        )
+
+    def _add(self, output: RequestOutput) -> None:
+        self._count.add(output)
+        usage = self._count.usage()
+        cached = usage.prompt_tokens_details.cached_tokens
+        self._message.usage = MessageUsage(
+            input_tokens=usage.prompt_tokens - cached,
+            cache_read_input_tokens=cached,
+            output_tokens=usage.completion_tokens,
+        )
+
+    def _end(self, output: CompletionOutput) -> None:
+        message = self._message
+        if isinstance(output.stop_reason, str):
+            message.stop_reason, message.stop_sequence = "stop_sequence", output.stop_reason
+        elif output.finish_reason != "length":
+            message.stop_reason = "end_turn"
+        elif message.usage.output_tokens < self._max_tokens:
+            message.stop_reason = "model_context_window_exceeded"
+        else:
+            message.stop_reason = "max_tokens"

@@ -1,0 +1,36 @@
+"""/metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.observability.metrics import CONTENT_TYPE
+from octavo.server.context import ServerContext
+from octavo.server.exchange import Exchange, JsonEndpoint, Reply
+from octavo.server.openapi import operation
+from octavo_registry.routes import Endpoint
+
+
+class MetricsRoutes:
+    """Tells Prometheus what there is to count."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the one endpoint."""
+        return [
+            Endpoint(
+                method="GET",
+                path="/metrics",
+                app=JsonEndpoint(self._metrics, self._server.config.limits, takes_body=False),
+                authenticated=not self._server.config.access.open_metrics,
+                operation=operation(
+                    "Show metrics for Prometheus", reply=str, content_type="text/plain"
+                ),
+            )
+        ]
+
+    async def _metrics(self, exchange: Exchange) -> Reply:
+        text = await self._server.meter.text()
+        return Reply(text.encode(), CONTENT_TYPE.encode())

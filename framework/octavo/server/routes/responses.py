@@ -1,0 +1,221 @@
+"""/v1/responses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from octavo.outputs import CompletionOutput, RequestOutput
+from octavo.params import SamplingParams
+from octavo.server.context import ServerContext
+from octavo.server.errors import ErrorReply, HttpError
+from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, named_event
+from octavo.server.openapi import operation
+from octavo.server.protocol.chat import ChatLogprob, chat_logprobs
+from octavo.server.protocol.responses import (
+    LOGPROBS,
+    RESPONSE_FIELDS,
+    InputTokensDetails,
+    OutputMessage,
+    OutputText,
+    Response,
+    ResponseRequest,
+    ResponseUsage,
+    check_metadata,
+    input_messages,
+)
+from octavo.server.protocol.sampling import check_top_logprobs, checked_max_tokens
+from octavo.server.protocol.usage import UsageCount, check_stream_options
+from octavo_registry.routes import Endpoint
+
+
+class ResponseRoutes:
+    """Answers texts and conversations in OpenAI's newer form, text only."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the one endpoint."""
+        app = JsonEndpoint(self._create, self._server.config.limits)
+        described = operation(
+            "Answer a text or a conversation", request=ResponseRequest, reply=Response, streams=True
+        )
+        return [Endpoint(method="POST", path="/v1/responses", app=app, operation=described)]
+
+    async def _create(self, exchange: Exchange) -> Reply | EventStream:
+        server = self._server
+        request, warnings = server.read(exchange, ResponseRequest, RESPONSE_FIELDS)
+        model = server.check_model(request.model)
+        check_metadata(request.metadata)
+        params = self._params(request)
+        answer = _Answer(request, exchange.request_id, model, params, warnings)
+        outputs = server.engine.chat(
+            input_messages(request),
+            params,
+            request_id=request.request_id,
+            chat_template_kwargs=self._template_kwargs(request),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            strict=True,
+        )
+        if request.stream:
+            return EventStream(answer.events(outputs), end=b"", failed=answer.failed)
+        async for output in outputs:
+            final = output  # of the kind "final" there is but one
+        return Reply(encode(answer.whole(final)))
+
+    def _params(self, request: ResponseRequest) -> SamplingParams:
+        check_stream_options(request.stream_options, is_stream=request.stream)
+        check_top_logprobs(request.top_logprobs)
+        for name in request.include:
+            if name != LOGPROBS:
+                raise HttpError(
+                    400, f"include={name[:64]!r} is not available; known: {LOGPROBS}",
+                    param="include",
+                )  # fmt: skip
+        if request.top_logprobs and not request.include:
+            raise HttpError(400, f"top_logprobs needs include=[{LOGPROBS!r}]", param="top_logprobs")
+        context = self._server.engine.max_model_len
+        more: dict[str, Any] = {"output_kind": "delta" if request.stream else "final"}
+        if request.max_output_tokens is not None:
+            more["max_tokens"] = checked_max_tokens(
+                "max_output_tokens", request.max_output_tokens, context
+            )
+        if request.include:
+            more["logprobs"] = request.top_logprobs
+        default = self._server.default_params(max_tokens=None)
+        return request.params(default, room=context, **more)
+
+    def _template_kwargs(self, request: ResponseRequest) -> dict[str, Any]:
+        effort = request.reasoning.effort
+        if effort is None:
+            return request.chat_template_kwargs
+        told = self._server.effort_kwargs("reasoning.effort", effort, None)
+        return {**request.chat_template_kwargs, **told}
+
+
+class _Answer:
+    """Makes the bodies of one answer, whole or as events in OpenAI's order."""
+
+    def __init__(
+        self,
+        request: ResponseRequest,
+        request_id: str,
+        model: str,
+        params: SamplingParams,
+        warnings: Any,
+    ) -> None:
+        self._num_top = request.top_logprobs
+        self._usage = UsageCount()
+        self._num_events = 0
+        self._text = OutputText("")
+        self._message = OutputMessage(id=f"msg_{request_id}", status="in_progress", content=[])
+        self._place: dict[str, Any] = {"item_id": self._message.id, "output_index": 0}
+        self._response = Response(
+            id=f"resp_{request.request_id or request_id}",
+            created_at=int(time.time()),
+            status="in_progress",
+            model=model,
+            output=[],
+            instructions=request.instructions,
+            max_output_tokens=request.max_output_tokens,
+            metadata=request.metadata,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_logprobs=request.top_logprobs,
+            text=request.text,
+            reasoning=request.reasoning,
+            warnings=warnings,
+        )
+
+    def whole(self, output: RequestOutput) -> Response:
+        """The answer in one piece."""
+        self._usage.add(output)
+        self._take(output.outputs[0])
+        self._end(output.outputs[0])
+        return self._response
+
+    async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
+        """The answer piece by piece."""
+        has_begun = False
+        async for output in outputs:
+            self._usage.add(output)
+            if not has_begun:
+                has_begun = True
+                yield self._begin()
+            for each in output.outputs:
+                logprobs = self._take(each)
+                if each.text or logprobs:
+                    yield self._event(
+                        "output_text.delta",
+                        **self._place,
+                        content_index=0,
+                        delta=each.text,
+                        logprobs=logprobs,
+                    )
+                if each.finish_reason is not None:
+                    self._end(each)
+        yield self._last()
+
+    def failed(self, error: ErrorReply) -> bytes:
+        """The last event of a stream that breaks off."""
+        self._response.status = "failed"
+        self._response.error = {"code": "server_error", "message": error.message}
+        return self._event("failed", response=self._response)
+
+    def _begin(self) -> bytes:
+        item = msgspec.structs.replace(self._message, content=[])
+        return b"".join(
+            (
+                self._event("created", response=self._response),
+                self._event("in_progress", response=self._response),
+                self._event("output_item.added", output_index=0, item=item),
+                self._event(
+                    "content_part.added", **self._place, content_index=0, part=OutputText("")
+                ),
+            )
+        )
+
+    def _take(self, output: CompletionOutput) -> list[ChatLogprob]:
+        self._text.text += output.text
+        if output.logprobs is None:
+            return []
+        logprobs = chat_logprobs(output.logprobs, self._num_top, as_ids=False).content
+        self._text.logprobs += logprobs
+        return logprobs
+
+    def _end(self, output: CompletionOutput) -> None:
+        response = self._response
+        response.status = "incomplete" if output.finish_reason == "length" else "completed"
+        if response.status == "incomplete":
+            response.incomplete_details = {"reason": "max_output_tokens"}
+        self._message.status = response.status
+        self._message.content = [self._text]
+        response.output = [self._message]
+        usage = self._usage.usage()
+        response.usage = ResponseUsage(
+            input_tokens=usage.prompt_tokens,
+            input_tokens_details=InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
+            output_tokens=usage.completion_tokens,
+            total_tokens=usage.total_tokens,
+        )
+
+    def _last(self) -> bytes:
+        text = self._text
+        place = {**self._place, "content_index": 0}
+        return b"".join(
+            (
+                self._event("output_text.done", **place, text=text.text, logprobs=text.logprobs),
+                self._event("content_part.done", **place, part=text),
+                self._event("output_item.done", output_index=0, item=self._message),
+                self._event(self._response.status, response=self._response),
+            )
+        )
+
+    def _event(self, kind: str, **more: Any) -> bytes:
+        number, self._num_events = self._num_events, self._num_events + 1
+        return named_event(f"response.{kind}", {**more, "sequence_number": number})

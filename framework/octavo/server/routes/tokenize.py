@@ -1,0 +1,114 @@
+"""/tokenize and /detokenize."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from octavo.inputs.processor import MAX_CHARS_PER_TOKEN
+from octavo.inputs.prompt import check_token_ids
+from octavo.server.context import ServerContext
+from octavo.server.errors import HttpError
+from octavo.server.exchange import Exchange, JsonEndpoint, Reply, encode
+from octavo.server.openapi import operation
+from octavo.server.protocol.conversation import plain_messages
+from octavo.server.protocol.tokenize import (
+    DETOKENIZE_FIELDS,
+    TOKENIZE_FIELDS,
+    DetokenizeRequest,
+    Text,
+    TokenizeRequest,
+    Tokens,
+)
+from octavo_registry.routes import Endpoint
+
+_OF_CHATS = (
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "chat_template_kwargs",
+    "documents",
+)
+
+
+class TokenizeRoutes:
+    """Puts text into token ids and back, in threads: a long text takes the tokenizer a while."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return both directions."""
+        limits = self._server.config.limits
+        return [
+            Endpoint(
+                method="POST",
+                path="/tokenize",
+                app=JsonEndpoint(self._tokenize, limits),
+                operation=operation(
+                    "Put text into token ids", request=TokenizeRequest, reply=Tokens
+                ),
+            ),
+            Endpoint(
+                method="POST",
+                path="/detokenize",
+                app=JsonEndpoint(self._detokenize, limits),
+                operation=operation(
+                    "Put token ids into text", request=DetokenizeRequest, reply=Text
+                ),
+            ),
+        ]
+
+    async def _tokenize(self, exchange: Exchange) -> Reply:
+        request, warnings = self._server.read(exchange, TokenizeRequest, TOKENIZE_FIELDS)
+        self._server.check_model(request.model)
+        engine = self._server.engine
+        if (request.prompt is None) == (request.messages is None):
+            raise HttpError(400, "give prompt or messages, one of them", param="prompt")
+        if request.messages is not None:
+            ids = await self._tokenize_chat(request)
+        else:
+            _check_is_plain(request)
+            special = request.add_special_tokens is not False
+            ids = await engine.tokenize(request.prompt or "", add_special_tokens=special)
+        made = Tokens(
+            count=len(ids), max_model_len=engine.max_model_len, tokens=ids, warnings=warnings
+        )
+        if request.return_token_strs:
+            tokenizer = engine.get_tokenizer()
+            made.token_strs = await asyncio.to_thread(tokenizer.convert_ids_to_tokens, ids)
+        return Reply(await asyncio.to_thread(encode, made))
+
+    async def _tokenize_chat(self, request: TokenizeRequest) -> list[int]:
+        if request.add_special_tokens:
+            raise HttpError(
+                400, "add_special_tokens: the chat template writes them", param="add_special_tokens"
+            )
+        return await self._server.engine.tokenize_chat(
+            plain_messages(request.messages or []),
+            documents=request.documents,
+            chat_template=self._server.checked_template(request.chat_template),
+            chat_template_kwargs=request.chat_template_kwargs,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            strict=True,
+        )
+
+    async def _detokenize(self, exchange: Exchange) -> Reply:
+        request, warnings = self._server.read(exchange, DetokenizeRequest, DETOKENIZE_FIELDS)
+        self._server.check_model(request.model)
+        engine = self._server.engine
+        most = engine.max_model_len * MAX_CHARS_PER_TOKEN
+        if len(request.tokens) > most:
+            raise HttpError(400, f"{len(request.tokens)} tokens; at most {most}", param="tokens")
+        if not request.tokens:
+            return Reply(encode(Text(prompt="", warnings=warnings)))
+        check_token_ids(request.tokens, engine.ready.vocab_size)
+        text = await asyncio.to_thread(engine.get_tokenizer().decode, request.tokens)
+        return Reply(await asyncio.to_thread(encode, Text(prompt=text, warnings=warnings)))
+
+
+def _check_is_plain(request: TokenizeRequest) -> None:
+    for name in _OF_CHATS:
+        if getattr(request, name):
+            raise HttpError(400, f"{name} belongs to messages, and prompt is given", param=name)

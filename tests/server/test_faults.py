@@ -1,0 +1,310 @@
+"""Clients that leave, engines that die, plugins that misbehave: RELIABILITY's table, figures too."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from server_faults import (
+    answer,
+    body,
+    children,
+    connect,
+    engine_of,
+    error_of,
+    events,
+    is_closed,
+    long_body,
+    named,
+    request_bytes,
+    stop,
+    until,
+)
+
+from tests.server.conftest import LiveServer, running_server
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    flags = ("--max-num-seqs", "2", "--no-enable-prefix-caching", "--send-timeout-seconds", "2")
+    with running_server(tmp_path_factory.mktemp("faults") / "log", *flags) as server:
+        yield server
+
+
+def counts(server: LiveServer) -> tuple[float, float, float]:
+    """Running, waiting, and the part of the cache that is in use."""
+    text = httpx.get(f"{server.url}/metrics", timeout=20).text
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    found = [re.search(rf"^octavo:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE) for name in names]
+    running, waiting, usage = (float(m[1]) for m in found if m)
+    return running, waiting, usage
+
+
+def is_free(server: LiveServer) -> bool:
+    return counts(server) == (0, 0, 0)
+
+
+STAGES = {
+    "in decode, streaming": long_body(stream=True),
+    "in decode": long_body(),
+    "n > 1": long_body(n=2),
+    "many prompts": long_body(prompt=["a", "b", "c"]),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_client_that_leaves_frees_its_blocks_within_a_second(live, stage) -> None:
+    with connect(live.url) as client:
+        client.sendall(request_bytes("/v1/completions", STAGES[stage]))
+        until(lambda: counts(live)[0] > 0)
+        time.sleep(0.1)
+        assert counts(live)[2] > 0
+    assert until(lambda: is_free(live), 5) < 1
+
+
+def test_a_client_that_leaves_in_the_queue_or_while_it_sends_leaves_nothing(live) -> None:
+    with connect(live.url) as first, connect(live.url) as second, connect(live.url) as queued:
+        for client in (first, second):
+            client.sendall(request_bytes("/v1/completions", long_body()))
+        until(lambda: counts(live)[0] == 2)
+        queued.sendall(request_bytes("/v1/completions", long_body()))
+        until(lambda: counts(live)[1] == 1)
+        queued.close()
+        assert until(lambda: counts(live)[1] == 0, 5) < 1
+    with connect(live.url) as client:
+        client.sendall(request_bytes("/v1/completions", long_body())[:-10])
+        time.sleep(0.1)
+    assert until(lambda: is_free(live), 5) < 1
+    until(lambda: httpx.get(f"{live.url}/load").json() == {"server_load": 0})
+
+
+def test_a_client_that_reads_nothing_is_let_go_and_slows_no_other(live) -> None:
+    asked = request_bytes("/openapi.json") * 1000  # some 100 KB each: no buffer holds them
+    clients = [connect(live.url) for _ in range(8)]
+    for client in clients:
+        client.sendall(asked)
+    time.sleep(0.5)
+    assert httpx.post(f"{live.url}/v1/completions", json=body()).status_code == 200
+    time.sleep(2.5)
+    until(lambda: httpx.get(f"{live.url}/load").json() == {"server_load": 0})
+    for client in clients:
+        assert is_closed(client, 20)
+        client.close()
+
+
+def test_an_engine_that_is_killed_ends_streams_and_the_server_and_is_the_last_line(
+    tmp_path: Path,
+) -> None:
+    with running_server(tmp_path / "log") as server, server.client() as http:
+        with http.stream("POST", "/v1/completions", json=long_body(stream=True)) as reply:
+            pieces = events(reply)
+            next(pieces)
+            began = time.monotonic()
+            os.kill(engine_of(server.process.pid), signal.SIGKILL)
+            (*_, last) = pieces
+            assert time.monotonic() - began < 1
+        assert last["error"]["type"] == "service_unavailable_error"
+        assert server.process.wait(10) == 1
+        assert time.monotonic() - began < 5
+        lines = server.log.read_text().splitlines()
+        assert lines[-1].startswith("octavo: error: engine process")
+        assert "was killed by SIGKILL" in lines[-1]
+
+
+def test_an_engine_that_dies_is_restarted_once(tmp_path: Path) -> None:
+    flags = ("--on-engine-death", "restart")
+    with running_server(tmp_path / "log", *flags) as server, server.client() as http:
+        wanted = http.post("/v1/completions", json=body()).json()["choices"]
+        os.kill(engine_of(server.process.pid), signal.SIGKILL)
+        until(lambda: http.get("/health").status_code == 503, 2)
+        refused = http.post("/v1/completions", json=body())
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        until(lambda: http.get("/health").status_code == 200, 60)
+        assert http.post("/v1/completions", json=body()).json()["choices"] == wanted
+        os.kill(engine_of(server.process.pid), signal.SIGKILL)
+        assert server.process.wait(10) == 1
+
+
+def test_an_engine_that_hangs_is_seen_and_killed(tmp_path: Path) -> None:
+    with running_server(tmp_path / "log", "--hang-seconds", "1") as server, server.client() as http:
+        with http.stream("POST", "/v1/completions", json=long_body(stream=True)) as reply:
+            pieces = events(reply)
+            next(pieces)
+            stop(engine_of(server.process.pid))
+            assert until(lambda: http.get("/health").status_code == 503, 5) < 2
+            began = time.monotonic()
+            (*_, last) = pieces
+            assert time.monotonic() - began < 2
+        assert last["error"]["type"] == "service_unavailable_error"
+        assert server.process.wait(15) == 1
+        assert "made no step" in server.log.read_text().splitlines()[-1]
+
+
+def test_a_signal_lets_what_is_in_flight_complete(tmp_path: Path) -> None:
+    with running_server(tmp_path / "log") as server, server.client() as http:
+        asks = [long_body(max_tokens=150, stream=stream, seed=i)
+                for i, stream in enumerate([True, False] * 4)]  # fmt: skip
+        with ThreadPoolExecutor(len(asks)) as pool:
+            replies = [pool.submit(http.post, "/v1/completions", json=ask) for ask in asks]
+            until(lambda: http.get("/load").json()["server_load"] == len(asks))
+            time.sleep(0.2)
+            server.process.terminate()
+            until(lambda: http.get("/health").status_code == 503, 2)
+            refused = http.post("/v1/completions", json=body())
+            assert refused.status_code == 503
+            assert {"retry-after", "connection"} <= set(refused.headers)
+            for ask, reply in zip(asks, [reply.result() for reply in replies], strict=True):
+                assert reply.status_code == 200
+                text = reply.text
+                assert text.endswith("data: [DONE]\n\n") if ask["stream"] else reply.json()["usage"]
+                assert '"finish_reason":"length"' in text
+        assert server.process.wait(10) == 0
+
+
+def test_ctrl_c_ends_a_server_and_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with running_server(tmp_path / "log") as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(10) == 0
+    with running_server(tmp_path / "log2") as server, connect(server.url) as client:
+        client.sendall(request_bytes("/v1/completions", long_body(max_tokens=1500)))
+        until(lambda: counts(server)[0] == 1)
+        server.process.terminate()
+        time.sleep(0.5)
+        assert server.process.poll() is None
+        began = time.monotonic()
+        server.process.terminate()
+        assert server.process.wait(10) == 1
+        assert time.monotonic() - began < 5
+        assert "1 requests are cut off" in server.log.read_text()
+
+
+PLUGIN = '''
+import asyncio
+from octavo_registry import hookimpl
+from octavo_registry.routes import Endpoint
+
+OCTAVO_API = "1"
+START = {"type": "http.response.start", "status": 200, "headers": []}
+
+@hookimpl
+def register_routes(routes):
+    routes.add("odd", "odd_routes:Group")
+
+async def raises(scope, receive, send):
+    raise ValueError("a secret\\nFORGED LINE")
+
+async def silent(scope, receive, send):
+    return None
+
+async def wrong_status(scope, receive, send):
+    await send({**START, "status": "200"})
+
+async def wrong_header(scope, receive, send):
+    await send({**START, "headers": [(b"x", b"a\\r\\nb: c")]})
+
+async def half(scope, receive, send):
+    await send(START)
+    await send({"type": "http.response.body", "body": b"half", "more_body": True})
+    raise ValueError("later")
+
+async def hangs(scope, receive, send):
+    await asyncio.Event().wait()
+
+class Group:
+    def __init__(self, server):
+        pass
+
+    def endpoints(self):
+        apps = (raises, silent, wrong_status, wrong_header, half, hangs)
+        return [Endpoint(method="GET", path=f"/odd/{a.__name__}", app=a) for a in apps]
+'''
+
+
+def test_a_routes_plugin_that_misbehaves_fails_its_own_request_alone(tmp_path, monkeypatch) -> None:
+    (tmp_path / "odd_routes.py").write_text(PLUGIN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    flags = ("--plugin", "odd_routes")
+    with running_server(tmp_path / "log", *flags) as server, server.client() as http:
+        with connect(server.url) as hanging:
+            hanging.sendall(request_bytes("/odd/hangs"))
+            for path in ("raises", "silent", "wrong_status", "wrong_header"):
+                reply = http.get(f"/odd/{path}")
+                assert reply.status_code == 500, path
+                assert "secret" not in reply.text
+                assert error_of(reply.content)["type"] == "server_error"
+            with pytest.raises(httpx.RemoteProtocolError):
+                http.get("/odd/half")
+            assert http.post("/v1/completions", json=body()).status_code == 200
+            until(lambda: http.get("/load").json()["server_load"] == 1)
+        until(lambda: http.get("/load").json()["server_load"] == 0, 2)
+        plugins = {p["name"]: p for p in http.get("/plugins").json()["plugins"]}
+        assert sum(plugins["odd_routes"]["failures"].values()) == 5
+        assert not [line for line in server.log.read_text().splitlines() if line[:6] == "FORGED"]
+
+
+@pytest.mark.parametrize("given", ["None", "['x']", "[Endpoint(method='GET', path='x', app=1)]"])
+def test_a_routes_plugin_that_gives_no_endpoints_stops_the_start(tmp_path, monkeypatch, given):
+    source = PLUGIN.split("    def endpoints")[0] + f"    def endpoints(self):\n        return {given}"
+    (tmp_path / "odd_routes.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="octavo: error: plugin 'odd_routes' failed in making"):
+        with running_server(tmp_path / "log", "--plugin", "odd_routes"):
+            pass
+
+
+def test_workers_share_an_engine_and_end_with_it(tmp_path: Path) -> None:
+    with running_server(tmp_path / "log", "--api-workers", "2") as server:
+        workers = named(server.process.pid, "octavo.server.worker")
+        assert len(workers) == 2
+        texts, ports = set(), set()
+        for _ in range(24):  # a connection each: the kernel deals them out
+            with connect(server.url) as client:
+                client.sendall(request_bytes("/v1/completions", body(seed=1)))
+                status, _, data = answer(client)
+                assert status == 200
+                texts.add(json.loads(data)["choices"][0]["text"])
+                ports.add(client.getsockname()[1])
+        assert len(texts) == 1
+        with ThreadPoolExecutor(16) as pool:
+            asks = [body(prompt=f"{i} is", max_tokens=40, ignore_eos=True) for i in range(16)]
+            replies = list(
+                pool.map(lambda b: httpx.post(f"{server.url}/v1/completions", json=b, timeout=60), asks)
+            )
+        assert [r.json()["usage"]["completion_tokens"] for r in replies] == [40] * 16
+        os.kill(engine_of(server.process.pid), signal.SIGKILL)
+        assert server.process.wait(15) == 1
+        assert "was killed by SIGKILL" in server.log.read_text().splitlines()[-1]
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 5)
+
+
+def test_workers_drain_at_a_signal_and_a_lost_worker_ends_the_server(tmp_path: Path) -> None:
+    flags = ("--api-workers", "2", "--on-engine-death", "restart")
+    with running_server(tmp_path / "log", *flags) as server:
+        os.kill(engine_of(server.process.pid), signal.SIGKILL)
+        until(lambda: "another engine has started" in server.log.read_text(), 60)
+        until(lambda: len(re.findall("another engine has started", server.log.read_text())) == 3, 20)
+        with ThreadPoolExecutor(6) as pool:
+            asked = [
+                pool.submit(
+                    httpx.post, f"{server.url}/v1/completions", json=long_body(), timeout=60
+                )
+                for _ in range(6)
+            ]
+            time.sleep(1)
+            server.process.terminate()
+            assert [each.result().status_code for each in asked] == [200] * 6
+        assert server.process.wait(15) == 0
+    with running_server(tmp_path / "log2", "--api-workers", "2") as server:
+        os.kill(named(server.process.pid, "octavo.server.worker")[1], signal.SIGKILL)
+        assert server.process.wait(15) == 1
+        assert "HTTP worker 1 has ended" in server.log.read_text().splitlines()[-1]
+    assert children(os.getpid()) is not None

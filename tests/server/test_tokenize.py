@@ -1,0 +1,65 @@
+"""/tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def tokens(http, **body) -> list[int]:
+    reply = http.post("/tokenize", json=body)
+    assert reply.status_code == 200, reply.text
+    answer = reply.json()
+    assert answer["count"] == len(answer["tokens"])
+    assert answer["max_model_len"] == 1024
+    return answer["tokens"]
+
+
+@pytest.mark.parametrize("text", ["Hello there", "Grüße, 日本 🎈", " a  b\n"])
+def test_text_goes_there_and_back(http, text) -> None:
+    ids = tokens(http, prompt=text, add_special_tokens=False)
+    assert http.post("/detokenize", json={"tokens": ids}).json() == {"prompt": text}
+
+
+def test_special_tokens_are_added_to_prompts_unless_they_are_not_wanted(http) -> None:
+    with_them = tokens(http, prompt="Hello")
+    assert with_them[1:] == tokens(http, prompt="Hello", add_special_tokens=False)
+
+
+def test_a_prompt_is_continued_as_it_is_tokenized(http) -> None:
+    body = {"prompt": "Hello there", "max_tokens": 1, "return_token_ids": True}
+    (choice,) = http.post("/v1/completions", json=body).json()["choices"]
+    assert choice["prompt_token_ids"] == tokens(http, prompt="Hello there")
+
+
+def test_a_conversation_is_answered_as_it_is_tokenized(http) -> None:
+    body = {"messages": HELLO, "max_tokens": 1, "return_token_ids": True}
+    answer = http.post("/v1/chat/completions", json=body).json()
+    assert answer["prompt_token_ids"] == tokens(http, messages=HELLO)
+    assert (
+        len(tokens(http, messages=HELLO, add_generation_prompt=False))
+        < answer["usage"]["prompt_tokens"]
+    )
+
+
+def test_the_spelling_of_tokens_comes_where_it_is_asked_for(http) -> None:
+    answer = http.post("/tokenize", json={"prompt": "Hello", "return_token_strs": True}).json()
+    assert len(answer["token_strs"]) == answer["count"]
+    assert all(isinstance(text, str) for text in answer["token_strs"])
+    assert http.post("/tokenize", json={"prompt": "Hello"}).json()["token_strs"] is None
+
+
+def test_no_tokens_are_no_text(http) -> None:
+    assert http.post("/detokenize", json={"tokens": []}).json() == {"prompt": ""}
+
+
+def test_long_texts_do_not_hold_up_others(http) -> None:
+    long_text = "word " * 25_000
+    with ThreadPoolExecutor() as threads:
+        slow = [threads.submit(tokens, http, prompt=long_text) for _ in range(4)]
+        quick = [http.get("/ping").elapsed.total_seconds() for _ in range(20)]
+        assert all(len(each.result()) > 20_000 for each in slow)
+    assert sorted(quick)[len(quick) // 2] < 0.25
