@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from server_faults import answer, body, connect, error_of, request_bytes
 
-from tests.server.conftest import OCTAVO, LiveServer, running_server
+from live_server import OCTAVO, LiveServer, running_server
+from server_faults import answer, body, connect, error_of, request_bytes
 
 KEY, FILE_KEY, VARIABLE_KEY = "sk-one", "sk-from-a-file", "sk-from-the-environment"
 ORIGIN = "https://page.example"
@@ -24,12 +24,12 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     (folder / "keys").write_text(f"{FILE_KEY}\n\nsk-another\n")
     flags = ("--api-key", KEY, "--api-key", "sk-two", "--api-key-file", str(folder / "keys"))
     more = ("--allowed-origins", ORIGIN, "--root-path", "/llm", "--log-requests", "--log-outputs")
-    os.environ["OCTAVO_API_KEY"] = VARIABLE_KEY
-    try:
-        with running_server(folder / "log", *flags, *more) as server:
-            yield LiveServer(server.url.removesuffix("/llm"), server.process, server.log)
-    finally:
-        del os.environ["OCTAVO_API_KEY"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OCTAVO_API_KEY", VARIABLE_KEY)
+        starting = running_server(folder / "log", *flags, *more)
+        server = starting.__enter__()
+    yield LiveServer(server.url.removesuffix("/llm"), server.process, server.log)
+    starting.__exit__(None, None, None)
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -50,11 +50,10 @@ def test_every_path_but_health_is_denied_without_a_key(live) -> None:
                     assert reply.status_code == 200, path
                     continue
                 assert reply.status_code == 401, (method, path)
-                error = error_of(reply.content)
-                assert (error["type"], error["code"]) == (
-                    "invalid_request_error",
-                    "invalid_api_key",
-                ) or "messages" in path
+                if "messages" in path:  # Anthropic's shape
+                    assert reply.json()["error"]["type"] == "authentication_error"
+                else:
+                    assert error_of(reply.content)["code"] == "invalid_api_key"
                 assert reply.headers["www-authenticate"] == "Bearer"
 
 
@@ -66,7 +65,7 @@ def test_each_key_opens_in_either_header(live, key) -> None:
         assert http.get("/llm/v1/models", headers=bearer(key)).status_code == 200
 
 
-@pytest.mark.parametrize("key", ["", "sk-on", "sk-onee", "SK-ONE", "sk-one,sk-two", "sk-öne"])
+@pytest.mark.parametrize("key", ["x", "sk-on", "sk-onee", "SK-ONE", "sk-one,sk-two", "sk-öne"])
 def test_what_is_not_a_key_does_not_open(live, key) -> None:
     headers = {b"authorization": b"Bearer " + key.encode()}
     with live.client() as http:
@@ -103,9 +102,7 @@ def test_a_page_of_another_origin_is_told_nothing(live, server) -> None:
 def test_nothing_that_a_client_sends_breaks_a_line_of_the_log(live) -> None:
     forged = "x\r\n2026-01-01 00:00:00,000 INFO FORGED\x1b[31m\u2028FORGED"
     with connect(live.url) as client:
-        ask = request_bytes(
-            "/v1/completions", body(prompt=forged), f"authorization: Bearer {KEY}"
-        )
+        ask = request_bytes("/v1/completions", body(prompt=forged), f"authorization: Bearer {KEY}")
         client.sendall(ask)
         assert answer(client)[0] == 200
         client.sendall(request_bytes("/a%0d%0aFORGED%1b%5b31m%e2%80%a8FORGED"))
@@ -130,7 +127,10 @@ def test_nothing_that_a_client_sends_breaks_a_line_of_the_log(live) -> None:
 def test_requests_and_outputs_are_logged_cut_and_without_keys(live) -> None:
     with live.client(headers=bearer(KEY)) as http:
         sent = body(prompt="w " * 3000, max_tokens=3, request_id="named")
-        assert http.post("/v1/completions", json={**sent, "max_tokens": 3}).status_code in (200, 400)
+        assert http.post("/v1/completions", json={**sent, "max_tokens": 3}).status_code in (
+            200,
+            400,
+        )
         assert http.post("/v1/completions", json=body(request_id="named-2")).status_code == 200
     log = live.log.read_text()
     assert "named-2 asks: 'The capital of France is'" in log

@@ -1,26 +1,15 @@
-"""``octavo chat MODEL``."""
+"""``octavo chat``."""
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
 
-from octavo.cli.engine_flags import (
-    add_engine_flags,
-    add_sampling_flags,
-    given_sampling,
-    sampling_params,
-)
 from octavo.cli.lines import read_lines
+from octavo.cli.speaking import Speaker, add_speaker_flags, open_speaker
 from octavo.cli.terminal import Terminal
 from octavo.errors import OctavoError, PromptTooLongError
 from octavo_registry import PluginHost
 from octavo_registry.naming import near_matches
-
-if TYPE_CHECKING:
-    from octavo.cli.streaming import StreamingEngine
-    from octavo.params import SamplingParams
 
 COMMANDS = {
     "/system": "TEXT: set the system message and start anew; without TEXT: none",
@@ -34,22 +23,16 @@ class ChatCommand:
     """A conversation with a model; answers are written as they come."""
 
     def configure(self, parser: ArgumentParser) -> None:
-        """Declare the system message and the flags of engine and sampling."""
-        parser.usage = "octavo chat MODEL [options]"
-        add_engine_flags(parser)
+        """Declare the system message, and the model or the server."""
+        parser.usage = "octavo chat MODEL [options]\n       octavo chat --url URL [MODEL] [options]"
         parser.add_argument("--system", metavar="TEXT", default="", help="a system message")
-        add_sampling_flags(parser)
+        add_speaker_flags(parser)
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Go on until the input ends."""
-        given = given_sampling(args, output_kind="delta")
-        from octavo.cli.streaming import StreamingEngine  # loads the engine
-
         terminal = Terminal()
-        with StreamingEngine(args, host, terminal) as engine:
-            default = engine.llm.get_default_sampling_params()
-            params = sampling_params(default, given, max_tokens=None)
-            conversation = Conversation(engine, params, terminal, system=args.system)
+        with open_speaker(args, host, terminal, max_tokens=None) as speaker:
+            conversation = Conversation(speaker, terminal, system=args.system)
             terminal.remark("Ctrl-C stops an answer, Ctrl-D ends; /help shows commands.")
             for line, refusals in read_lines(terminal):
                 with refusals:
@@ -61,10 +44,8 @@ class ChatCommand:
 class Conversation:
     """What was said, and what the next line does with it."""
 
-    def __init__(
-        self, engine: StreamingEngine, params: SamplingParams, terminal: Terminal, *, system: str
-    ) -> None:
-        self._engine, self._params, self._terminal = engine, params, terminal
+    def __init__(self, speaker: Speaker, terminal: Terminal, *, system: str) -> None:
+        self._speaker, self._terminal = speaker, terminal
         self._start(system)
 
     def take(self, line: str) -> bool:
@@ -95,8 +76,7 @@ class Conversation:
         """A message that was refused is forgotten; an answer that was stopped counts as it is."""
         self._messages.append({"role": "user", "content": text})
         try:
-            deltas = self._engine.llm.chat(self._messages, self._params)
-            answer = self._engine.write(deltas, stoppable=sys.stdin.isatty())
+            answer = self._speaker.chat(self._messages)
         except OctavoError as error:
             self._messages.pop()
             is_first = all(message["role"] == "system" for message in self._messages)

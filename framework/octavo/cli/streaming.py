@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from argparse import Namespace
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from octavo.async_llm import AsyncLLM
 from octavo.cli.engine_flags import engine_keywords
+from octavo.cli.spoken import Spoken
 from octavo.cli.terminal import Terminal
 from octavo.outputs import RequestOutput
 from octavo_registry import PluginHost
@@ -36,34 +35,17 @@ class StreamingEngine:
 
         Returns the text.
         """
-        parts: list[str] = []
-        began = time.monotonic()
-        facts: dict[str, Any] = {"tokens": 0, "first": None}
+        spoken = Spoken(self._terminal)
 
         async def read() -> None:
             async for output in deltas:
                 for completion in output.outputs:
-                    facts["first"] = facts["first"] or time.monotonic()
-                    facts["tokens"] += len(completion.token_ids)
-                    parts.append(completion.text)
-                    self._terminal.write(completion.text)
+                    spoken.add(completion.text, len(completion.token_ids))
 
         try:
             self._runner.run(read())
         except KeyboardInterrupt:
             if not stoppable:
                 raise
-            self._terminal.write(" ...")
-        self._terminal.write("\n")
-        self._terminal.remark(_summary(facts["tokens"], began, facts["first"]))
-        return "".join(parts)
-
-
-def _summary(num_tokens: int, began: float, first: float | None) -> str:
-    if first is None:
-        return "no tokens"
-    seconds = max(time.monotonic() - began, 1e-9)
-    first_ms = (first - began) * 1000
-    return (
-        f"{num_tokens} tokens, {num_tokens / seconds:.1f} a second, first after {first_ms:.0f} ms"
-    )
+            return spoken.end(stopped=True)
+        return spoken.end()

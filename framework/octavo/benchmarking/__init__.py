@@ -1,0 +1,1 @@
+"""What ``octavo bench`` measures: a server from outside, or an engine in this process."""

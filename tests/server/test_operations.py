@@ -1,0 +1,259 @@
+"""What a server bounds, where it listens, and how it is configured."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from live_server import OCTAVO, LiveServer, running_server
+from octavo.errors import ConfigError
+from server_faults import (
+    answer,
+    body,
+    connect,
+    error_of,
+    is_closed,
+    long_body,
+    request_bytes,
+    until,
+)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("operations")
+    config = folder / "octavo.yaml"
+    config.write_text(
+        "model: octavo/tiny\nport: 0\ndtype: float32\nnum-threads: 1\nmax_num_seqs: 4\n"
+        "max_queued_requests: 8\nmax_connections: 40\nmax_header_kib: 16\n"
+        "body_timeout_seconds: 1\nmax_total_body_mib: 4\nmax_body_mib: 3\naccess_log: false\n"
+        "access_log_skip: [/health]\n"
+    )
+    with running_server(folder / "log", "--config", str(config), base=()) as server:
+        yield server
+
+
+def bytes_to(server: LiveServer, sent: bytes) -> tuple[int, dict[str, str], bytes]:
+    with connect(server.url) as client:
+        client.sendall(sent)
+        return answer(client)
+
+
+HEADER_ATTACKS = {
+    "one long header": b"GET /health HTTP/1.1\r\nx: " + b"a" * 10**6,
+    "headers without end": b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 10**5,
+    "a long path": b"GET /" + b"a" * 10**6,
+    "no HTTP": b"\x16\x03\x01" + bytes(100),
+    "trailers without end": b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n"
+    b"content-type: application/json\r\n\r\n0\r\n" + b"x: y\r\n" * 10**5,
+    "a chunk's extension": b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n"
+    b"content-type: application/json\r\n\r\n1;" + b"x" * 10**6,
+}
+
+
+@pytest.mark.parametrize("attack", HEADER_ATTACKS)
+def test_headers_are_bounded_while_they_arrive(live, attack) -> None:
+    with connect(live.url) as client:
+        try:
+            client.sendall(HEADER_ATTACKS[attack])
+        except ConnectionError:
+            return  # it was closed before all had been sent
+        if "trailers" in attack or "chunk" in attack:
+            assert is_closed(client)
+            return
+        try:
+            status, _, data = answer(client)
+        except ConnectionError:
+            return
+        assert status == 400
+        assert error_of(data)["type"] == "invalid_request_error"
+
+
+def test_more_headers_than_allowed_are_a_400(live) -> None:
+    many = [f"x-{i}: y" for i in range(120)]
+    status, _, data = bytes_to(live, request_bytes("/health", None, *many))
+    assert (status, "headers" in error_of(data)["message"]) == (400, True)
+
+
+def test_a_body_in_chunks_of_a_byte_is_taken(live) -> None:
+    data = json.dumps(body(max_tokens=1)).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in data) + b"0\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n"
+    status, _, _ = bytes_to(live, head + b"content-type: application/json\r\n\r\n" + chunks)
+    assert status == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", request_bytes("/v1/completions", body())[:-5]])
+def test_slow_writers_are_let_go(live, sent) -> None:
+    with connect(live.url) as client:
+        client.sendall(sent)
+        began = time.monotonic()
+        status, _, data = answer(client)
+        assert status == 408
+        error_of(data)
+        assert time.monotonic() - began < 3
+
+
+def test_bodies_are_bounded_alone_and_together(live) -> None:
+    head = request_bytes("/v1/completions", None).replace(b"GET", b"POST")
+    large = head.replace(b"content-length: 0", b"content-length: 4000000")
+    status, _, data = bytes_to(live, large)
+    assert (status, error_of(data)["type"]) == (413, "invalid_request_error")
+    part = head.replace(b"content-length: 0", b"content-length: 2500000")
+    with connect(live.url) as first, connect(live.url) as second:
+        for client in (first, second):
+            client.sendall(part + b" " * 2_400_000)
+        codes = []
+        for client in (first, second):
+            status, _, data = answer(client)
+            codes.append(status)
+        assert 503 in codes
+    assert httpx.post(f"{live.url}/v1/completions", json=body()).status_code == 200
+
+
+def test_connections_above_the_limit_are_told_to_come_back(live) -> None:
+    held = [connect(live.url) for _ in range(40)]
+    try:
+        time.sleep(0.1)
+        status, headers, data = bytes_to(live, request_bytes("/health"))
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert error_of(data)["type"] == "service_unavailable_error"
+    finally:
+        for connection in held:
+            connection.close()
+    until(lambda: httpx.get(f"{live.url}/health").status_code == 200)
+
+
+def test_an_overloaded_server_refuses_at_once_and_finishes_what_it_took(live) -> None:
+    ask = request_bytes("/v1/completions", long_body(max_tokens=300))
+    with ExitStack() as stack:
+        taken = [stack.enter_context(connect(live.url)) for _ in range(12)]
+        for client in taken:  # four rows, eight places in the queue
+            client.sendall(ask)
+        until(lambda: httpx.get(f"{live.url}/load").json()["server_load"] == 12)
+        took = []
+        for _ in range(20):
+            with connect(live.url) as refused:
+                began = time.monotonic()
+                refused.sendall(ask)
+                status, headers, data = answer(refused)
+                took.append(time.monotonic() - began)
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert error_of(data)["code"] == "overloaded"
+        assert sorted(took)[10] < 0.05
+        for client in taken:
+            client.settimeout(60)
+            assert answer(client)[0] == 200
+
+
+@pytest.mark.slow
+def test_a_unix_socket_is_served_kept_to_one_server_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with running_server(tmp_path / "log", "--uds", str(path)) as server:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as http:
+            assert http.post("http://x/v1/completions", json=body(), timeout=30).status_code == 200
+        second = running_server(tmp_path / "log2", "--uds", str(path))
+        with pytest.raises(RuntimeError, match="another process listens at"), second:
+            pass
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+    assert not path.exists()
+
+
+def test_a_port_in_use_is_known_before_the_model_is_loaded(live) -> None:
+    port = live.url.rpartition(":")[2]
+    for workers in ("1", "2"):
+        command = [sys.executable, "-c", OCTAVO, "serve", "octavo/tiny", "--port", port]
+        ended = subprocess.run(
+            [*command, "--api-workers", workers], capture_output=True, text=True, timeout=60
+        )
+        assert ended.returncode == 2
+        assert "choose another --port" in ended.stderr
+        assert "engine" not in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asks_for_certificates", [False, True])
+def test_tls_is_served_and_may_ask_for_certificates(tmp_path: Path, asks_for_certificates) -> None:
+    made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    cert, key = str(tmp_path / "cert"), str(tmp_path / "key")
+    alternative = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", *made, *alternative, "-keyout", key, "-out", cert],
+        check=True,
+        capture_output=True,
+    )
+    flags = ["--ssl-certfile", cert, "--ssl-keyfile", key]
+    if asks_for_certificates:
+        flags += ["--ssl-ca-certs", cert]
+    with running_server(tmp_path / "log", *flags) as server:
+        assert server.url.startswith("https://")
+        trusting = ssl.create_default_context(cafile=cert)
+        if asks_for_certificates:
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{server.url}/health", verify=trusting)
+            trusting.load_cert_chain(cert, key)
+        assert httpx.get(f"{server.url}/health", verify=trusting).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot: 1", "octavo has no option 'prot' here; close: ['port']"),
+        ("port: 1\nport: 2", "port is given twice"),
+        ("host:", "host needs a value"),
+        ("lenient: 3", "lenient must be true or false"),
+        ("port: [1, 2]", "port takes one value, not a list"),
+        ("port: many", "argument --port: 'many' must be a whole number"),
+        ("- port", "the file must be a mapping"),
+        ("a: [", "while parsing"),
+    ],
+)
+def test_a_config_file_that_is_wrong_is_an_error_that_names_it(tmp_path, text, said) -> None:
+    file = tmp_path / "octavo.yaml"
+    file.write_text(text)
+    command = [sys.executable, "-c", OCTAVO, "serve", "octavo/tiny", "--config", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+
+
+def test_flags_win_over_the_file_and_a_model_given_over_the_files(tmp_path, capsys) -> None:
+    from octavo.cli.config_file import take_config
+    from octavo.cli.parser import Parser, add_common_options
+    from octavo.cli.serve import ServeCommand
+
+    file = tmp_path / "octavo.yaml"
+    file.write_text(
+        "model: octavo/tiny\nport: 1\napi-key: [a, '012']\nlenient: true\naccess_log: false\n"
+        "plugin: [x.y]\nplugin.some.key: 3\nhf_overrides: {a: [1, true]}\n"
+    )
+
+    def parsed(*args: str):
+        found, rest = take_config(["--config", str(file), *args])
+        assert found is not None
+        early = found.plugin_args(rest)
+        parser = Parser(prog="octavo serve")
+        ServeCommand().configure(parser)
+        add_common_options(parser)
+        return early, parser.parse_args([*found.args(parser, rest), *rest])
+
+    early, args = parsed()
+    assert early == ["--plugin.some.key=3", "--plugin=x.y"]
+    assert (args.model, args.port, args.api_key) == ("octavo/tiny", 1, ["a", "012"])
+    assert (args.lenient, args.access_log) == (True, False)
+    assert args.hf_overrides == {"a": [1, True]}
+    early, args = parsed("other", "--port=2", "--api-key", "c", "--access-log", "--no-lenient")
+    assert (args.model, args.port, args.api_key) == ("other", 2, ["c"])
+    assert (args.lenient, args.access_log) == (False, True)
+    with pytest.raises(ConfigError, match="given twice"):
+        take_config(["--config", str(file), f"--config={file}"])
