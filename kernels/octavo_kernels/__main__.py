@@ -1,4 +1,4 @@
-"""Builds kernels ahead of time: python -m octavo_kernels build [--arch 90a ...] [--cache]."""
+"""Builds kernels ahead of time: python -m octavo_kernels build [--arch 90a ...] [--jobs N]."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ def main() -> int:
     parser.add_argument("--arch", action="append", help=f"of {', '.join(ALL_ARCHES)}; default: all")
     parser.add_argument("--only", action="append", help="names of kernels; default: all")
     parser.add_argument("--cache", action="store_true", help="build into the cache of first use")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="libraries compiled at the same time; default: one a core",
+    )
     options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}; at least 1")
     folder = cache_folder() if options.cache else PREBUILT
     work = [
         (spec, arch)
@@ -56,7 +64,7 @@ def main() -> int:
         print(f"{spec.name} sm_{arch}: {path} ({seconds:.1f} s)", flush=True)
         return True
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
         return 0 if all(list(pool.map(build_one, work))) else 1
 
 

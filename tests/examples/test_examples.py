@@ -29,6 +29,8 @@ PRINTED = {  # by octavo/tiny, whose answers these are
     "meter.py": "{'ada': ",
     "stream.py": "How are you? ",
 }
+OF_A_SERVER = {"client.py"}
+"""Those that need one; tests/server/test_readme.py starts it."""
 ON_ANY_MACHINE = {"doctor": (0, 1)}
 """Exit codes other than 0 that say something of the machine, not of the command."""
 
@@ -39,7 +41,9 @@ def test_the_readme_shows_every_example_as_it_is() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", [p for p in SCRIPTS if p.name not in OF_A_SERVER], ids=lambda path: path.name
+)
 def test_an_example_runs(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(script), run_name="__main__")
     assert PRINTED[script.name] in capsys.readouterr().out

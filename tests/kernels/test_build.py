@@ -3,11 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from octavo_kernels import __main__ as command_line
 from octavo_kernels import build as building
 from octavo_kernels.build import (
     ALL_ARCHES,
@@ -127,6 +130,28 @@ def test_a_device_gets_the_library_of_its_own_or_an_older_architecture_of_its_ki
     capabilities = [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 1)]
     arches = ["75", "80", "80", "80", "89", "90a", "100", "121"]
     assert [arch_for(spec(), capability) for capability in capabilities] == arches
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_ahead_of_time_no_more_compile_together_than_jobs(
+    jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def build_slowly(spec: KernelSpec, arch: str, folder: Path) -> Path:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+        return folder
+
+    monkeypatch.setattr(command_line, "build", build_slowly)
+    monkeypatch.setattr(sys, "argv", ["octavo_kernels", "build", "--jobs", str(jobs)])
+    assert command_line.main() == 0
+    assert most == jobs
 
 
 @pytest.mark.slow
