@@ -336,7 +336,7 @@ def _pool_change(config: EngineConfig, budget: Budget) -> tuple[str, EngineConfi
     else:
         rounded = math.floor if num_blocks == most else math.ceil
         gib = rounded(num_blocks * budget.block_bytes / GIB * 1000) / 1000
-        text = f"--kv-cache-memory-gib {gib:g}"
+        text = f"--kv-cache-memory-gib {gib:.10g}"
         cache = replace(config.cache, kv_cache_memory_gib=gib)
     changed = replace(config, cache=cache)
     if num_blocks < least:

@@ -119,6 +119,13 @@ def test_a_command_of_a_plugin_does_not_hide_a_built_in_one(site, capsys) -> Non
     assert "command 'version' is 'greeter:Greet' of plugin 'greeter'" in error_line(capsys)
 
 
+def test_what_follows_two_dashes_is_no_option(site, capsys) -> None:
+    site.install("greeter", COMMAND.replace('"--name", default="you"', '"name", nargs="+"'))
+    words = ["--plugin", "--plugin.greeter.loud", "--config", "--debug", "--fail"]
+    assert main(["greet", "--plugin.greeter.loud", "false", "--", *words]) == 3
+    assert capsys.readouterr().out == f"hello {words}"
+
+
 def test_help_and_version_are_found_by_their_usual_names(site, capsys) -> None:
     for usual, own in (("help", "--help"), ("--version", "version")):
         assert main([usual]) == 0

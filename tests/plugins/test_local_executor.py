@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from octavo.config import CacheConfig, EngineConfig, ModelConfig, open_model
-from octavo.errors import EngineDeadError
+from octavo.errors import EngineDeadError, ModelError
 from octavo.testing.random_model import make_random_model
 from octavo_plugins.executors.local.executor import LocalExecutor
 from octavo_registry import PluginHost
@@ -69,22 +69,43 @@ def test_a_device_found_broken_in_idle_time_ends_the_engine(executor):
         executor.use_idle_time()
 
 
-@pytest.mark.parametrize(("asked", "given"), [(None, 1), (2, 2)])
-def test_a_small_model_runs_on_one_thread_unless_asked_otherwise_and_no_others_do(
-    tmp_path, asked, given
-):
+@pytest.fixture
+def three_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
-    model = ModelConfig(model=str(make_random_model(tmp_path)), device="cpu", num_threads=asked)
-    config = EngineConfig(model=model, cache=CacheConfig(num_blocks=80))
+    yield
+    torch.set_num_threads(before)
+
+
+def on_new_thread():
+    with ThreadPoolExecutor(1) as another:
+        return another.submit(torch.get_num_threads).result()
+
+
+def loading(folder, num_threads):
+    model = ModelConfig(model=str(folder), device="cpu", num_threads=num_threads)
     host = PluginHost.discover()
-    executor = LocalExecutor(config, open_model(model, host), host)
+    config = EngineConfig(model=model, cache=CacheConfig(num_blocks=80))
+    return LocalExecutor(config, open_model(model, host), host)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 1), (2, 2)])
+def test_a_small_model_runs_on_one_thread_unless_asked_otherwise_and_no_others_do(
+    tmp_path, three_threads, asked, given
+):
+    executor = loading(make_random_model(tmp_path), asked)
     try:
         executor.start()
         assert executor._thread.submit(torch.get_num_threads).result() == given
-        assert torch.get_num_threads() == 3
-        with ThreadPoolExecutor(1) as another:
-            assert another.submit(torch.get_num_threads).result() == 3
+        assert torch.get_num_threads() == on_new_thread() == 3
     finally:
         executor.close()
-        torch.set_num_threads(before)
+
+
+def test_threads_are_as_before_when_a_model_cannot_be_loaded(tmp_path, three_threads):
+    executor = loading(make_random_model(tmp_path), num_threads=2)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no weights"):
+        executor.start()
+    executor.close()
+    assert torch.get_num_threads() == on_new_thread() == 3

@@ -105,6 +105,17 @@ def test_a_mask_that_no_backend_knows_is_refused(allows) -> None:
         probe.window_of(asked(allows), LENGTH)
 
 
+def test_a_long_context_is_not_looked_at_entry_by_entry() -> None:
+    asked_for = []
+
+    def allows(query: Tensor, key: Tensor) -> Tensor:
+        asked_for.append(query.numel() * key.numel())
+        return key <= query
+
+    assert probe.window_of(asked(allows), 131_072) is None
+    assert sum(asked_for) < 4_000_000  # all keys of a thousand queries: seconds a layer
+
+
 def test_a_layer_without_a_mask_is_causal_or_refused() -> None:
     assert probe.window_of(asked(lambda q, k: k <= q, mask=None, window=7), LENGTH) == 7
     with pytest.raises(ModelError, match="not causal"):

@@ -36,6 +36,23 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing usage and exiting."""
         raise ConfigError(f"{self.prog}: {message}; see {self.prog} --help")
 
+    def actions(self) -> list[argparse.Action]:
+        """Return what this parser itself takes."""
+        return self._actions
+
+    def offer(self, name: str, value: str) -> bool:
+        """Let an argument that is no option be left out, as it is known; False if there is none."""
+        positional = [action for action in self._actions if not action.option_strings]
+        if name not in [action.dest for action in positional]:
+            return False
+        if len(positional) > 1:
+            others = " ".join(str(a.metavar) for a in positional if a.dest != name)
+            raise ConfigError(f"{self.prog}: {name} goes before {others}, not into a file")
+        positional[0].nargs = argparse.OPTIONAL
+        positional[0].default = value
+        positional[0].required = False
+        return True
+
     def option_names(self) -> list[str]:
         """Return all option strings, those of subcommands included."""
         names = list(self._option_string_actions)
@@ -44,6 +61,10 @@ class Parser(argparse.ArgumentParser):
                 for parser in action.choices.values():
                     names.extend(parser.option_names())
         return names
+
+    def _get_nargs_pattern(self, action: argparse.Action) -> str:
+        # What options are looked for among takes nothing yet: Python 3.11 gives it the "--".
+        return "()" if action.nargs == argparse.SUPPRESS else super()._get_nargs_pattern(action)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -60,6 +81,9 @@ def add_common_options(parser: Parser, declared: Iterable[Option] = ()) -> None:
     )
     group.add_argument(
         "--disable-plugin", action="append", default=[], metavar="NAME", help="leave a plugin out"
+    )
+    group.add_argument(
+        "--config", metavar="FILE", help="options in a YAML file; flags that are given win"
     )
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options = list(declared)
@@ -79,6 +103,9 @@ def take_plugin_options(args: Sequence[str]) -> tuple[dict[str, dict[str, str]],
     rest: list[str] = []
     remaining = iter(args)
     for arg in remaining:
+        if arg == "--":
+            rest += [arg, *remaining]
+            break
         if not arg.startswith(PLUGIN_OPTION):
             rest.append(arg)
             continue

@@ -19,4 +19,4 @@ def check_range(name: str, value: object, low: float, high: float = MAX_COUNT) -
     """Raise unless the value is a number in the range; also for NaN."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not low <= value <= high:  # type: ignore[operator]
-        raise ConfigError(f"{name}={shown(value)} must be a number from {low:g} to {high:.10g}")
+        raise ConfigError(f"{name}={shown(value)} must be a number from {low} to {high}")

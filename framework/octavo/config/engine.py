@@ -9,27 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from octavo.config.checks import check_choice, check_range
 from octavo.errors import ConfigError
 from octavo.params import shown
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-MAX_COUNT = 2**31 - 1
-"""Tokens, rows and blocks are counted in 32 bits."""
 MAX_THREADS = 1024
 """The threads of a CPU kernel are made at once, and a process that cannot make them crashes."""
 MAX_ASYNC_DEPTH = 16
 MAX_SEED = 2**63 - 1
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r} must be one of: {', '.join(allowed)}")
-
-
-def _check_range(name: str, value: object, low: float, high: float = MAX_COUNT) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not low <= value <= high:  # type: ignore[operator]
-        raise ConfigError(f"{name}={shown(value)} must be a number from {low} to {high}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +63,14 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model={self.model!r} must be a folder or a name")
-        _check_choice("dtype", self.dtype, DTYPES)
-        _check_choice("load_format", self.load_format, ("auto", "dummy"))
-        _check_choice("generation_config", self.generation_config, ("auto", "none"))
+        check_choice("dtype", self.dtype, DTYPES)
+        check_choice("load_format", self.load_format, ("auto", "dummy"))
+        check_choice("generation_config", self.generation_config, ("auto", "none"))
         if self.max_model_len not in (None, "auto"):
-            _check_range("max_model_len", self.max_model_len, 1)
+            check_range("max_model_len", self.max_model_len, 1)
         if self.num_threads is not None:
-            _check_range("num_threads", self.num_threads, 1, MAX_THREADS)
-        _check_range("seed", self.seed, -MAX_SEED, MAX_SEED)
+            check_range("num_threads", self.num_threads, 1, MAX_THREADS)
+        check_range("seed", self.seed, -MAX_SEED, MAX_SEED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +99,11 @@ class CacheConfig:
                 f"gpu_memory_utilization={self.gpu_memory_utilization!r} must be above 0, at most 1"
             )
         if self.kv_cache_memory_gib is not None:
-            _check_range("kv_cache_memory_gib", self.kv_cache_memory_gib, 0)
+            check_range("kv_cache_memory_gib", self.kv_cache_memory_gib, 0)
         if self.num_blocks is not None:
-            _check_range("num_blocks", self.num_blocks, 2)
-        _check_choice("kv_cache_dtype", self.kv_cache_dtype, (*DTYPES, "fp8"))
-        _check_range("swap_gib", self.swap_gib, 0)
+            check_range("num_blocks", self.num_blocks, 2)
+        check_choice("kv_cache_dtype", self.kv_cache_dtype, (*DTYPES, "fp8"))
+        check_range("swap_gib", self.swap_gib, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +123,13 @@ class SchedulerConfig:
     """Steps under way at once; 1 waits for each step before the next is planned (for debugging)."""
 
     def __post_init__(self) -> None:
-        _check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        _check_range("async_depth", self.async_depth, 1, MAX_ASYNC_DEPTH)
-        _check_choice("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
-        _check_choice("preemption_mode", self.preemption_mode, ("recompute", "swap"))
+        check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        check_range("async_depth", self.async_depth, 1, MAX_ASYNC_DEPTH)
+        check_choice("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
+        check_choice("preemption_mode", self.preemption_mode, ("recompute", "swap"))
         for name in ("max_num_seqs", "max_queued_requests", "max_queued_tokens"):
             if getattr(self, name) is not None:
-                _check_range(name, getattr(self, name), 1)
+                check_range(name, getattr(self, name), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +142,8 @@ class ParallelConfig:
     """A registered executor's name; None: the one for this many devices."""
 
     def __post_init__(self) -> None:
-        _check_range("tensor_parallel_size", self.tensor_parallel_size, 1)
-        _check_range("pipeline_parallel_size", self.pipeline_parallel_size, 1)
+        check_range("tensor_parallel_size", self.tensor_parallel_size, 1)
+        check_range("pipeline_parallel_size", self.pipeline_parallel_size, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from octavo.config.engine import MAX_COUNT
+from octavo.config.checks import MAX_COUNT
 from octavo.errors import ModelError
 from octavo.params import shown
 
@@ -50,6 +50,8 @@ class Rule:
     names: frozenset[str]
 
 
+EPSILONS: Final = frozenset({"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"})
+
 RULES: Final = (
     Rule("a positive integer below 2**31", _is_size, frozenset({
         "hidden_size", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head",
@@ -63,9 +65,7 @@ RULES: Final = (
         "n_shared_experts", "topk_group", "first_k_dense_replace", "q_lora_rank", "kv_lora_rank",
         "qk_nope_head_dim", "qk_rope_head_dim", "max_window_layers", "num_nextn_predict_layers",
     })),
-    Rule("a number from 0", _is_epsilon, frozenset({
-        "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon",
-    })),
+    Rule("a number from 0", _is_epsilon, EPSILONS),
     Rule("a number above 0, or null", _is_factor, frozenset({
         "rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "attn_logit_softcapping",
         "final_logit_softcapping",
@@ -83,11 +83,19 @@ def check_entries(path: Path, text: Mapping[str, Any]) -> None:
     """
     for name, value in _with_rope_settings(text):
         rule = next((rule for rule in RULES if name in rule.names), None)
-        if rule is None:
+        if rule is None or _is_unused(name, value, text):
             continue
         values = value if isinstance(value, list) else [value]
         if not values or not all(map(rule.accepts, values)):
             raise ModelError(f"{path}: {name}={shown(value)} must be {rule.wanted}")
+
+
+def _is_unused(name: str, value: object, text: Mapping[str, Any]) -> bool:
+    """Whether the config itself says so: Transformers saves ``"sliding_window": 0`` for none."""
+    if name == "sliding_window":
+        return text.get("use_sliding_window") is False
+    has_epsilon = any(text.get(other) is not None for other in EPSILONS)
+    return name in EPSILONS and value is None and has_epsilon
 
 
 def _with_rope_settings(entries: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

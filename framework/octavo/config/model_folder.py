@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from octavo.config.checks import MAX_COUNT
 from octavo.config.context_length import resolve_max_model_len
-from octavo.config.engine import DTYPES, MAX_COUNT, ModelConfig
+from octavo.config.engine import DTYPES, ModelConfig
 from octavo.config.entries import Entries, check_entries
 from octavo.config.overrides import apply_overrides
 from octavo.errors import ConfigError, ModelError

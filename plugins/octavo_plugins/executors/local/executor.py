@@ -61,9 +61,11 @@ class LocalExecutor:
         else:
             most_threads = torch.get_num_threads()
             self._thread = ThreadPoolExecutor(1, "octavo-cpu", self._set_threads)
-            self._worker = self._thread.submit(self._load_on_cpu, most_threads).result()
-            # Torch gives threads that are new what was set last: theirs is not the engine's.
-            torch.set_num_threads(most_threads)
+            try:
+                self._worker = self._thread.submit(self._load_on_cpu, most_threads).result()
+            finally:
+                # Torch gives threads that are new what was set last: theirs is not the engine's.
+                torch.set_num_threads(most_threads)
         return self._worker.facts
 
     def submit(self, plan: StepPlan) -> PendingStep:

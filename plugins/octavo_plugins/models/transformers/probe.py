@@ -27,7 +27,8 @@ rounding."""
 
 
 NUM_SEEN_WHOLE: Final = 1024
-"""First tokens whose mask is looked at entry by entry; of later ones some rows are."""
+"""First tokens whose mask among themselves is looked at entry by entry; of the rest, a few rows:
+all keys of so many queries would be seconds a layer in a context of 128k."""
 
 
 class Probed(Protocol):
@@ -109,15 +110,16 @@ def _window_of_mask(mask: AskedMask, length: int) -> int:
     keys_T = torch.arange(length)
     zero = torch.zeros((), dtype=torch.int64)
 
-    def allowed(queries_Q: Tensor) -> Tensor:
-        allowed_QT: Tensor = mask.allows(zero, zero, queries_Q.unsqueeze(-1), keys_T)
-        return allowed_QT.expand(len(queries_Q), length)
+    def allowed(queries_Q: Tensor, keys_K: Tensor) -> Tensor:
+        allowed_QK: Tensor = mask.allows(zero, zero, queries_Q.unsqueeze(-1), keys_K)
+        return allowed_QK.expand(len(queries_Q), len(keys_K))
 
-    window = int(allowed(keys_T[-1:]).sum())
-    late = {length // 2, max(length - 2, 0), length - 1, min(window, length - 1)}
-    for queries_Q in (*keys_T[:NUM_SEEN_WHOLE].split(64), torch.tensor(sorted(late))):
-        ages_QT = queries_Q.unsqueeze(-1) - keys_T
-        if not torch.equal(allowed(queries_Q), (ages_QT >= 0) & (ages_QT < window)):
+    window = int(allowed(keys_T[-1:], keys_T).sum())
+    few = {0, length // 2, max(length - 2, 0), length - 1, min(window, length - 1)}
+    first_K = keys_T[:NUM_SEEN_WHOLE]
+    for queries_Q, keys_K in ((first_K, first_K), (torch.tensor(sorted(few)), keys_T)):
+        ages_QK = queries_Q.unsqueeze(-1) - keys_K
+        if not torch.equal(allowed(queries_Q, keys_K), (ages_QK >= 0) & (ages_QK < window)):
             raise ModelError("a layer asks for a mask that is not causal with or without a window")
     return window
 
