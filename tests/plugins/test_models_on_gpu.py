@@ -101,7 +101,8 @@ def with_large_heads(variant: Variant) -> Variant:
         config["head_dim"] = 64
     rope = config.get("rope_parameters", {})
     if "long_factor" in rope:
-        factors = {name: np.repeat(rope[name], 4).tolist() for name in ("short_factor", "long_factor")}
+        names = ("short_factor", "long_factor")
+        factors = {name: np.repeat(rope[name], 4).tolist() for name in names}
         config["rope_parameters"] = {**rope, **factors}
     return replace(variant, config=config)
 

@@ -21,9 +21,7 @@ def register_attention_backends(backends: LazyRegistry[AttentionBackend]) -> Non
 
 
 @hookimpl
-def select_attention_backend(
-    spec: CacheSpec, device: torch.device, query_dtype: str
-) -> str | None:
+def select_attention_backend(spec: CacheSpec, device: torch.device, query_dtype: str) -> str | None:
     """Take what the kernels can do on the GPUs they are for."""
     if device.type != "cuda" or query_dtype == "float32":  # of 32 bits with a cache of 8
         return None
