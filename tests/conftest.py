@@ -14,6 +14,8 @@ from octavo_registry import discovery
 
 # Small tensors: a second thread costs more than it gives, the more so on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Engines of tests are nobody's use of Octavo.
+os.environ["DO_NOT_TRACK"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

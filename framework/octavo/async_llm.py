@@ -8,14 +8,21 @@ import time
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from octavo.config import EngineConfig
+from octavo.config.model_folder import ModelFolder
+from octavo.detokenizing.processor import RequestObserver
+from octavo.engine.messages import EngineReady
 from octavo.engine.thread import EngineThread
-from octavo.errors import ConfigError, error_class
-from octavo.frontend import start_frontend
-from octavo.inputs import PreparedRequest, Prompt
+from octavo.errors import ConfigError, QueueFullError, error_class
+from octavo.frontend import Frontend, start_frontend
+from octavo.inputs import ChatTemplate, PreparedRequest, Prompt
 from octavo.inputs.messages import Message
+from octavo.observability.engine_metrics import EngineReport, read_report
+from octavo.observability.tracing import Tracer
 from octavo.outputs import RequestOutput
 from octavo.params import LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
@@ -35,11 +42,24 @@ class AsyncLLM:
     def __init__(
         self, model: str | os.PathLike[str], *, engine_process: bool = True, **options: Any
     ) -> None:
-        self._front = start_frontend(
-            {"model": model, **options}, engine_process=engine_process, caller="AsyncLLM"
+        self._begin(
+            start_frontend(
+                {"model": model, **options}, engine_process=engine_process, caller="AsyncLLM"
+            )
         )
+
+    @classmethod
+    def of_frontend(cls, front: Frontend) -> Self:
+        """Return one over what has been started already."""
+        made = cls.__new__(cls)
+        made._begin(front)
+        return made
+
+    def _begin(self, front: Frontend) -> None:
+        self._front = front
         self._engine = EngineThread(self._front.client, self._front.outputs)
         self._mailbox: Mailbox | None = None
+        self._tracer: Tracer | None = None
         # Also at the interpreter's exit, where the engine's thread must not be inside a kernel.
         self._close = weakref.finalize(self, self._engine.close)
 
@@ -84,8 +104,12 @@ class AsyncLLM:
         lora_request: LoRARequest | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        strict: bool = False,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Answer a conversation; the arguments are those of ``LLM.chat`` and ``generate``."""
+        """Answer a conversation; the arguments are those of ``LLM.chat`` and ``generate``.
+
+        ``strict`` raises for what the chat template would drop without a word.
+        """
 
         def prepare() -> PreparedRequest:
             text = self._front.chat.render(
@@ -96,6 +120,7 @@ class AsyncLLM:
                 chat_template_kwargs=chat_template_kwargs,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
+                strict=strict,
             )
             return self._front.inputs.process(
                 request_id or uuid.uuid4().hex,
@@ -109,9 +134,39 @@ class AsyncLLM:
         # How long the text is shows only when a template has run, which may take long itself.
         return self._stream(prepare, lora_request, in_thread=True)
 
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the text's token ids, as a prompt of it would have them."""
+        return await asyncio.to_thread(self._front.inputs.encode, text, add_special_tokens)
+
+    async def tokenize_chat(self, messages: Sequence[Message], **options: Any) -> list[int]:
+        """Return the token ids of a conversation; ``options`` are those of the chat template."""
+
+        def encode() -> list[int]:
+            text = self._front.chat.render(messages, **options)
+            return self._front.inputs.encode(text, False)
+
+        return await asyncio.to_thread(encode)
+
     async def abort(self, request_id: str) -> None:
         """End a request; its generator gives what came so far, with the finish reason "abort"."""
         self._engine.abort(request_id)
+
+    def restart(self) -> None:
+        """Start another engine in the place of one that has ended; blocks until it is ready."""
+        front = self._front.with_new_engine()
+        self._close.detach()
+        self._front = front
+        self._engine = EngineThread(front.client, front.outputs)
+        self._close = weakref.finalize(self, self._engine.close)
+
+    def kill(self, cause: str) -> None:
+        """End an engine that hangs: its requests fail for this reason."""
+        self._engine.kill(cause)
+
+    @property
+    def end(self) -> str | None:
+        """Why the engine has ended; None while it has not."""
+        return self._engine.end
 
     @property
     def alive(self) -> bool:
@@ -127,6 +182,25 @@ class AsyncLLM:
     def seconds_without_progress(self) -> float:
         """How long requests have waited since the engine's last sign of life; 0 without any."""
         return self._engine.seconds_without_progress
+
+    @property
+    def ready(self) -> EngineReady:
+        """What the engine has said of itself: the sizes of its cache, steps and vocabulary."""
+        return self._front.client.ready
+
+    @property
+    def config(self) -> EngineConfig:
+        """The options, as given."""
+        return self._front.config
+
+    @property
+    def model_folder(self) -> ModelFolder:
+        """The model's files, and what its architecture can do."""
+        return self._front.folder
+
+    def chat_template(self, given: str | None = None) -> ChatTemplate:
+        """Return what ``chat`` uses; ``given`` as there. Raises PromptError if there is none."""
+        return self._front.chat.template(given)
 
     @property
     def max_model_len(self) -> int:
@@ -152,6 +226,18 @@ class AsyncLLM:
         counts: dict[str, int] = await asyncio.wrap_future(self._engine.call("stats"))
         return counts
 
+    async def metrics(self) -> EngineReport:
+        """Return what the engine counts, for /metrics."""
+        return read_report(await asyncio.wrap_future(self._engine.call("metrics")))
+
+    def observe(self, observer: RequestObserver | None) -> None:
+        """Tell an observer of every request from now on; there is one at a time."""
+        self._front.outputs.observer = observer
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Make a span of every request from now on."""
+        self._tracer = tracer
+
     def close(self) -> None:
         """End the engine; generators that still wait raise EngineDeadError. May be repeated."""
         self._close()
@@ -172,23 +258,34 @@ class AsyncLLM:
         arrival_seconds = time.monotonic()
         if lora_request is not None:
             raise ConfigError(f"lora_request={lora_request!r}: adapters are not available yet")
+        self._check_room()
         prepared = await asyncio.to_thread(prepare) if in_thread else prepare()
         loop = asyncio.get_running_loop()
         if self._mailbox is None or self._mailbox.loop is not loop:
             self._mailbox = Mailbox(loop)
         stream = Stream(self._mailbox, delta=prepared.params.output_kind == "delta")
         self._engine.submit(prepared, arrival_seconds, stream)
+        tracer = self._tracer
         finished = False
         try:
-            while not finished:
-                output = await stream.next()
-                finished = output.finished
-                if output.error is not None:
-                    raise error_class(output.error_type)(output.error)
-                yield output
+            with tracer.begin(prepared, arrival_seconds) if tracer else nullcontext() as span:
+                while not finished:
+                    output = await stream.next()
+                    finished = output.finished
+                    if span is not None:
+                        span.take(output)
+                    if output.error is not None:
+                        raise error_class(output.error_type)(output.error)
+                    yield output
         finally:
             if not finished:
                 self._engine.release(prepared.request.request_id)
+
+    def _check_room(self) -> None:
+        """Refuse at once what the engine would refuse after its step."""
+        most, rows = self._front.config.scheduler.max_queued_requests, self.ready.max_num_seqs
+        if most is not None and self._engine.num_open >= most + rows:
+            raise QueueFullError(f"the queue is full: {most} requests wait; try later")
 
 
 def _is_long(prompt: Prompt) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from octavo.config import EngineConfig
@@ -17,10 +17,13 @@ from octavo.inputs import (
     default_sampling_params,
     load_chat_template,
 )
+from octavo.observability.function_trace import trace_functions
 from octavo.options import read_options
 from octavo.weights.sources import find_model
 from octavo_registry import PluginHost
 from octavo_registry.tokenizer import Tokenizer
+
+StartEngineClient = Callable[[EngineConfig, PluginHost], EngineClient]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +39,41 @@ class Frontend:
     inputs: InputProcessor
     outputs: OutputProcessor
     client: EngineClient
+    start_engine: StartEngineClient
+
+    def with_new_engine(self) -> Frontend:
+        """Start another engine in the place of one that has ended."""
+        outputs = _outputs(self.tokenizer, self.host)
+        outputs.observer = self.outputs.observer
+        client = self.start_engine(as_found(self.config, self.folder), self.host)
+        return replace(self, client=client, outputs=outputs)
 
 
 def start_frontend(options: Mapping[str, object], *, engine_process: bool, caller: str) -> Frontend:
     """Read the options, open the model and start its engine; the cheap checks come first."""
+    trace_functions()
     given = read_options(options, caller=caller)
-    config = given.config
     host = PluginHost.discover(
-        plugins=given.plugins, disabled=given.disable_plugins, options=config.plugin_options
+        plugins=given.plugins,
+        disabled=given.disable_plugins,
+        options=given.config.plugin_options,
     )
+    return make_frontend(
+        given.config, host, _start_process if engine_process else _start_in_process
+    )
+
+
+def make_frontend(
+    config: EngineConfig,
+    host: PluginHost,
+    start_engine: StartEngineClient,
+    *,
+    sequence_ids: Iterator[int] | None = None,
+) -> Frontend:
+    """Open the model and start its engine, or reach one that another process has started.
+
+    ``sequence_ids`` are for its requests, where the engine has other clients besides.
+    """
     folder = open_model(config.model, host)
     tokenizer = _load_tokenizer(config.model, folder, host)
     eos = () if tokenizer is None else (tokenizer.eos_token_id,)
@@ -56,7 +85,7 @@ def start_frontend(options: Mapping[str, object], *, engine_process: bool, calle
         chat_template=_chat_template(config.model, folder, tokenizer, host),
         capabilities=folder.capabilities,
     )
-    client = _start_engine(_as_found(config, folder), host, engine_process=engine_process)
+    client = start_engine(as_found(config, folder), host)
     return Frontend(
         config=config,
         host=host,
@@ -73,12 +102,17 @@ def start_frontend(options: Mapping[str, object], *, engine_process: bool, calle
             capabilities=folder.capabilities,
             seed=config.model.seed,
             takes_priority=config.scheduler.scheduling_policy == "priority",
+            sequence_ids=sequence_ids,
         ),
-        outputs=OutputProcessor(
-            tokenizer,
-            on_finished=lambda outcome: host.notify("request_finished", outcome=outcome),
-        ),
+        outputs=_outputs(tokenizer, host),
         client=client,
+        start_engine=start_engine,
+    )
+
+
+def _outputs(tokenizer: Tokenizer | None, host: PluginHost) -> OutputProcessor:
+    return OutputProcessor(
+        tokenizer, on_finished=lambda outcome: host.notify("request_finished", outcome=outcome)
     )
 
 
@@ -107,14 +141,16 @@ def _chat_template(
     return template
 
 
-def _as_found(config: EngineConfig, folder: ModelFolder) -> EngineConfig:
+def as_found(config: EngineConfig, folder: ModelFolder) -> EngineConfig:
     """Name the folder itself: asked again, a source on the network may answer otherwise."""
     return replace(config, model=replace(config.model, model=str(folder.path), revision=None))
 
 
-def _start_engine(config: EngineConfig, host: PluginHost, *, engine_process: bool) -> EngineClient:
-    if engine_process:
-        return ProcessClient(config, host.manifest())
+def _start_process(config: EngineConfig, host: PluginHost) -> EngineClient:
+    return ProcessClient(config, host.manifest())
+
+
+def _start_in_process(config: EngineConfig, host: PluginHost) -> EngineClient:
     from octavo.engine.core import EngineCore  # imports torch, which a front end can do without
 
     return InProcessClient(EngineCore(config, host))

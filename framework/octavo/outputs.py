@@ -49,6 +49,10 @@ class RequestMetrics:
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
     num_preemptions: int = 0
+    seconds_in_queue: float | None = None
+    """A duration: from arrival in the engine to the first step."""
+    seconds_in_prefill: float | None = None
+    """A duration: from the first step to the first token."""
 
 
 @dataclass(slots=True)

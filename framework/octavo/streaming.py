@@ -56,11 +56,14 @@ class Mailbox:
         self.loop = loop
         self.lock = threading.Lock()
         self._due: set[Stream] = set()
+        self.is_busy = False
+        """Whether readers have yet to take what was posted."""
 
     def post(self, batch: Iterable[tuple[Stream, RequestOutput | OctavoError]]) -> bool:
         """Take outputs from any thread; False when the event loop is closed."""
         with self.lock:
             wake = not self._due
+            self.is_busy = True
             for stream, arrival in batch:
                 stream.put(arrival)
                 self._due.add(stream)
@@ -68,6 +71,7 @@ class Mailbox:
             try:
                 self.loop.call_soon_threadsafe(self._ring)
             except RuntimeError:
+                self.is_busy = False
                 return False
         return True
 
@@ -76,6 +80,11 @@ class Mailbox:
             due, self._due = self._due, set()
         for stream in due:
             stream.ring()
+        self.loop.call_soon(self._settle)  # after the readers, who were woken before
+
+    def _settle(self) -> None:
+        with self.lock:
+            self.is_busy = bool(self._due)
 
 
 def merge_delta(into: RequestOutput, later: RequestOutput) -> None:

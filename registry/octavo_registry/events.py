@@ -36,6 +36,10 @@ class RequestOutcome:
     """None when no token was delivered."""
     seconds: float
     """From arrival to end."""
+    seconds_in_queue: float | None = None
+    """From arrival in the engine to the first step."""
+    seconds_in_prefill: float | None = None
+    """From the first step to the first token."""
     num_preemptions: int = 0
     error: str | None = None
     extra_args: Mapping[str, object] | None = None

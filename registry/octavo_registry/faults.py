@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo_registry.errors import OctavoError, PluginError
 from octavo_registry.events import PluginFailure
@@ -24,6 +24,16 @@ MAX_LINE_CHARS = 500
 def one_line(error: BaseException) -> str:
     """Return an exception's type and message on a single line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_LINE_CHARS]}"
+
+
+@dataclass(slots=True)
+class PluginUse:
+    """How often a plugin was called, how many of these calls failed, and their time in all."""
+
+    calls: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    """On the clock: a call that waits for something has its waiting in it."""
 
 
 @dataclass(slots=True)
@@ -45,6 +55,7 @@ class Faults:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._uses: dict[str, PluginUse] = defaultdict(PluginUse)
         self._quarantines: dict[str, _Quarantine] = {}
         self._protected: set[str] = set()
 
@@ -53,6 +64,12 @@ class Faults:
         """Failures so far by (plugin, call), for metrics."""
         with self._lock:
             return dict(self._counts)
+
+    @property
+    def uses(self) -> dict[str, PluginUse]:
+        """Guarded calls so far by plugin, for metrics."""
+        with self._lock:
+            return {plugin: replace(use) for plugin, use in self._uses.items()}
 
     @property
     def quarantined(self) -> dict[str, float]:
@@ -76,6 +93,7 @@ class Faults:
         plugin in quarantine is refused by a PluginError, and one that raises is quarantined.
         """
         on_trial = False if request else self._admit(plugin)
+        began = time.perf_counter()
         try:
             yield
         except OctavoError as error:
@@ -85,6 +103,12 @@ class Faults:
         except (Exception, SystemExit) as error:
             self._record(plugin, call, error, request=request)
             raise PluginError(f"plugin {plugin!r} failed in {call}: {one_line(error)}") from error
+        finally:
+            seconds = time.perf_counter() - began
+            with self._lock:
+                use = self._uses[plugin]
+                use.calls += 1
+                use.seconds += seconds
         if on_trial:
             with self._lock:
                 self._quarantines.pop(plugin, None)
@@ -108,6 +132,7 @@ class Faults:
         cause = f"{call}: {one_line(error)}"
         with self._lock:
             self._counts[plugin, call] += 1
+            self._uses[plugin].failures += 1
             count = self._counts[plugin, call]
             quarantined = not request and plugin not in self._protected
             if quarantined:

@@ -16,6 +16,7 @@ from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfi
 from octavo.engine.core import EngineCore
 from octavo.engine.messages import EngineRequest, TokenSampling
 from octavo.execution.state_layout import FLOAT_FIELDS, INT_FIELDS
+from octavo.observability.engine_metrics import read_report
 from octavo.scheduling.plan import SECTIONS
 from octavo.testing.random_model import make_random_model
 from octavo_registry import (
@@ -314,3 +315,31 @@ def test_plugins_hear_of_the_start_and_of_every_end(folder):
     # Two rows of 70 tokens do not fit 5 blocks together: one has had to wait.
     assert outcome.num_preemptions == output.metrics.num_preemptions > 0
     assert 0 < (outcome.seconds_to_first_token or 0) < outcome.seconds
+
+
+def test_a_report_says_how_long_a_request_waited_and_was_prefilled(make_core):
+    core = make_core(max_num_seqs=1, max_num_batched_tokens=16)
+    core.add([request(i, prompt, max_tokens=3) for i, prompt in enumerate(prompts(2, 50, 50), 1)])
+    reports = []
+    while core.has_work:
+        reports += core.step().prompts
+    first, second = reports
+    assert 0 <= first.seconds_in_queue < second.seconds_in_queue
+    assert min(first.seconds_in_prefill, second.seconds_in_prefill) > 0
+    # The second one waited for all of the first one's prefill at least.
+    assert second.seconds_in_queue > first.seconds_in_prefill
+
+
+def test_the_metrics_utility_counts_what_steps_computed(make_core):
+    core = make_core(max_num_batched_tokens=16)
+    finish_of(core, prompts(1, 40, 40), 5)
+    report = read_report(core.call("metrics"))
+    values = {metric.name: metric.values[0][1] for metric in report.engine}
+    steps = values["iteration_tokens_total"]
+    assert steps.sum >= 40 + 4
+    assert sum(steps.counts) >= 3 + 4
+    assert values["num_requests_running"] == values["num_requests_waiting"] == 0
+    assert values["kv_cache_usage_perc"] == 0
+    assert values["prefix_cache_queries_total"] == 40
+    assert not report.is_elsewhere
+    assert {labels[0] for metric in report.plugins for labels, _ in metric.values}

@@ -19,7 +19,15 @@ import pytest
 from octavo.config import EngineConfig, ModelConfig
 from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import InProcessClient
-from octavo.engine.messages import EngineRequest, TokenSampling
+from octavo.engine.messages import (
+    EngineRequest,
+    PromptReport,
+    SequenceEnd,
+    SequenceLogprobs,
+    StepOutputs,
+    TokenSampling,
+    join_steps,
+)
 from octavo.engine.process_client import ProcessClient
 from octavo.engine.thread import EngineThread
 from octavo.errors import EngineDeadError, OctavoError, ParameterError
@@ -272,3 +280,38 @@ def test_merged_deltas_keep_indices_apart() -> None:
     ]
     assert into.outputs[1].stop_reason == 8
     assert into.finished
+
+
+def test_steps_are_joined_in_order_but_for_those_with_logprobs() -> None:
+    one = StepOutputs(sequences=[1, 2], tokens=[5, 6], prompts=[PromptReport(1, 0)])
+    two = StepOutputs(sequences=[1], tokens=[7], ends=[SequenceEnd(1, "length")], preempted=[2])
+    three = StepOutputs(sequences=[2], tokens=[8], logprobs={2: SequenceLogprobs([8], [-1.0], 1)})
+    joined = join_steps([one, two, three, one, two])
+    both = StepOutputs(
+        sequences=[1, 2, 1],
+        tokens=[5, 6, 7],
+        ends=two.ends,
+        prompts=one.prompts,
+        preempted=[2],
+    )
+    assert joined == [both, three, both]
+
+
+async def test_a_mailbox_is_busy_until_its_readers_have_run() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    stream = Stream(mailbox, delta=True)
+    busy_while_reading = []
+
+    async def read() -> None:
+        await stream.next()
+        busy_while_reading.append(mailbox.is_busy)
+
+    reader = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    output = RequestOutput("r", None, [1], [], False, RequestMetrics(0.0))
+    mailbox.post([(stream, output)])
+    assert mailbox.is_busy
+    await reader
+    assert busy_while_reading == [True]
+    await asyncio.sleep(0)
+    assert not mailbox.is_busy

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from octavo_registry import OctavoError, PluginError, PluginFailure
-from octavo_registry.faults import Faults, PluginQuarantinedError
+from octavo_registry.faults import Faults, PluginQuarantinedError, PluginUse
 
 
 class Clock:
@@ -113,3 +113,24 @@ def test_a_plugin_whose_model_is_in_use_is_counted_but_never_quarantined(clock) 
     fail(faults)
     assert faults.quarantined == {}
     assert faults.counts == {("p", "call"): 2}
+
+
+def test_calls_failures_and_time_are_kept_by_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("octavo_registry.faults.time.perf_counter", lambda: now[0])
+    faults = Faults()
+    for seconds in (1.0, 2.0):
+        with faults.guard("p", "call", request=True):
+            now[0] += seconds
+    fail(faults, request=True)
+    now[0] += 4.0  # between calls: nobody's time
+    with pytest.raises(OctavoError), faults.guard("p", "other", request=True):
+        raise OctavoError("the request is wrong")
+    fail(faults, plugin="q")
+    uses = faults.uses
+    assert uses["p"] == PluginUse(calls=4, failures=1, seconds=3.0)
+    assert uses["q"] == PluginUse(calls=1, failures=1, seconds=0.0)
+    with pytest.raises(PluginQuarantinedError), faults.guard("q", "call"):
+        pass
+    assert faults.uses["q"].calls == 1
+    assert uses is not faults.uses

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -16,7 +15,6 @@ import pytest
 
 from live_server import LiveServer, running_server
 from server_faults import (
-    answer,
     body,
     connect,
     engine_of,
@@ -24,7 +22,6 @@ from server_faults import (
     events,
     is_closed,
     long_body,
-    named,
     request_bytes,
     stop,
     until,
@@ -179,7 +176,7 @@ def test_ctrl_c_ends_a_server_and_a_second_signal_ends_it_at_once(tmp_path: Path
         assert server.process.wait(10) == 0
     with running_server(tmp_path / "log2") as server, connect(server.url) as client:
         client.sendall(request_bytes("/v1/completions", long_body(n=16)))
-        until(lambda: counts(server)[0] == 1)
+        until(lambda: counts(server)[0] > 0)
         server.process.terminate()
         time.sleep(0.5)
         assert server.process.poll() is None
@@ -266,57 +263,3 @@ def test_a_routes_plugin_that_gives_no_endpoints_stops_the_start(tmp_path, monke
     start = running_server(tmp_path / "log", "--plugin", "odd_routes")
     with pytest.raises(RuntimeError, match="octavo: error: plugin 'odd_routes' failed"), start:
         pass
-
-
-@pytest.mark.slow
-def test_workers_share_an_engine_and_end_with_it(tmp_path: Path) -> None:
-    with running_server(tmp_path / "log", "--api-workers", "2") as server:
-        workers = named(server.process.pid, "octavo.server.worker")
-        assert len(workers) == 2
-        texts, ports = set(), set()
-        for _ in range(24):  # a connection each: the kernel deals them out
-            with connect(server.url) as client:
-                client.sendall(request_bytes("/v1/completions", body(seed=1)))
-                status, _, data = answer(client)
-                assert status == 200
-                texts.add(json.loads(data)["choices"][0]["text"])
-                ports.add(client.getsockname()[1])
-        assert len(texts) == 1
-        with ThreadPoolExecutor(16) as pool:
-            asks = [body(prompt=f"{i} is", max_tokens=40, ignore_eos=True) for i in range(16)]
-            replies = list(
-                pool.map(
-                    lambda b: httpx.post(f"{server.url}/v1/completions", json=b, timeout=60), asks
-                )
-            )
-        assert [r.json()["usage"]["completion_tokens"] for r in replies] == [40] * 16
-        os.kill(engine_of(server.process.pid), signal.SIGKILL)
-        assert server.process.wait(15) == 1
-        assert "was killed by SIGKILL" in server.log.read_text().splitlines()[-1]
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 5)
-
-
-@pytest.mark.slow
-def test_workers_drain_at_a_signal_and_a_lost_worker_ends_the_server(tmp_path: Path) -> None:
-    flags = ("--api-workers", "2", "--on-engine-death", "restart")
-    with running_server(tmp_path / "log", *flags) as server:
-        os.kill(engine_of(server.process.pid), signal.SIGKILL)
-        until(lambda: "another engine has started" in server.log.read_text(), 60)
-        until(
-            lambda: len(re.findall("another engine has started", server.log.read_text())) == 3, 20
-        )
-        with ThreadPoolExecutor(6) as pool:
-            asked = [
-                pool.submit(
-                    httpx.post, f"{server.url}/v1/completions", json=long_body(), timeout=60
-                )
-                for _ in range(6)
-            ]
-            time.sleep(1)
-            server.process.terminate()
-            assert [each.result().status_code for each in asked] == [200] * 6
-        assert server.process.wait(15) == 0
-    with running_server(tmp_path / "log2", "--api-workers", "2") as server:
-        os.kill(named(server.process.pid, "octavo.server.worker")[1], signal.SIGKILL)
-        assert server.process.wait(15) == 1
-        assert "HTTP worker 1 has ended" in server.log.read_text().splitlines()[-1]

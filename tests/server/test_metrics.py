@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from live_server import running_server
 from markdown import ROOT, rows
+from octavo.observability.server_metrics import ENGINE_ANSWER_SECONDS
 from octavo.observability.shared_metrics import PUBLISH_SECONDS
 
 Values = dict[tuple[str, ...], float]
@@ -281,6 +284,30 @@ def test_the_dashboards_panels_do_not_overlap() -> None:
     assert max(x for x, _ in cells) < 24
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.slow
+def test_an_engine_that_hangs_or_has_died_is_told_of_as_it_was_last(tmp_path: Path) -> None:
+    with running_server(tmp_path / "log") as live, live.client() as http:
+        pid = live.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        (engine,) = [int(child) for child in children]
+        complete(http)
+        before = read(http)
+        os.kill(engine, signal.SIGSTOP)
+        began = time.monotonic()
+        hung = read(http)
+        assert time.monotonic() - began < ENGINE_ANSWER_SECONDS + 1
+        os.kill(engine, signal.SIGCONT)
+        assert hung["iteration_tokens_total_sum",] == before["iteration_tokens_total_sum",]
+        assert hung["engine_up",] == 1
+        os.kill(engine, signal.SIGKILL)
+        died = read(http)
+        deadline = time.monotonic() + 1
+        while died["engine_up",] and time.monotonic() < deadline:
+            died = read(http)
+        assert died["engine_up",] == 0
+        assert died["generation_tokens_total",] == 8
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def test_connections_above_the_limit_are_told_to_come_back(live) -> None:
 
 
 def test_an_overloaded_server_refuses_at_once_and_finishes_what_it_took(live) -> None:
-    ask = request_bytes("/v1/completions", long_body(max_tokens=300))
+    ask = request_bytes("/v1/completions", long_body(max_tokens=120))
     with ExitStack() as stack:
         taken = [stack.enter_context(connect(live.url)) for _ in range(12)]
         for client in taken:  # four rows, eight places in the queue

@@ -8,8 +8,11 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from io import TextIOWrapper
 
+from octavo.cli.config_file import take_config
 from octavo.cli.parser import Parser, add_common_options, take_plugin_options
 from octavo.errors import ConfigError, OctavoError, ParameterError, PromptError, UnknownNameError
+from octavo.observability.function_trace import trace_functions
+from octavo.observability.logs import configure_logging, warn_of_misspelled_variables
 from octavo_registry import LazyRegistry, PluginHost
 from octavo_registry.commands import Command
 from octavo_registry.faults import one_line
@@ -18,6 +21,7 @@ from octavo_registry.naming import near_matches
 USER_ERRORS = (ConfigError, ParameterError, PromptError, UnknownNameError)
 """Exit code 2; any other error is 1."""
 BUILT_IN = {
+    "bench": ("bench:BenchCommand", "measure a server or an engine"),
     "chat": ("chat:ChatCommand", "talk with a model"),
     "complete": ("complete:CompleteCommand", "continue lines as they are typed"),
     "doctor": ("doctor:DoctorCommand", "check this machine, and say what to do"),
@@ -69,18 +73,23 @@ def _open_standard_streams() -> None:
 
 
 def _run(args: list[str]) -> int:
+    trace_functions()
+    configure_logging()
+    warn_of_misspelled_variables()
     common = Parser(prog="octavo", add_help=False)
     add_common_options(common)
-    options, args = take_plugin_options(args)
+    file, args = take_config(args)
+    options, args = take_plugin_options([*(file.plugin_args(args) if file else ()), *args])
     chosen, args = common.parse_known_args(args)
     host = PluginHost.discover(
         plugins=chosen.plugin, disabled=chosen.disable_plugin, options=options
     )
     add_built_in_commands(host.commands)
-    if not args or args[0] in ("-h", "--help"):
+    if not args or args[0] in ("-h", "--help", "help"):
         sys.stdout.write(_top_parser(host).format_help())
         return 0
     name, *rest = args
+    name = "version" if name == "--version" else name
     if name.startswith("-"):
         known = (*common.option_names(), "--help")
         raise ConfigError(f"octavo takes no option {name!r}; {near_matches(name, known)}")
@@ -88,6 +97,8 @@ def _run(args: list[str]) -> int:
     parser = Parser(prog=f"octavo {name}", description=host.commands.info(name).metadata["help"])
     command.configure(parser)
     add_common_options(parser, host.options.declared())
+    if file:
+        rest = [*file.args(parser, rest), *rest]
     return command.run(parser.parse_args(rest), host)
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from octavo.environment import JIT
 from octavo.planning import host_memory
 from octavo_kernels.__main__ import all_specs
 from octavo_kernels.build import (
@@ -148,7 +149,7 @@ def _kernels(capability: tuple[int, int]) -> Finding:
         return Finding(subject=subject, verdict="good", found=f"all {usable} are built")
     found = f"{usable - len(missing)} of {usable} are built"
     command = f"python -m octavo_kernels build --arch {missing[0][1]}"
-    if os.environ.get("OCTAVO_JIT") == "0":
+    if JIT.text() == "0":
         advice = f"OCTAVO_JIT=0 forbids to build the others when they are needed; run {command}"
         return Finding(subject=subject, verdict="bad", found=found, advice=advice)
     if find_nvcc() is None:

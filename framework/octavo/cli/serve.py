@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from argparse import ArgumentParser, Namespace
 from dataclasses import fields, replace
 from typing import get_type_hints
@@ -11,7 +9,12 @@ from typing import get_type_hints
 from octavo.cli.engine_flags import add_engine_flags, engine_keywords
 from octavo.cli.fields import add_fields, given_fields
 from octavo.config.server import ServerConfig
+from octavo.observability.logs import configure_logging
+from octavo.observability.one_line import escape_records
 from octavo_registry import PluginHost
+
+QUEUE_LIMITS = {"max_queued_requests": 2048, "max_queued_tokens": 4 * 2**20}
+"""A server's own defaults: an engine without them takes all."""
 
 
 class ServeCommand:
@@ -25,19 +28,26 @@ class ServeCommand:
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Serve until a signal comes."""
-        from octavo.async_llm import AsyncLLM  # what follows is slow to import
-        from octavo.server.lifecycle import api_keys, bind, serve
+        from octavo.observability.tracing import exporter_class  # what follows is slow to import
+        from octavo.server.keys import api_keys
+        from octavo.server.listening import allow_files, bind, unbind
+        from octavo.server.processes import serve_in_one, serve_in_workers
 
         config = _server_config(args)
-        api_keys(config.access)  # a wrong file is known before the model is loaded
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        with bind(config.listen) as listener:
-            engine = AsyncLLM(**engine_keywords(args, host))
-            try:
-                names = config.serve.served_model_name or (args.model,)
-                return asyncio.run(serve(engine, config, names, listener))
-            finally:
-                engine.close()
+        keys = api_keys(config.access)  # a wrong file is known before the model is loaded
+        if config.serve.otlp_traces_endpoint is not None:
+            exporter_class()  # and so are missing packages
+        configure_logging(default="INFO")
+        escape_records()
+        allow_files(config.limits)
+        options = {**QUEUE_LIMITS, **engine_keywords(args, host)}
+        names = config.serve.served_model_name or (args.model,)
+        listeners = bind(config.listen, config.listen.api_workers)
+        try:
+            serve = serve_in_one if config.listen.api_workers == 1 else serve_in_workers
+            return serve(options, config, names, keys, listeners)
+        finally:
+            unbind(config.listen, listeners)
 
 
 def _server_config(args: Namespace) -> ServerConfig:

@@ -34,6 +34,8 @@ class ListenConfig:
         check_range("api_workers", self.api_workers, 1, 64)
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ConfigError("ssl_certfile and ssl_keyfile go together; give both or none")
+        if self.ssl_ca_certs is not None and self.ssl_certfile is None:
+            raise ConfigError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"root_path={self.root_path!r} must begin with / and not end with it")
 
@@ -51,17 +53,23 @@ class AccessConfig:
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may ask (CORS); "*" is any; none: no CORS headers."""
     allowed_methods: tuple[str, ...] = ("GET", "POST", "OPTIONS")
-    allowed_headers: tuple[str, ...] = ("authorization", "content-type")
+    allowed_headers: tuple[str, ...] = ("*",)
+    """Of requests from those pages; "*" is any."""
     allow_credentials: bool = False
     trust_request_chat_template: bool = False
     """Requests may bring chat templates of their own."""
 
     def __post_init__(self) -> None:
         for key in self.api_key:
-            if not key or not key.isascii() or not key.isprintable():
-                raise ConfigError("api_key must be printable ASCII and not empty")
+            check_key(key, "api_key")
         if self.allow_credentials and "*" in self.allowed_origins:
             raise ConfigError("allow_credentials needs named allowed_origins, not '*'")
+
+
+def check_key(key: str, where: str) -> None:
+    """Raise unless a header can hold the key; the message does not show it."""
+    if not key.strip() or not key.isascii() or not key.isprintable():
+        raise ConfigError(f"{where} must be printable ASCII and not empty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,21 +82,28 @@ class LimitConfig:
     max_header_count: int = 100
     max_prompts: int = 1024
     """Prompts of one completion request, and sequences: prompts times n."""
+    max_total_body_mib: float = 1024.0
+    """Of all bodies that are arriving or being read; workers share it."""
+    max_connections: int = 8192
+    """Open at a time; workers share them."""
     body_timeout_seconds: float = 60.0
-    """For a request's body to arrive."""
+    """For a request's headers to arrive, and again for its body."""
     send_timeout_seconds: float = 120.0
-    """A client that reads nothing for so long is let go."""
+    """A client that leaves 64 KiB unread for so long is let go."""
     drain_timeout_seconds: float = 300.0
     """After SIGTERM, for what is in flight to complete."""
-    hang_seconds: float = 60.0
-    """Work under way and no step of the engine for so long is a hang: /health answers 503."""
+    hang_seconds: float = 120.0
+    """Work under way and no step of the engine for so long is a hang: /health answers 503, and
+    after twice as long the engine is killed. Raise it where one step takes that long."""
 
     def __post_init__(self) -> None:
         check_range("max_json_depth", self.max_json_depth, 1, 512)
         check_range("max_header_count", self.max_header_count, 8, 10_000)
         check_range("max_prompts", self.max_prompts, 1)
+        check_range("max_connections", self.max_connections, 1)
         for name in (
             "max_body_mib",
+            "max_total_body_mib",
             "max_header_kib",
             "body_timeout_seconds",
             "send_timeout_seconds",
@@ -116,6 +131,8 @@ class ServeConfig:
     access_log: bool = True
     access_log_skip: tuple[str, ...] = ("/health", "/ping", "/metrics")
     """Paths that the access log leaves out."""
+    otlp_traces_endpoint: str | None = None
+    """An OpenTelemetry collector that gets a span of each request; needs octavo[otel]."""
 
     def __post_init__(self) -> None:
         check_choice("on_engine_death", self.on_engine_death, ("exit", "restart"))

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from octavo.detokenizing.continuation import Continuation
 from octavo.detokenizing.logprobs import LogprobDecoder
@@ -21,6 +22,22 @@ log = logging.getLogger(__name__)
 
 MOST_UNREAD_STEPS = 64
 """Tokens of so many steps may wait until somebody looks at them."""
+
+
+class RequestObserver(Protocol):
+    """Is told of requests as they advance, at once and in the processor's thread."""
+
+    def step(self, sequences: list[int], now: float) -> None:
+        """Each of these got a token; called once a step."""
+        ...
+
+    def first_token(self, seconds: float, num_prompt_tokens: int, num_cached_tokens: int) -> None:
+        """A request got its first token, so many seconds after it arrived."""
+        ...
+
+    def finished(self, outcome: RequestOutcome, max_tokens: int) -> None:
+        """A request has ended."""
+        ...
 
 
 @dataclass(slots=True)
@@ -62,6 +79,7 @@ class OutputProcessor:
         clock: Callable[[], float] = time.monotonic,
         on_finished: Callable[[RequestOutcome], None] | None = None,
     ) -> None:
+        self.observer: RequestObserver | None = None
         self._tokenizer = tokenizer
         self._on_finished = on_finished
         self._clock = clock
@@ -99,6 +117,8 @@ class OutputProcessor:
         due: dict[str, _LiveRequest] = {}
         step = ProcessedStep()
         now = self._clock()
+        if self.observer is not None and outputs.sequences:
+            self.observer.step(outputs.sequences, now)
         self._take_reports(outputs, now)
         for continuation in self._take_tokens(outputs):
             if continuation.sequence_id not in self._continuations:
@@ -150,10 +170,17 @@ class OutputProcessor:
                 continue
             request = self._requests[continuation.request_id]
             # It comes with the first token. Of later continuations it tells what the first filled.
-            if request.metrics.first_token_seconds is None:
-                request.metrics.first_token_seconds = now
-                request.metrics.num_cached_tokens = report.num_cached_tokens
+            metrics = request.metrics
+            if metrics.first_token_seconds is None:
+                metrics.first_token_seconds = now
+                metrics.num_cached_tokens = report.num_cached_tokens
+                metrics.seconds_in_queue = report.seconds_in_queue
+                metrics.seconds_in_prefill = report.seconds_in_prefill
                 request.raw_prompt_logprobs = report.logprobs
+                if self.observer is not None:
+                    num_prompt_tokens = len(request.request.prompt_token_ids)
+                    waited = now - metrics.arrival_seconds
+                    self.observer.first_token(waited, num_prompt_tokens, report.num_cached_tokens)
 
     def _take_tokens(self, outputs: StepOutputs) -> Iterable[Continuation]:
         """Store the tokens; return those continuations that each step is looked at for."""
@@ -229,8 +256,7 @@ class OutputProcessor:
         for request in requests:
             if request.finished:
                 request.metrics.finished_seconds = now
-                if self._on_finished is not None:
-                    self._on_finished(_outcome(request, now))
+                self._tell_end(_outcome(request, now), request.request.sampling.max_tokens)
             delta = request.params.output_kind == "delta"
             outputs.append(
                 RequestOutput(
@@ -251,6 +277,12 @@ class OutputProcessor:
             )
         return outputs
 
+    def _tell_end(self, outcome: RequestOutcome, max_tokens: int) -> None:
+        if self.observer is not None:
+            self.observer.finished(outcome, max_tokens)
+        if self._on_finished is not None:
+            self._on_finished(outcome)
+
 
 def _outcome(request: _LiveRequest, now: float) -> RequestOutcome:
     metrics, arrival = request.metrics, request.metrics.arrival_seconds
@@ -263,6 +295,8 @@ def _outcome(request: _LiveRequest, now: float) -> RequestOutcome:
         num_output_tokens=sum(len(c.token_ids) for c in request.continuations),
         seconds_to_first_token=None if first is None else first - arrival,
         seconds=now - arrival,
+        seconds_in_queue=metrics.seconds_in_queue,
+        seconds_in_prefill=metrics.seconds_in_prefill,
         num_preemptions=metrics.num_preemptions,
         error=request.error,
         extra_args=request.params.extra_args,

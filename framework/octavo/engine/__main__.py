@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 
 from octavo.engine.server import serve
+from octavo.observability.function_trace import trace_functions
+from octavo.observability.logs import ENGINE_FORMAT, configure_logging
 
 
 def main() -> int:
     """Run an engine process for the client that waits at the address."""
     parser = argparse.ArgumentParser(prog="python -m octavo.engine", description=main.__doc__)
     parser.add_argument("--connect", required=True, metavar="ADDRESS", help="a ZeroMQ address")
-    logging.basicConfig(format="%(asctime)s %(levelname)s engine: %(message)s")
-    return serve(parser.parse_args().connect)
+    address = parser.parse_args().connect
+    trace_functions()
+    configure_logging(default="WARNING", form=ENGINE_FORMAT)
+    return serve(address)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Engine(Protocol):
 
 
 class EngineClient(Protocol):
-    """One engine's front. It belongs to one thread; only ``wake`` may be called from another.
+    """One engine's front. It belongs to one thread; others may call ``wake`` and ``kill`` only.
 
     Every method raises ``EngineDeadError`` once the engine has ended.
     """
@@ -80,6 +80,10 @@ class EngineClient(Protocol):
 
     def call(self, method: str) -> Any:
         """Run a utility of the engine ("reset_prefix_cache", "stats") and return its result."""
+        ...
+
+    def kill(self, cause: str) -> None:
+        """End an engine that hangs, for this reason; also for any thread."""
         ...
 
     def close(self) -> None:
@@ -138,6 +142,11 @@ class InProcessClient:
 
     def wake(self) -> None:
         """Make a waiting ``poll`` return."""
+        self._woken.set()
+
+    def kill(self, cause: str) -> None:
+        """Run no further step; one that hangs in this process cannot be ended."""
+        self._end = self._end or cause
         self._woken.set()
 
     def call(self, method: str) -> Any:

@@ -16,6 +16,8 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import open_model
 from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
 from octavo.errors import ConfigError, EngineDeadError
+from octavo.observability.engine_metrics import EngineMeter
+from octavo.observability.usage_stats import record_start
 from octavo.scheduling.plan import StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
@@ -46,6 +48,7 @@ class EngineCore:
         self._results = StepResults(
             self._scheduler, enable_prefix_caching=config.cache.enable_prefix_caching
         )
+        self._meter = EngineMeter(facts.num_blocks, host.faults)
         self._depth = config.scheduler.async_depth
         self._under_way: deque[tuple[StepRecord, PendingStep]] = deque()
         self._dead: str | None = None
@@ -57,6 +60,7 @@ class EngineCore:
             max_num_seqs=facts.state.num_slots,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         )
+        record_start(architecture=folder.architecture, dtype=str(folder.dtype))
         host.notify(
             "engine_started",
             plan=EnginePlan(
@@ -91,6 +95,7 @@ class EngineCore:
         planned = self._scheduler.schedule()
         if planned is not None:
             plan, record = planned
+            self._meter.step(plan.num_tokens)
             self._under_way.append((record, self._executor.submit(plan)))
         if not self._under_way or (planned is not None and len(self._under_way) < self._depth):
             return self._results.news()
@@ -113,14 +118,16 @@ class EngineCore:
         return self._dead is None and self._executor.use_idle_time()
 
     def call(self, method: str) -> Any:
-        """Run a utility between steps: "reset_prefix_cache" or "stats"."""
+        """Run a utility between steps: "reset_prefix_cache", "stats" or "metrics"."""
         if method == "reset_prefix_cache":
             self._scheduler.placement.pool.forget_all()
             return True
         if method == "stats":
             return self.stats()
+        if method == "metrics":
+            return self._meter.report(self.stats())
         raise ConfigError(
-            f"the engine has no utility {method!r}; there is: reset_prefix_cache, stats"
+            f"the engine has no utility {method!r}; there is: reset_prefix_cache, stats, metrics"
         )
 
     def stats(self) -> dict[str, int]:

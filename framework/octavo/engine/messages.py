@@ -65,6 +65,8 @@ class StartEngine(msgspec.Struct, frozen=True, tag=True):
     config: EngineConfig
     manifest: Manifest
     log_level: int
+    worker_addresses: tuple[str, ...] = ()
+    """Further clients, whose sequences are those that are congruent to their place here."""
 
 
 class AddRequests(msgspec.Struct, frozen=True, tag=True):
@@ -80,7 +82,7 @@ class AbortSequences(msgspec.Struct, frozen=True, tag=True):
 
 
 class CallUtility(msgspec.Struct, frozen=True, tag=True):
-    """Run a named engine method between steps: "reset_prefix_cache", "stats"."""
+    """Run a named engine method between steps: "reset_prefix_cache", "stats", "metrics"."""
 
     call_id: int
     method: str
@@ -121,6 +123,10 @@ class PromptReport(msgspec.Struct, frozen=True, array_like=True):
     num_cached_tokens: int
     logprobs: list[SequenceLogprobs] | None = None
     """One entry per prompt token but the first, when asked for."""
+    seconds_in_queue: float | None = None
+    """From its arrival in the engine to its first step."""
+    seconds_in_prefill: float | None = None
+    """From there to this token; what preemptions took is in it."""
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):
@@ -133,6 +139,26 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     ends: list[SequenceEnd] = []
     prompts: list[PromptReport] = []
     preempted: list[int] = []
+
+
+def join_steps(steps: list[StepOutputs]) -> list[StepOutputs]:
+    """Make one of steps that follow one another; those with logprobs stay as they are."""
+    joined: list[StepOutputs] = []
+    is_open = False
+    for step in steps:
+        if step.logprobs or not is_open:
+            joined.append(step)
+            is_open = not step.logprobs
+            continue
+        last = joined[-1]
+        joined[-1] = StepOutputs(
+            sequences=last.sequences + step.sequences,
+            tokens=last.tokens + step.tokens,
+            ends=last.ends + step.ends,
+            prompts=last.prompts + step.prompts,
+            preempted=last.preempted + step.preempted,
+        )
+    return joined
 
 
 class UtilityResult(msgspec.Struct, frozen=True, tag=True):

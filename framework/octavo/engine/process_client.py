@@ -8,83 +8,58 @@ process's standard error, and the last line of it explains a death.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import zmq
 
 from octavo.config import EngineConfig
-from octavo.engine.messages import (
-    AbortSequences,
-    AddRequests,
-    CallUtility,
-    ClientMessage,
-    EngineFailed,
-    EngineMessage,
-    EngineReady,
-    EngineRequest,
-    Shutdown,
-    StartEngine,
-    StepOutputs,
-    UtilityResult,
-)
+from octavo.engine.messages import EngineReady, Shutdown, StartEngine
 from octavo.engine.output_relay import OutputRelay
-from octavo.errors import EngineDeadError, OctavoError, error_class
+from octavo.engine.socket_client import (
+    LAST_WORDS_MILLISECONDS,
+    LIVENESS_MILLISECONDS,
+    SocketClient,
+)
+from octavo.errors import EngineDeadError
 from octavo_registry.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
 # Without -P the working directory would come before the modules that this process uses.
 ENGINE_COMMAND: Final = (sys.executable, "-P", "-m", "octavo.engine")
-# How long a death can stay unseen while nothing arrives.
-LIVENESS_MILLISECONDS: Final = 200
-# What a process sent before it died needs a moment to come through the socket's own thread.
-LAST_WORDS_MILLISECONDS: Final = 200
 
 
-class ProcessClient:
-    """Starts an engine process and talks to it; see ``EngineClient`` for what the methods do."""
+class ProcessClient(SocketClient):
+    """Starts an engine process and talks to it."""
 
-    ready: EngineReady
+    _killed_because: str | None = None
 
     def __init__(
         self,
         config: EngineConfig,
         manifest: Manifest,
         *,
+        worker_addresses: Sequence[str] = (),
         command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(EngineMessage)
-        self._waiting: deque[StepOutputs] = deque()
-        self._calls = 0
-        self._end: str | None = None
+        """``worker_addresses`` are those of ``WorkerLink``s, which then make the requests."""
         with ExitStack() as cleanup:
             folder = tempfile.mkdtemp(prefix="octavo-")
             cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-            context = zmq.Context()
-            cleanup.callback(context.term)
-            self._socket = context.socket(zmq.DEALER)
-            cleanup.callback(self._socket.close, linger=0)
-            # Unlimited: a full queue on both sides would stop both; live requests bound it.
-            self._socket.set_hwm(0)
-            address = _bind(self._socket, Path(folder) / "engine")
+            super().__init__(Path(folder) / "engine", cleanup)
             self._process = subprocess.Popen(
-                [*command, "--connect", address],
+                [*command, "--connect", self._address],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -94,15 +69,8 @@ class ProcessClient:
             cleanup.callback(_end_process, self._process, self._socket)
             assert self._process.stdout is not None  # a pipe was asked for
             self._relay = OutputRelay(self._process.stdout)
-            self._wake_end, self._wake = socket.socketpair()
-            for end in (self._wake_end, self._wake):
-                cleanup.callback(end.close)
-                end.setblocking(False)
-            self._poller = zmq.Poller()
-            self._poller.register(self._socket, zmq.POLLIN)
-            self._poller.register(self._wake_end, zmq.POLLIN)
             try:
-                self._start(config, manifest)
+                self._start(config, manifest, tuple(worker_addresses))
             except BaseException:
                 self._process.terminate()  # a process that still loads hears no Shutdown
                 raise
@@ -120,53 +88,29 @@ class ProcessClient:
         """The process's id."""
         return self._process.pid
 
-    def add(self, requests: list[EngineRequest]) -> None:
-        """Send these in one message."""
-        self._send(AddRequests(requests))
-
-    def abort(self, sequences: list[int]) -> None:
-        """Ask the engine to end these."""
-        self._send(AbortSequences(sequences))
-
-    def poll(self, timeout_seconds: float) -> StepOutputs | None:
-        """Wait for the next outputs."""
-        self._check_alive()
-        if self._waiting:
-            return self._waiting.popleft()
-        message = self._receive(timeout_seconds)
-        return message if isinstance(message, StepOutputs) else None
-
-    def wake(self) -> None:
-        """Make a waiting ``poll`` return; safe from any thread, also after ``close``."""
-        try:
-            self._wake.send(b"\0")
-        except OSError:
-            return  # full: a wake is already under way; closed: nobody waits
-
-    def call(self, method: str) -> Any:
-        """Run a utility; outputs that arrive meanwhile wait for the next ``poll``."""
-        self._calls += 1
-        self._send(CallUtility(self._calls, method))
-        while True:
-            message = self._receive(LIVENESS_MILLISECONDS / 1000)
-            if isinstance(message, StepOutputs):
-                self._waiting.append(message)
-            elif isinstance(message, UtilityResult) and message.call_id == self._calls:
-                if message.error is not None:
-                    raise OctavoError(message.error)
-                return message.value
+    def kill(self, cause: str) -> None:
+        """End the process at once; safe from any thread."""
+        self._killed_because = cause
+        self._process.kill()
 
     def close(self) -> None:
         """End the process within five seconds and remove the socket's folder."""
         self._end = self._end or "the engine was closed"
         self._close()
 
-    def _start(self, config: EngineConfig, manifest: Manifest) -> None:
-        while not self._socket.poll(LIVENESS_MILLISECONDS, zmq.POLLOUT):
-            if self._process.poll() is not None:
-                raise self._died()
+    def _start(
+        self, config: EngineConfig, manifest: Manifest, worker_addresses: tuple[str, ...]
+    ) -> None:
+        self._wait_for_engine()
         level = logging.getLogger("octavo").getEffectiveLevel()
-        self._send(StartEngine(config=config, manifest=manifest, log_level=level))
+        self._send(
+            StartEngine(
+                config=config,
+                manifest=manifest,
+                log_level=level,
+                worker_addresses=worker_addresses,
+            )
+        )
         ready = None
         while ready is None:
             ready = self._receive(LIVENESS_MILLISECONDS / 1000)
@@ -174,46 +118,13 @@ class ProcessClient:
             raise EngineDeadError(f"the engine's first message was {type(ready).__name__}")
         self.ready = ready
 
-    def _check_alive(self) -> None:
-        if self._end is not None:
-            raise EngineDeadError(self._end)
-
-    def _send(self, message: ClientMessage | StartEngine) -> None:
-        self._check_alive()
-        try:
-            self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
-        except zmq.Again:  # the queue is unlimited, so nobody is connected any more
-            raise self._died() from None
-
-    def _receive(self, timeout_seconds: float) -> EngineMessage | None:
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            left = max(0, math.ceil((deadline - time.monotonic()) * 1000))
-            try:
-                events = dict(self._poller.poll(min(left, LIVENESS_MILLISECONDS)))
-            except (zmq.ZMQError, OSError):
-                self._check_alive()  # a signal's handler has closed this client meanwhile
-                raise
-            if self._socket in events:
-                return self._take()
-            if events:
-                self._wake_end.recv(4096)
-                return None
-            if self._process.poll() is not None:
-                if self._socket.poll(LAST_WORDS_MILLISECONDS):
-                    return self._take()
-                raise self._died()
-            if left == 0:
-                return None
-
-    def _take(self) -> EngineMessage:
-        message: EngineMessage = self._decoder.decode(self._socket.recv())
-        if isinstance(message, EngineFailed):
-            self._end = message.message
-            raise error_class(message.error)(message.message)
-        return message
+    def _is_gone(self) -> bool:
+        return self._process.poll() is not None
 
     def _died(self) -> EngineDeadError:
+        if self._killed_because is not None:
+            self._end = self._killed_because
+            return EngineDeadError(self._end)
         try:
             code = self._process.wait(LAST_WORDS_MILLISECONDS / 1000)
             end = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
@@ -223,17 +134,6 @@ class ProcessClient:
         said = f"; its last line was: {line}" if line else ""
         self._end = f"engine process {self._process.pid} {end}{said}"
         return EngineDeadError(self._end)
-
-
-def _bind(socket: zmq.Socket[bytes], path: Path) -> str:
-    address = f"ipc://{path}"
-    try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        raise EngineDeadError(
-            f"cannot make the engine's socket {path}: {error}; set TMPDIR to a short, writable path"
-        ) from error
-    return address
 
 
 def _signal_name(number: int) -> str:

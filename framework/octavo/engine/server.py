@@ -1,6 +1,6 @@
-"""The engine process: answers one client over a socket until it is told to end.
+"""The engine process: answers its clients over sockets until the first tells it to end.
 
-Messages are taken between steps; without work the process sleeps on its socket.
+Messages are taken between steps; without work the process sleeps on its sockets.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,9 +28,11 @@ from octavo.engine.messages import (
     EngineMessage,
     Shutdown,
     StartEngine,
+    StepOutputs,
     UtilityResult,
 )
 from octavo.errors import OctavoError
+from octavo.observability.logs import follow_level
 from octavo_registry.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,8 @@ log = logging.getLogger(__name__)
 CoreFactory = Callable[[EngineConfig, Manifest], Engine]
 # Time that the last message gets to leave when the process ends.
 LINGER_MILLISECONDS: Final = 1000
+# Steps that give nothing, as those of a long prompt's beginning, tell of themselves so often.
+PROGRESS_SECONDS: Final = 1.0
 
 
 def load_core(config: EngineConfig, manifest: Manifest) -> Engine:
@@ -55,10 +60,12 @@ def serve(address: str, load: CoreFactory = load_core) -> int:
         socket.set_hwm(0)
         socket.connect(address)
         link = _Link(socket)
+        clients = _Clients(context, link)
         try:
             start = msgspec.msgpack.decode(socket.recv(), type=StartEngine)
-            logging.getLogger().setLevel(start.log_level)
+            follow_level(start.log_level)
             core = load(start.config, start.manifest)
+            clients.add_workers(start.worker_addresses)
         except Exception as error:
             if not isinstance(error, OctavoError):
                 log.exception("the engine cannot start")
@@ -66,13 +73,14 @@ def serve(address: str, load: CoreFactory = load_core) -> int:
             return 1
         try:
             link.send(core.ready)
-            _run(core, link)
+            _run(core, clients)
         except Exception as error:
             log.exception("the engine's step failed")
             link.send(EngineFailed(f"the engine failed: {cause_of(error)}"))
             return 1
         finally:
             core.close()
+            clients.close()
     return 0
 
 
@@ -80,39 +88,113 @@ class _Link:
     """Messages both ways."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
+        self.socket = socket
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ClientMessage)
 
     def send(self, message: EngineMessage) -> None:
-        self._socket.send(self._encoder.encode(message))
+        self.socket.send(self._encoder.encode(message))
 
-    def receive(self, *, block: bool) -> ClientMessage | None:
+    def receive(self) -> ClientMessage | None:
+        """None where none waits."""
         try:
-            data = self._socket.recv(0 if block else zmq.NOBLOCK)
+            data = self.socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             return None
         message: ClientMessage = self._decoder.decode(data)
         return message
 
 
-def _run(core: Engine, link: _Link) -> None:
+class _Clients:
+    """The process that has started this one and, where it has some, its HTTP workers."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], parent: _Link) -> None:
+        self._context = context
+        self._parent = parent
+        self._workers: list[_Link] = []
+        self._poller = zmq.Poller()
+        self._poller.register(parent.socket, zmq.POLLIN)
+        self._told_seconds = 0.0
+
+    def add_workers(self, addresses: tuple[str, ...]) -> None:
+        for address in addresses:
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.set_hwm(0)
+            socket.connect(address)
+            self._poller.register(socket, zmq.POLLIN)
+            self._workers.append(_Link(socket))
+
+    def receive(self, *, block: bool) -> tuple[ClientMessage, _Link] | None:
+        if block:
+            self._poller.poll()
+        for link in (self._parent, *self._workers):
+            message = link.receive()
+            if message is not None:
+                return message, link
+        return None
+
+    def send(self, outputs: StepOutputs) -> None:
+        """To each its own; without any, a sign of progress now and then."""
+        if outputs.sequences or outputs.ends or outputs.preempted:
+            if self._workers:
+                for link, part in zip(
+                    self._workers, split_outputs(outputs, len(self._workers)), strict=True
+                ):
+                    if part.sequences or part.ends or part.preempted:
+                        link.send(part)
+            else:
+                self._parent.send(outputs)
+            self._told_seconds = time.monotonic()
+        elif time.monotonic() - self._told_seconds > PROGRESS_SECONDS:
+            for link in self._workers or [self._parent]:
+                link.send(StepOutputs())
+            self._told_seconds = time.monotonic()
+
+    def close(self) -> None:
+        for link in self._workers:
+            link.socket.close()
+
+
+def split_outputs(outputs: StepOutputs, num_parts: int) -> list[StepOutputs]:
+    """Sort a step's outputs by their sequences' remainders."""
+    parts = [
+        msgspec.structs.replace(
+            outputs, sequences=[], tokens=[], logprobs={}, ends=[], prompts=[], preempted=[]
+        )
+        for _ in range(num_parts)
+    ]
+    for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
+        part = parts[sequence % num_parts]
+        part.sequences.append(sequence)
+        part.tokens.append(token)
+    for sequence, logprobs in outputs.logprobs.items():
+        parts[sequence % num_parts].logprobs[sequence] = logprobs
+    for end in outputs.ends:
+        parts[end.sequence % num_parts].ends.append(end)
+    for prompt in outputs.prompts:
+        parts[prompt.sequence % num_parts].prompts.append(prompt)
+    for sequence in outputs.preempted:
+        parts[sequence % num_parts].preempted.append(sequence)
+    return parts
+
+
+def _run(core: Engine, clients: _Clients) -> None:
     while True:
-        while message := _next_message(core, link):
+        while received := _next_message(core, clients):
+            message, link = received
             if isinstance(message, Shutdown):
                 return
             _apply(message, core, link)
-        outputs = core.step()
-        if outputs.sequences or outputs.ends or outputs.preempted:
-            link.send(outputs)
+        clients.send(core.step())
 
 
-def _next_message(core: Engine, link: _Link) -> ClientMessage | None:
+def _next_message(core: Engine, clients: _Clients) -> tuple[ClientMessage, _Link] | None:
     """None where there is none and a step to run; without work, waits and uses the time."""
-    message = link.receive(block=False)
-    while message is None and not core.has_work:
-        message = link.receive(block=not core.use_idle_time())
-    return message
+    received = clients.receive(block=False)
+    while received is None and not core.has_work:
+        received = clients.receive(block=not core.use_idle_time())
+    return received
 
 
 def _apply(message: ClientMessage, core: Engine, link: _Link) -> None:

@@ -97,6 +97,8 @@ class Placement:
                 start = self._place_fresh(sequence)
         if start < 0:
             return 0
+        if sequence.placed_seconds is None:
+            sequence.placed_seconds = time.monotonic()
         slot = sequence.slot
         count = min(num_tokens - start, budget)
         self.tables.grow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import msgspec
 import numpy as np
@@ -148,8 +149,10 @@ class StepResults:
 
     def _prompt_reports(self, slots: Slots) -> list[PromptReport]:
         reports = []
+        now = time.monotonic()
         for slot in slots[~self._rows.reported_S[slots]].tolist():
             sequence = self._rows.at(slot)
+            placed = sequence.placed_seconds or now
             self._rows.reported_S[slot] = sequence.reported = True
             asked = self._rows.prompt_logprobs_S[slot]
             self._rows.prompt_logprobs_S[slot] = False
@@ -158,6 +161,8 @@ class StepResults:
                     sequence.id,
                     sequence.num_cached_tokens,
                     sequence.prompt_logprobs if asked else None,
+                    placed - sequence.arrival_seconds,
+                    now - placed,
                 )
             )
         return reports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "arrival_seconds",
         "chain_seed",
         "digests",
         "followers",
@@ -30,6 +32,7 @@ class Sequence:
         "index",
         "leader",
         "num_cached_tokens",
+        "placed_seconds",
         "prompt_logprobs",
         "reported",
         "request",
@@ -44,6 +47,9 @@ class Sequence:
         self.index = index
         self.id = request.sequences[index]
         self.arrival = arrival
+        self.arrival_seconds = time.monotonic()
+        self.placed_seconds: float | None = None
+        """When it first got a slot."""
         self.chain_seed = chain_seed
         self.tokens: NDArray[np.int32] = np.array(request.prompt_token_ids, np.int32)
         self.slot = -1

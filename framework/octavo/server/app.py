@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -11,8 +13,10 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from octavo.errors import ConfigError
+from octavo.observability.server_metrics import HttpMeter
+from octavo.observability.tracing import App, make_tracer, with_trace_context
 from octavo.server.body import ClientLeft
-from octavo.server.boundary import Boundary
+from octavo.server.boundary import ROUTE, Boundary
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError, reply_to
 from octavo.server.exchange import send_error
@@ -26,14 +30,16 @@ BUILT_IN: Final = {
     "health": "health:HealthRoutes",
     "info": "info:InfoRoutes",
     "messages": "messages:MessageRoutes",
+    "metrics": "metrics:MetricsRoutes",
     "models": "models:ModelRoutes",
     "responses": "responses:ResponseRoutes",
     "tokenize": "tokenize:TokenizeRoutes",
 }
 """The framework's own groups: module of ``octavo.server.routes`` and class."""
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> Boundary:
+def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> App:
     """Put all groups of routes together; ``keys`` are those that clients must send."""
     endpoints = _endpoints(server)
     described = document([e for _, e in endpoints], has_keys=bool(keys))
@@ -48,15 +54,24 @@ def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> Boundary:
     for plugin, endpoint in endpoints:
         app = _Guarded(endpoint, plugin, server.host)
         api.router.routes.append(Route(endpoint.path, app, methods=[endpoint.method]))
-    return Boundary(
+    paths = [endpoint.path for _, endpoint in endpoints]
+    server.meter.http = HttpMeter(paths)
+    boundary = Boundary(
         api,
         server.gate,
+        answered=server.meter.http.answered,
         access=server.config.access,
         limits=server.config.limits,
         serve=server.config.serve,
         keys=keys,
         open_paths=[e.path for _, e in endpoints if not e.authenticated],
+        root_path=server.config.listen.root_path,
     )
+    collector = server.config.serve.otlp_traces_endpoint
+    if collector is None:
+        return boundary
+    server.engine.trace(make_tracer(collector, server.model_names[0]))
+    return with_trace_context(boundary)
 
 
 def add_built_in_routes(routes: LazyRegistry[RouteGroup]) -> None:
@@ -72,6 +87,7 @@ def _endpoints(server: ServerContext) -> list[tuple[str, Endpoint]]:
         plugin = server.host.routes.info(name).plugin
         with server.host.faults.guard(plugin, f"making the route group {name!r}", request=True):
             endpoints = server.host.routes.load(name)(server).endpoints()
+            _check_endpoints(endpoints)
         for endpoint in endpoints:
             place = (endpoint.method, endpoint.path)
             if place in found:
@@ -81,6 +97,28 @@ def _endpoints(server: ServerContext) -> list[tuple[str, Endpoint]]:
                 )
             found[place] = (plugin, endpoint)
     return list(found.values())
+
+
+def _check_endpoints(given: object) -> None:
+    if not isinstance(given, Sequence):
+        raise TypeError(f"endpoints() returned {type(given).__name__}, not a list of Endpoint")
+    for endpoint in given:
+        if not isinstance(endpoint, Endpoint):
+            raise TypeError(f"endpoints() returned a {type(endpoint).__name__} among Endpoints")
+        if not endpoint.path.startswith("/") or not callable(endpoint.app):
+            raise TypeError(f"the endpoint {endpoint.path!r} needs a path from / and an app")
+
+
+def _check_message(message: Message) -> None:
+    """Raise before the server has begun to send what it cannot."""
+    if message["type"] != "http.response.start":
+        return
+    status, headers = message["status"], message.get("headers", ())
+    if not isinstance(status, int) or not 200 <= status <= 599:
+        raise TypeError(f"the app's status is {status!r}")
+    for name, value in headers:
+        if not isinstance(name, bytes) or not isinstance(value, bytes) or _CONTROL.search(value):
+            raise TypeError(f"the app's header {name!r} is not one of printable bytes")
 
 
 class _Guarded:
@@ -96,13 +134,18 @@ class _Guarded:
 
         async def watched(message: Message) -> None:
             nonlocal has_begun
-            has_begun = True
+            if not has_begun:
+                _check_message(message)
             await send(message)
+            has_begun = True
 
+        scope[ROUTE] = self._endpoint.path
         call = f"{self._endpoint.method} {self._endpoint.path}"
         try:
             with self._host.faults.guard(self._plugin, call, request=True):
                 await self._endpoint.app(scope, receive, watched)
+                if not has_begun:
+                    raise TypeError("the app has sent no answer")
         except ClientLeft:
             return
         except Exception as error:
@@ -117,7 +160,9 @@ async def _no_such_path(request: Request, error: Any) -> Response:
 
 async def _wrong_method(request: Request, error: Any) -> Response:
     allowed = (getattr(error, "headers", None) or {}).get("Allow", "another method")
-    return _response(request, HttpError(405, f"this path takes {allowed}"))
+    response = _response(request, HttpError(405, f"this path takes {allowed}"))
+    response.headers["allow"] = allowed
+    return response
 
 
 def _response(request: Request, error: HttpError) -> Response:

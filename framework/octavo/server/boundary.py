@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import re
 import time
 import uuid
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from octavo.config.server import AccessConfig, LimitConfig, ServeConfig
 from octavo.server.body import Receive
 from octavo.server.cors import cors_headers, is_preflight, preflight_headers
-from octavo.server.errors import HttpError, reply_to
+from octavo.server.errors import DEAD_RETRY_SECONDS, HttpError, reply_to
 from octavo.server.exchange import Send, send_error, send_whole
+from octavo.server.http_protocol import TASK
 
 access_log = logging.getLogger("octavo.access")
 
 CLIENT_LEFT: Final = 499
 """What the log shows for a request whose client did not wait for an answer."""
+METRICS_PATH: Final = "/metrics"
+"""It answers to the end, so that what the last requests were is seen."""
+ROUTE: Final = "octavo.route"
+"""Where an endpoint leaves its path in the scope, for metrics."""
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 Scope = MutableMapping[str, Any]
 
@@ -30,6 +36,8 @@ class Gate:
     """Whether requests are let in, and how many are inside."""
 
     num_inside: int = 0
+    num_body_bytes: int = 0
+    """Of all bodies that have come and whose answers have not begun."""
     closed_because: str | None = None
     """Set when the server drains or has no engine: what new requests are told."""
 
@@ -47,8 +55,13 @@ class Boundary:
         serve: ServeConfig,
         keys: Collection[str],
         open_paths: Collection[str],
+        answered: Callable[[str, str, int, float], None],
+        root_path: str = "",
     ) -> None:
-        """``open_paths`` answer without a key and while the gate is closed."""
+        """``open_paths`` answer without a key and while the gate is closed.
+
+        ``answered`` is told each request's method, route, status and seconds.
+        """
         self._routes = routes
         self._gate = gate
         self._access = access
@@ -56,6 +69,8 @@ class Boundary:
         self._serve = serve
         self._keys = [key.encode() for key in keys]
         self._open_paths = frozenset(open_paths)
+        self._answered = answered
+        self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer with OpenAI's error object."""
@@ -65,33 +80,60 @@ class Boundary:
             await self._routes(scope, receive, send)
             return
         began = time.perf_counter()
+        scope[TASK] = asyncio.current_task()
         scope["octavo.request_id"] = request_id = _request_id(scope)
         shared = cors_headers(dict(scope["headers"]), self._access)
-        status = 0
+        may_preflight = bool(shared)
+        if self._gate.closed_because is not None:
+            shared.append((b"connection", b"close"))
+        status = num_bytes = 0
 
         async def send_named(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
+            nonlocal status, num_bytes
             if message["type"] == "http.response.start":
-                status = message["status"]
+                self._gate.num_body_bytes -= num_bytes
+                num_bytes = 0
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
+                    (b"request-id", request_id.encode()),  # where Anthropic's clients look
                     *shared,
                 ]
-            await send(message)
+                await send(message)
+                status = message["status"]
+            else:
+                await send(message)
+
+        async def receive_counted() -> MutableMapping[str, Any]:
+            nonlocal num_bytes
+            message = await receive()
+            if not status and (body := message.get("body")):
+                num_bytes += len(body)
+                self._gate.num_body_bytes += len(body)
+                if self._gate.num_body_bytes > self._limits.max_total_body_mib * 2**20:
+                    raise HttpError(503, "too many long bodies at once", retry_after=1)
+            return message
 
         self._gate.num_inside += 1
         try:
-            if shared and is_preflight(scope):
-                await send_whole(send_named, 200, b"", preflight_headers(self._access))
+            if may_preflight and is_preflight(scope):
+                await send_whole(send_named, 200, b"", preflight_headers(scope, self._access))
                 return
             self._check(scope)
-            await self._routes(scope, receive, send_named)
+            await self._routes(scope, receive_counted, send_named)
         except HttpError as error:
+            if status:
+                raise
             await send_error(send_named, reply_to(error, scope["path"]))
+        except asyncio.CancelledError:
+            return  # the client has left an app that did not notice, or the process ends
         finally:
+            self._gate.num_body_bytes -= num_bytes
             self._gate.num_inside -= 1
-            self._log(scope, status or CLIENT_LEFT, time.perf_counter() - began)
+            status, seconds = status or CLIENT_LEFT, time.perf_counter() - began
+            route = scope.get(ROUTE) or self._route(scope)
+            self._answered(scope["method"], route, status, seconds)
+            self._log(scope, status, seconds)
 
     def _check(self, scope: Scope) -> None:
         headers = scope["headers"]
@@ -100,14 +142,20 @@ class Boundary:
         num_bytes = sum(len(name) + len(value) for name, value in headers)
         if num_bytes > self._limits.max_header_kib * 1024:
             raise HttpError(400, f"headers of {num_bytes} bytes are too long")
-        if scope["path"] in self._open_paths:
+        if self._route(scope) in self._open_paths:
             return
         if self._keys and not self._has_key(dict(headers)):
             raise HttpError(
                 401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key"
             )
-        if self._gate.closed_because is not None:
-            raise HttpError(503, self._gate.closed_because, retry_after=5)
+        if self._gate.closed_because is not None and self._route(scope) != METRICS_PATH:
+            raise HttpError(503, self._gate.closed_because, retry_after=DEAD_RETRY_SECONDS)
+
+    def _route(self, scope: Scope) -> str:
+        """The path as routes name it, whether or not a proxy has taken the prefix off."""
+        path: str = scope["path"]
+        below = path.removeprefix(self._root_path)
+        return below if below.startswith("/") else path
 
     def _has_key(self, headers: dict[bytes, bytes]) -> bool:
         """OpenAI's header or Anthropic's; each key is compared, and each in constant time."""
@@ -118,7 +166,7 @@ class Boundary:
         return sum(hmac.compare_digest(given, key) for key in self._keys) > 0
 
     def _log(self, scope: Scope, status: int, seconds: float) -> None:
-        if not self._serve.access_log or scope["path"] in self._serve.access_log_skip:
+        if not self._serve.access_log or self._route(scope) in self._serve.access_log_skip:
             return
         access_log.info(
             "%s %s %d %.1f ms %s",

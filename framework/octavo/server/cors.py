@@ -8,6 +8,7 @@ from typing import Any, Final
 from octavo.config.server import AccessConfig
 
 PREFLIGHT_SECONDS: Final = 600
+_EXPOSED: Final = (b"access-control-expose-headers", b"x-request-id, retry-after")
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -17,10 +18,10 @@ def cors_headers(request: Mapping[bytes, bytes], access: AccessConfig) -> Header
     if origin is None or not access.allowed_origins:
         return []
     if "*" in access.allowed_origins:
-        return [(b"access-control-allow-origin", b"*")]
+        return [(b"access-control-allow-origin", b"*"), _EXPOSED]
     if origin.decode("latin-1") not in access.allowed_origins:
         return []
-    headers = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+    headers = [(b"access-control-allow-origin", origin), (b"vary", b"Origin"), _EXPOSED]
     if access.allow_credentials:
         headers.append((b"access-control-allow-credentials", b"true"))
     return headers
@@ -32,10 +33,13 @@ def is_preflight(scope: MutableMapping[str, Any]) -> bool:
     return scope["method"] == "OPTIONS" and b"access-control-request-method" in names
 
 
-def preflight_headers(access: AccessConfig) -> Headers:
-    """What a page of an allowed origin may send."""
+def preflight_headers(scope: MutableMapping[str, Any], access: AccessConfig) -> Headers:
+    """What a page of an allowed origin may send; where all headers may be, those it asks for."""
+    names = ", ".join(access.allowed_headers).encode()
+    if "*" in access.allowed_headers:
+        names = dict(scope["headers"]).get(b"access-control-request-headers", b"*")
     return [
         (b"access-control-allow-methods", ", ".join(access.allowed_methods).encode()),
-        (b"access-control-allow-headers", ", ".join(access.allowed_headers).encode()),
+        (b"access-control-allow-headers", names),
         (b"access-control-max-age", str(PREFLIGHT_SECONDS).encode()),
     ]

@@ -25,6 +25,8 @@ from octavo.server.dialects import OPENAI, Dialect, dialect_of
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 1
+DEAD_RETRY_SECONDS: Final = 5
+"""Another engine, or another server in this one's place, may answer then."""
 
 
 class HttpError(OctavoError):
@@ -101,7 +103,7 @@ def _reply_to(error: Exception) -> ErrorReply:
             return ErrorReply(503, str(error), code="overloaded", retry_after=RETRY_AFTER_SECONDS)
         case EngineDeadError():
             log.error("a request failed with the engine: %s", error)
-            return ErrorReply(503, "the engine has ended", code="engine_dead")
+            return ErrorReply(503, "the engine has ended", None, "engine_dead", DEAD_RETRY_SECONDS)
     # Its text may name files of this machine, or what a plugin keeps to itself.
     log.error("a request failed: %s", error, exc_info=not isinstance(error, OctavoError))
     return ErrorReply(500, "the request failed inside the server, whose log has the cause")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,7 +79,7 @@ class JsonEndpoint:
         """Answer one request; what fails before the answer has begun is raised."""
         headers = dict(scope["headers"])
         body = await read_json(headers, receive, self._limits) if self._takes_body else {}
-        async with _ended_by_leaving(receive):
+        async with _Client(receive):
             reply = await self._handler(Exchange(scope, body))
             if isinstance(reply, EventStream):
                 last = await self._stream(reply, scope["path"], send)
@@ -100,16 +99,16 @@ class JsonEndpoint:
                     # Only now: a request that fails before its first event gets a status.
                     await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
                     started = True
-                async with asyncio.timeout(self._limits.send_timeout_seconds):
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-        except TimeoutError:
-            raise ClientLeft from None
+                await send({"type": "http.response.body", "body": event, "more_body": True})
         except Exception as error:
             if not started:
                 raise
             told = reply_to(error, path)
             failed = reply.failed or _failed
             return failed(told)
+        finally:
+            if isinstance(reply.events, AsyncGenerator):
+                await reply.events.aclose()  # ends the request now, not when memory is collected
         return reply.end
 
 
@@ -120,6 +119,11 @@ def _failed(error: ErrorReply) -> bytes:
 def event(value: Any) -> bytes:
     """A value as one server-sent event."""
     return b"data: " + encode(value) + b"\n\n"
+
+
+def named_event(kind: str, value: dict[str, Any]) -> bytes:
+    """An event that says its type in its header line and in its data."""
+    return b"event: " + kind.encode() + b"\ndata: " + encode({"type": kind, **value}) + b"\n\n"
 
 
 async def send_whole(
@@ -136,27 +140,28 @@ async def send_error(send: Send, error: ErrorReply) -> None:
     await send_whole(send, error.status, error.json(), [JSON, *error.headers()])
 
 
-@asynccontextmanager
-async def _ended_by_leaving(receive: Receive) -> AsyncIterator[None]:
-    """Cancel what runs within when the client closes its connection; raises ClientLeft then."""
-    task = asyncio.current_task()
-    assert task is not None  # a coroutine runs
-    has_left = False
+class _Client:
+    """Cancels what runs within when the client leaves: raises ClientLeft then."""
 
-    async def watch() -> None:
-        nonlocal has_left
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        has_left = True
-        task.cancel()
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._has_left = False
 
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if has_left:
-            task.uncancel()
+    async def __aenter__(self) -> _Client:
+        task = asyncio.current_task()
+        assert task is not None  # a coroutine runs
+        self._task = task
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._watcher.cancel()
+        if self._has_left and isinstance(error, asyncio.CancelledError):
+            self._task.uncancel()
             raise ClientLeft from None
-        raise
-    finally:
-        watcher.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._has_left = True
+        self._task.cancel()

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from octavo.config.server import LimitConfig
-from octavo.server.errors import ErrorReply
+from octavo.server.errors import RETRY_AFTER_SECONDS, ErrorReply
+
+REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable"}
+FRAMING_BYTES_PER_BODY_BYTE: Final = 8
+"""A body in chunks of one byte has five bytes of framing for each."""
+UNADMITTED_SECONDS: Final = 2.0
+"""How long a connection above the limit has to send the request that is refused."""
+LEAVE_SECONDS: Final = 0.5
+"""After its client has left, how long an app may take to notice by itself."""
+TASK: Final = "octavo.task"
+"""Where a request's scope holds the task that answers it."""
 
 
 def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
@@ -16,28 +26,35 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
     max_header_bytes = int(limits.max_header_kib * 1024)
 
     class LimitedProtocol(HttpToolsProtocol):
-        """Ends a connection whose headers are too long or too slow, in OpenAI's error shape."""
+        """Ends connections that bring too much or are too slow, in OpenAI's error shape."""
 
-        _num_header_bytes = 0
+        _num_free_bytes = max_header_bytes
+        """That may still come and be neither a body's nor of headers that are complete."""
         _too_slow: asyncio.TimerHandle | None = None
         """Runs out while headers are awaited."""
+        _unread: asyncio.TimerHandle | None = None
+        """Runs out while the client does not read what is sent."""
+        _is_admitted = True
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self._is_admitted = len(self.connections) <= limits.max_connections
             self._await_headers()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._have_headers()
+            self.resume_writing()
             super().connection_lost(exc)
+            cycle = self.cycle
+            if cycle is not None and not cycle.response_complete:
+                self.loop.call_later(LEAVE_SECONDS, _cancel, cycle.scope)
 
         def data_received(self, data: bytes) -> None:
-            """Counts what arrives before a request is whole: the parser keeps all of it."""
+            """Counts all that arrives: the parser keeps headers, and passes over what is none."""
+            self._num_free_bytes -= len(data)
             super().data_received(data)
-            if self._too_slow is None or self.transport.is_closing():
-                return
-            self._num_header_bytes += len(data)
-            if self._num_header_bytes > max_header_bytes:
-                self.send_400_response(f"the headers are longer than {max_header_bytes} bytes")
+            if self._num_free_bytes < 0:
+                self._refuse(400, f"the headers are longer than {max_header_bytes} bytes")
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
@@ -45,29 +62,86 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
 
         def on_headers_complete(self) -> None:
             self._have_headers()
-            super().on_headers_complete()
+            if not self._is_admitted:
+                self._refuse(503, f"all {limits.max_connections} connections are in use")
+            else:
+                super().on_headers_complete()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            """Trailers come here too, and nobody wants them."""
+            if self._too_slow is not None:
+                super().on_header(name, value)
+
+        def on_body(self, body: bytes) -> None:
+            earned = self._num_free_bytes + len(body) * FRAMING_BYTES_PER_BODY_BYTE
+            self._num_free_bytes = min(earned, max_header_bytes)
+            if self._is_admitted:
+                super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._num_free_bytes = max_header_bytes
+            if self._is_admitted:
+                super().on_message_complete()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._unread is None:
+                self._unread = self.loop.call_later(limits.send_timeout_seconds, self._abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+
+        def timeout_keep_alive_handler(self) -> None:
+            """Also ends a client that has not read its last answer."""
+            self._abort()
 
         def send_400_response(self, msg: str) -> None:
             """Uvicorn's own is plain text."""
-            body = ErrorReply(400, msg).json()
-            self.transport.write(
-                b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-                b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-            )
+            self._refuse(400, msg)
+
+        def _refuse(self, status: int, message: str) -> None:
+            if self.transport.is_closing():
+                return
+            retry_after = RETRY_AFTER_SECONDS if status == 503 else None
+            reply = ErrorReply(status, message, retry_after=retry_after)
+            body = reply.json()
+            if self.cycle is None or self.cycle.response_complete:
+                headers = [
+                    (b"content-type", b"application/json"),
+                    (b"connection", b"close"),
+                    (b"content-length", b"%d" % len(body)),
+                    *reply.headers(),
+                ]
+                lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+                self.transport.write(
+                    b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, REASONS[status], lines, body)
+                )
             self.transport.close()
 
         def _await_headers(self) -> None:
             self._have_headers()
-            self._too_slow = self.loop.call_later(limits.body_timeout_seconds, self._close_slow)
+            seconds = limits.body_timeout_seconds if self._is_admitted else UNADMITTED_SECONDS
+            self._too_slow = self.loop.call_later(seconds, self._close_slow)
 
         def _have_headers(self) -> None:
-            self._num_header_bytes = 0
+            self._num_free_bytes = max_header_bytes
             if self._too_slow is not None:
                 self._too_slow.cancel()
                 self._too_slow = None
 
         def _close_slow(self) -> None:
-            if not self.transport.is_closing():
-                self.transport.close()
+            self._refuse(408, "the headers did not arrive in time")
+
+        def _abort(self) -> None:
+            self.transport.abort()
 
     return LimitedProtocol
+
+
+def _cancel(scope: Any) -> None:
+    task: asyncio.Task[None] | None = scope.get(TASK)
+    if task is not None:
+        task.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.observability.metrics import CONTENT_TYPE
+from octavo.server.boundary import METRICS_PATH
 from octavo.server.context import ServerContext
 from octavo.server.exchange import Exchange, JsonEndpoint, Reply
 from octavo.server.openapi import operation
@@ -22,7 +23,7 @@ class MetricsRoutes:
         return [
             Endpoint(
                 method="GET",
-                path="/metrics",
+                path=METRICS_PATH,
                 app=JsonEndpoint(self._metrics, self._server.config.limits, takes_body=False),
                 authenticated=not self._server.config.access.open_metrics,
                 operation=operation(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from octavo.environment import OFFLINE, ON, USE_MODELSCOPE
 from octavo.errors import ConfigError
 from octavo_plugins.sources.hub.hub import HubSettings
 
 
 def uses_modelscope() -> bool:
     """Whether names are those of ModelScope instead of Hugging Face."""
-    return _is_on("OCTAVO_USE_MODELSCOPE")
+    return USE_MODELSCOPE.is_on()
 
 
 def huggingface_settings() -> HubSettings:
@@ -26,7 +27,7 @@ def huggingface_settings() -> HubSettings:
         default_revision="main",
         secrets={"Authorization": f"Bearer {token}"} if token else {},
         how_to_log_in="set HF_TOKEN to a token of an account that may read it",
-        offline_by=_first_on("HF_HUB_OFFLINE", "OCTAVO_OFFLINE"),
+        offline_by=_offline_by() or _huggingface_offline_by(),
     )
 
 
@@ -41,16 +42,17 @@ def modelscope_settings() -> HubSettings:
         default_revision="master",
         secrets={"Cookie": f"m_session_id={token}"} if token else {},
         how_to_log_in="set MODELSCOPE_API_TOKEN to a token of an account that may read it",
-        offline_by=_first_on("OCTAVO_OFFLINE"),
+        offline_by=_offline_by(),
     )
 
 
-def _is_on(name: str) -> bool:
-    return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
+def _offline_by() -> str | None:
+    return f"{OFFLINE.name}={OFFLINE.text()}" if OFFLINE.is_on() else None
 
 
-def _first_on(*names: str) -> str | None:
-    return next((f"{name}={os.environ[name]}" for name in names if _is_on(name)), None)
+def _huggingface_offline_by() -> str | None:
+    value = os.environ.get("HF_HUB_OFFLINE", "")
+    return f"HF_HUB_OFFLINE={value}" if value.lower() in ON else None
 
 
 def _path(name: str, default: Path) -> Path:

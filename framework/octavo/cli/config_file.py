@@ -1,0 +1,131 @@
+"""``--config FILE.yaml``: options in a file, under the names of the flags."""
+
+from __future__ import annotations
+
+import json
+from argparse import Action, BooleanOptionalAction
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from octavo.cli.parser import PLUGIN_OPTION, Parser
+from octavo.errors import ConfigError
+from octavo_registry.naming import near_matches
+
+FLAG = "--config"
+MODEL = "model"
+"""The argument that is no flag, and that a file may give all the same."""
+_EARLY = ("disable_plugin", "plugin")
+_PLUGIN_KEY = PLUGIN_OPTION.removeprefix("--")
+_BOOL, _NULL = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:null"
+
+
+class ConfigFile:
+    """The options of one file, as text: what stands there is read as the flag would read it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            root = yaml.compose(Path(path).read_text(), yaml.SafeLoader)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise ConfigError(f"--config {path}: {' '.join(str(error).split())}") from error
+        if not isinstance(root, yaml.MappingNode):
+            raise self._wrong("the file must be a mapping, such as port: 8000")
+        self._nodes: dict[str, yaml.Node] = {}
+        for key, node in root.value:
+            name = str(key.value)
+            if not name.startswith(_PLUGIN_KEY):
+                name = name.replace("-", "_")
+            if name in self._nodes:
+                raise self._wrong(f"{name} is given twice")
+            self._nodes[name] = node
+
+    def plugin_args(self, given: Sequence[str]) -> list[str]:
+        """Arguments about plugins, which are loaded before a command's own flags are known."""
+        names = [n for n in self._nodes if n.startswith(_PLUGIN_KEY)]
+        args = [f"--{name}={self._text(name, self._nodes.pop(name))}" for name in names]
+        for name in _EARLY:
+            if name in self._nodes:
+                args += [f"{_flag(name)}={text}" for text in self._texts(name)]
+                del self._nodes[name]
+        return [arg for arg in args if not _is_given(arg.partition("=")[0], given)]
+
+    def args(self, parser: Parser, given: Sequence[str]) -> list[str]:
+        """The other arguments, but those that are also given; raises for what is no option."""
+        actions = {
+            action.dest: action
+            for action in parser.actions()
+            if action.option_strings and action.dest != "help"
+        }
+        args = []
+        for name, node in self._nodes.items():
+            if name == MODEL and parser.offer(MODEL, self._text(MODEL, node)):
+                continue
+            if name not in actions:
+                hint = near_matches(name, sorted({*actions, *_EARLY, MODEL}))
+                raise self._wrong(f"octavo has no option {name!r} here; {hint}")
+            action = actions[name]
+            if not any(_is_given(flag, given) for flag in action.option_strings):
+                args += self._as_flags(action, name, node)
+        return args
+
+    def _as_flags(self, action: Action, name: str, node: yaml.Node) -> list[str]:
+        flag = _flag(name)
+        if action.nargs == 0:
+            if node.tag != _BOOL:
+                raise self._wrong(f"{name} must be true or false")
+            if yaml.safe_load(node.value):
+                return [flag]
+            return [f"--no-{flag[2:]}"] if isinstance(action, BooleanOptionalAction) else []
+        if isinstance(node, yaml.SequenceNode):
+            if type(action).__name__ != "_AppendAction":
+                raise self._wrong(f"{name} takes one value, not a list")
+            return [f"{flag}={text}" for text in self._texts(name)]
+        if isinstance(node, yaml.MappingNode):
+            return [f"{flag}={json.dumps(yaml.safe_load(yaml.serialize(node)))}"]
+        return [f"{flag}={self._text(name, node)}"]
+
+    def _texts(self, name: str) -> Iterator[str]:
+        node = self._nodes[name]
+        for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            yield self._text(name, item)
+
+    def _text(self, name: str, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL:
+            raise self._wrong(f"{name} needs a value; leave it out for the default")
+        return str(node.value)
+
+    def _wrong(self, what: str) -> ConfigError:
+        return ConfigError(f"--config {self._path}: {what}")
+
+
+def take_config(args: Sequence[str]) -> tuple[ConfigFile | None, list[str]]:
+    """Split ``--config FILE`` off the other arguments."""
+    rest: list[str] = []
+    found = None
+    remaining = iter(args)
+    for arg in remaining:
+        if arg == "--":
+            rest += [arg, *remaining]
+            break
+        name, equals, value = arg.partition("=")
+        if name != FLAG:
+            rest.append(arg)
+            continue
+        if found is not None:
+            raise ConfigError("--config is given twice; one file holds all")
+        path = value if equals else next(remaining, None)
+        if not path:
+            raise ConfigError("--config needs a file")
+        found = ConfigFile(path)
+    return found, rest
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _is_given(flag: str, args: Sequence[str]) -> bool:
+    negative = f"--no-{flag[2:]}"
+    return any(arg.partition("=")[0] in (flag, negative) for arg in args)

@@ -1,0 +1,114 @@
+"""Where a server listens, and what that needs: addresses, certificates, file descriptors."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from octavo.config.server import LimitConfig, ListenConfig
+from octavo.errors import ConfigError
+
+BACKLOG: Final = 2048
+SPARE_FILES: Final = 128
+"""Descriptors that are no client's connection."""
+
+
+def bind(listen: ListenConfig, count: int = 1) -> list[socket.socket]:
+    """Take the address before the model is loaded: a port in use is known at once.
+
+    Several processes get a socket each, among which the kernel deals connections out. A Unix
+    domain socket is one: its processes take turns.
+    """
+    check_certificates(listen)
+    if listen.uds is not None:
+        return [_bind_uds(listen.uds)] * count
+    first = _bind_port(listen.host, listen.port, is_shared=False)
+    if count == 1:
+        return [first]
+    # Sharing must be asked for by all: the first socket has shown that nobody else is there.
+    port = first.getsockname()[1]
+    first.close()
+    return [_bind_port(listen.host, port, is_shared=True) for _ in range(count)]
+
+
+def _bind_port(host: str, port: int, *, is_shared: bool) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_shared:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return _listening(made, (host, port), "choose another --port")
+
+
+def _bind_uds(path: str) -> socket.socket:
+    if Path(path).is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.connect(path)
+            raise ConfigError(f"another process listens at {path}; choose another --uds")
+        with suppress(OSError):
+            Path(path).unlink()  # a server that was killed has left it
+    return _listening(
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path, "choose another --uds"
+    )
+
+
+def _listening(made: socket.socket, address: Any, advice: str) -> socket.socket:
+    try:
+        made.bind(address)
+        made.listen(BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        made.close()
+        raise ConfigError(f"cannot listen at {address}: {error}; {advice}") from error
+    return made
+
+
+def unbind(listen: ListenConfig, listeners: list[socket.socket]) -> None:
+    """Close the sockets, and remove a Unix domain socket's file."""
+    for listener in listeners:
+        listener.close()
+    if listen.uds is not None:
+        Path(listen.uds).unlink(missing_ok=True)
+
+
+def check_certificates(listen: ListenConfig) -> None:
+    """Raise ConfigError for certificates that cannot be used."""
+    if listen.ssl_certfile is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        password = listen.ssl_keyfile_password
+        # Without a function, an encrypted key would make OpenSSL ask at the terminal.
+        context.load_cert_chain(listen.ssl_certfile, listen.ssl_keyfile, lambda: password or "")
+        if listen.ssl_ca_certs is not None:
+            context.load_verify_locations(listen.ssl_ca_certs)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"ssl_certfile={listen.ssl_certfile!r}, ssl_keyfile={listen.ssl_keyfile!r}, "
+            f"ssl_ca_certs={listen.ssl_ca_certs!r} cannot be used: {error}"
+        ) from error
+
+
+def allow_files(limits: LimitConfig) -> None:
+    """Let this process have as many files as it may have connections; else a ConfigError."""
+    wanted = limits.max_connections + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise ConfigError(
+            f"max_connections={limits.max_connections} needs {wanted} open files, and this process "
+            f"may have {hard}; raise ulimit -n, or lower --max-connections"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def url_of(listen: ListenConfig, listener: socket.socket) -> str:
+    """What a client of this server is given."""
+    if listen.uds is not None:
+        return f"unix:{listen.uds}"
+    scheme = "https" if listen.ssl_certfile else "http"
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{listen.root_path}"

@@ -1,0 +1,109 @@
+"""What tests of faults do to a live server: raw connections, processes, streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+PROMPT = "The capital of France is"
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, **more}
+
+
+def long_body(**more: Any) -> dict[str, Any]:
+    return body(**{"max_tokens": 400, "ignore_eos": True, **more})
+
+
+def children(pid: int) -> list[int]:
+    """Those that any thread has started."""
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in found for child in file.read_text().split()]
+
+
+def named(pid: int, part: str) -> list[int]:
+    """Child processes whose command line has the part."""
+    return [c for c in children(pid) if part in Path(f"/proc/{c}/cmdline").read_text()]
+
+
+def engine_of(pid: int) -> int:
+    (engine,) = named(pid, "octavo.engine")
+    return engine
+
+
+def until(holds: Callable[[], Any], seconds: float = 10.0) -> float:
+    """Wait for it; returns after how long it held."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < seconds, "it did not come to hold"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def events(reply: httpx.Response) -> Iterator[dict[str, Any]]:
+    for line in reply.iter_lines():
+        if line.startswith("data: {"):
+            yield json.loads(line[6:])
+
+
+def connect(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def request_bytes(path: str, sent: dict[str, Any] | None = None, *headers: str) -> bytes:
+    data = b"" if sent is None else json.dumps(sent).encode()
+    lines = [
+        f"{'GET' if sent is None else 'POST'} {path} HTTP/1.1",
+        "host: x",
+        "content-type: application/json",
+        f"content-length: {len(data)}",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+
+
+def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """One answer that has a content-length; all of what came if the connection ends."""
+    data = b""
+    while b"\r\n\r\n" not in data and (more := connection.recv(65536)):
+        data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
+    while len(rest) < int(headers.get("content-length", 0)) and (more := connection.recv(65536)):
+        rest += more
+    return int(first.split()[1]), headers, rest
+
+
+def error_of(data: bytes) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(data)["error"]
+    assert set(told) == {"message", "type", "param", "code"}
+    return told
+
+
+def is_closed(connection: socket.socket, seconds: float = 10.0) -> bool:
+    """Whether the other side closes it in time; what still comes is read."""
+    connection.settimeout(seconds)
+    try:
+        while connection.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except (ConnectionError, ssl.SSLError):
+        return True
+    return True
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
