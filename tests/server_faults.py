@@ -56,9 +56,15 @@ def events(reply: httpx.Response) -> Iterator[dict[str, Any]]:
             yield json.loads(line[6:])
 
 
-def connect(url: str) -> socket.socket:
+def connect(url: str, receive_bytes: int | None = None) -> socket.socket:
+    """Connect; a small ``receive_bytes`` makes a client that does not read felt at once."""
     host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    made = socket.socket()
+    if receive_bytes is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    made.settimeout(20)
+    made.connect((host, int(port)))
+    return made
 
 
 def request_bytes(path: str, sent: dict[str, Any] | None = None, *headers: str) -> bytes:

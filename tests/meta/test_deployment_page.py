@@ -75,7 +75,7 @@ def site(tmp_path: Path, text: str) -> Any:
     path = tmp_path / "nginx.conf"
     path.write_text(f"events {{}}\nhttp {{\n{text}\n}}\n")
     found = crossplane.parse(str(path), strict=True, single=True)
-    assert found["errors"] == []
+    assert not found["errors"], [error["error"] for error in found["errors"]]
     return found["config"][0]["parsed"][1]["block"]
 
 

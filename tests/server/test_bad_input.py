@@ -183,7 +183,7 @@ BAD = [
         paths=(CHAT, MESSAGES, COUNT)),
     Bad("an unknown key of a message", {"messages": user("a", nonsense=1)},
         paths=(CHAT, MESSAGES, COUNT)),
-    Bad("a name that is not shown", {"messages": user("a", name="Bob")}, paths=(CHAT,)),
+    Bad("a name that is no text", {"messages": user("a", name=["Bob"])}, paths=(CHAT,)),
     Bad("a conversation too long", {"messages": user("a " * 2000)}, paths=(CHAT, MESSAGES)),
     Bad("tool calls as text", {"messages": [{"role": "assistant", "tool_calls": "f"}]},
         paths=(CHAT,)),
