@@ -153,8 +153,8 @@ class AsyncLLM:
 
     def restart(self) -> None:
         """Start another engine in the place of one that has ended; blocks until it is ready."""
+        self._close()  # its process may still hold the device's memory
         front = self._front.with_new_engine()
-        self._close.detach()
         self._front = front
         self._engine = EngineThread(front.client, front.outputs)
         self._close = weakref.finalize(self, self._engine.close)
@@ -264,7 +264,8 @@ class AsyncLLM:
         if self._mailbox is None or self._mailbox.loop is not loop:
             self._mailbox = Mailbox(loop)
         stream = Stream(self._mailbox, delta=prepared.params.output_kind == "delta")
-        self._engine.submit(prepared, arrival_seconds, stream)
+        engine = self._engine  # another may have its place when this request ends
+        engine.submit(prepared, arrival_seconds, stream)
         tracer = self._tracer
         finished = False
         try:
@@ -279,7 +280,7 @@ class AsyncLLM:
                     yield output
         finally:
             if not finished:
-                self._engine.release(prepared.request.request_id)
+                engine.release(prepared.request.request_id, stream)
 
     def _check_room(self) -> None:
         """Refuse at once what the engine would refuse after its step."""

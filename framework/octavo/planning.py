@@ -41,6 +41,8 @@ FEWER_STEP_TOKENS: Final = 2048
 FEWER_ROWS: Final = 64
 MIN_USEFUL_CONTEXT: Final = 512
 DEVICE_STEP_GIB: Final = 4
+SMALL_DEVICE_GIB: Final = 16
+"""Up to here devices, and shares of them, differ by single gibibytes."""
 CPU_NAME: Final = "this machine's CPU"
 
 
@@ -357,8 +359,9 @@ def _least_gib(config: EngineConfig, budget: Budget) -> int:
         + max((budget.blocks_per_sequence + 2) * budget.block_bytes, asked_bytes)
         + CONTEXT_BYTES
     )
-    gib = bytes_used / cache.gpu_memory_utilization / GIB
-    return (int(gib * 1.01) // DEVICE_STEP_GIB + 1) * DEVICE_STEP_GIB
+    gib = bytes_used / cache.gpu_memory_utilization / GIB * 1.01
+    step = DEVICE_STEP_GIB if gib > SMALL_DEVICE_GIB else 1
+    return (int(gib) // step + 1) * step
 
 
 def _lookahead(config: EngineConfig) -> int:

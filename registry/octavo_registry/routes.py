@@ -24,7 +24,8 @@ class Endpoint:
     path: str
     app: AsgiApp
     authenticated: bool = True
-    """Whether the server checks the API key before the app sees the request."""
+    """Whether the server checks the API key before the app sees the request; with a pattern in its
+    path it must."""
     operation: Mapping[str, Any] = field(default_factory=dict)
     """What the server's OpenAPI document says of it: an Operation object."""
 

@@ -232,6 +232,36 @@ async def test_a_killed_engine_fails_every_request_within_a_second(folder: Path)
             await collect(llm, "a", greedy())
 
 
+async def test_another_engine_starts_when_the_first_ones_process_has_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncLLM(folder, **SMALL) as llm:
+        first = llm._front.client
+        assert isinstance(first, ProcessClient)
+        # As an engine that has said why it fails and still frees its device.
+        thread, receive = llm._engine, first._receive
+
+        def failing(timeout_seconds: float) -> Any:
+            receive(timeout_seconds)
+            raise EngineDeadError("its step failed")
+
+        first._receive = failing  # type: ignore[method-assign]
+        first.wake()
+        while thread.end is None:
+            await asyncio.sleep(0.001)
+        codes = []
+        start = type(llm._front).with_new_engine
+
+        def started(front: Any) -> Any:
+            codes.append(first._process.poll())
+            return start(front)
+
+        monkeypatch.setattr(type(llm._front), "with_new_engine", started)
+        await asyncio.to_thread(llm.restart)
+        assert codes == [0]
+        assert (await collect(llm, "a", greedy()))[-1].finished
+
+
 async def test_close_ends_what_waits(folder: Path) -> None:
     llm = AsyncLLM(folder, engine_process=False, **SMALL)
     waiting = asyncio.create_task(collect(llm, "a", ENDLESS))

@@ -264,8 +264,7 @@ def test_from_generate_to_the_models_forward_it_is_at_most_eight_calls(folder, m
             names = []
             frame: FrameType | None = sys._getframe(1)
             while frame is not None:
-                file = frame.f_code.co_filename
-                if "/octavo/" in file or "/octavo_plugins/" in file:
+                if frame.f_globals["__name__"].startswith(("octavo.", "octavo_plugins.")):
                     names.append(frame.f_code.co_qualname)
                 frame = frame.f_back
             stacks[method] = names[::-1]

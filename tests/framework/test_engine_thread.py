@@ -142,12 +142,22 @@ async def test_a_released_request_is_freed_in_the_engine_and_its_id_at_once(
     await stream.next()
     with pytest.raises(ParameterError, match="request_id='r1' is in use"):
         submit(thread, prepared(1), mailbox)
-    thread.release("r1")
+    thread.release("r1", stream)
     again = submit(thread, prepared(2), mailbox)
     reused = prepared(1, last=50)
     await read_all(submit(thread, reused, mailbox))
     await read_all(again)
     assert (await asyncio.wrap_future(thread.call("stats")))["live"] == 0
+
+
+async def test_a_late_release_leaves_the_request_that_has_the_id_now(start: StartThread) -> None:
+    thread, _ = start(True)
+    mailbox = Mailbox(asyncio.get_running_loop())
+    first = submit(thread, prepared(1), mailbox)
+    await read_all(first)
+    second = submit(thread, prepared(1, max_tokens=40), mailbox)
+    thread.release("r1", first)
+    assert (await read_all(second))[-1].outputs[0].finish_reason == "length"
 
 
 async def test_an_abort_ends_the_stream_with_what_came(start: StartThread) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from octavo.config.server import ServerConfig
 from octavo.server.app import add_built_in_routes, make_app
-from octavo.server.boundary import Boundary, Gate
+from octavo.server.boundary import DRAINING, Boundary, Gate
 from octavo.server.context import ServerContext
 from octavo_registry import PluginHost
 
@@ -277,7 +277,7 @@ async def test_anthropics_clients_get_their_shape_of_a_wrong_key(locked_app) -> 
 
 
 async def test_a_server_that_drains_is_an_internal_server_error(locked_app, gate) -> None:
-    gate.closed_because = "the server is shutting down"
+    gate.closed = DRAINING
     with pytest.raises(openai.InternalServerError) as raised:
         await locked_client(locked_app, "secret").models.list()
     assert raised.value.status_code == 503

@@ -126,7 +126,8 @@ def test_connections_above_the_limit_are_told_to_come_back(live) -> None:
         time.sleep(0.1)
         status, headers, data = bytes_to(live, request_bytes("/health"))
         assert (status, headers["retry-after"]) == (503, "1")
-        assert error_of(data)["type"] == "service_unavailable_error"
+        told = error_of(data)
+        assert (told["type"], told["code"]) == ("service_unavailable_error", "overloaded")
     finally:
         for connection in held:
             connection.close()

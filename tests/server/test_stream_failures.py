@@ -112,6 +112,25 @@ async def test_merged_streams_keep_their_own_order(num_streams) -> None:
     assert sorted(closed) == list(range(num_streams))
 
 
+async def test_many_streams_do_not_all_begin_in_one_turn_of_the_event_loop() -> None:
+    turn, begun = 0, set()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def stream() -> AsyncGenerator[RequestOutput, None]:
+        begun.add(turn)
+        yield output("")
+
+    counting = asyncio.create_task(count_turns())
+    assert len([each async for each in merge_streams([stream() for _ in range(50)])]) == 50
+    counting.cancel()
+    assert len(begun) == 50
+
+
 async def test_the_first_failure_closes_the_other_streams() -> None:
     closed: list[int] = []
     streams = [counted(10**6, closed, 0), failing(3), counted(10**6, closed, 2)]

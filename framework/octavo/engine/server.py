@@ -91,9 +91,18 @@ class _Link:
         self.socket = socket
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ClientMessage)
+        self._told_seconds = 0.0
 
     def send(self, message: EngineMessage) -> None:
         self.socket.send(self._encoder.encode(message))
+
+    def send_step(self, outputs: StepOutputs) -> None:
+        """Send what there is; without anything, a sign of progress now and then."""
+        now = time.monotonic()
+        has_news = outputs.sequences or outputs.ends or outputs.preempted
+        if has_news or now - self._told_seconds > PROGRESS_SECONDS:
+            self.send(outputs)
+            self._told_seconds = now
 
     def receive(self) -> ClientMessage | None:
         """None where none waits."""
@@ -114,7 +123,6 @@ class _Clients:
         self._workers: list[_Link] = []
         self._poller = zmq.Poller()
         self._poller.register(parent.socket, zmq.POLLIN)
-        self._told_seconds = 0.0
 
     def add_workers(self, addresses: tuple[str, ...]) -> None:
         for address in addresses:
@@ -135,21 +143,13 @@ class _Clients:
         return None
 
     def send(self, outputs: StepOutputs) -> None:
-        """To each its own; without any, a sign of progress now and then."""
-        if outputs.sequences or outputs.ends or outputs.preempted:
-            if self._workers:
-                for link, part in zip(
-                    self._workers, split_outputs(outputs, len(self._workers)), strict=True
-                ):
-                    if part.sequences or part.ends or part.preempted:
-                        link.send(part)
-            else:
-                self._parent.send(outputs)
-            self._told_seconds = time.monotonic()
-        elif time.monotonic() - self._told_seconds > PROGRESS_SECONDS:
-            for link in self._workers or [self._parent]:
-                link.send(StepOutputs())
-            self._told_seconds = time.monotonic()
+        """To each its own: one whose requests all wait while others' run hears of progress too."""
+        if not self._workers:
+            self._parent.send_step(outputs)
+            return
+        parts = split_outputs(outputs, len(self._workers))
+        for link, part in zip(self._workers, parts, strict=True):
+            link.send_step(part)
 
     def close(self) -> None:
         for link in self._workers:

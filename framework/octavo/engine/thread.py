@@ -94,11 +94,16 @@ class EngineThread:
         self._inbox.append(partial(self._abort, request_id))
         self._client.wake()
 
-    def release(self, request_id: str) -> None:
-        """End a request that nobody reads any more; its id is free at once."""
+    def release(self, request_id: str, stream: Stream) -> None:
+        """End a request that nobody reads any more; its id is free at once.
+
+        Another request may have the id by now: what is not this stream's goes on.
+        """
         with self._lock:
-            self._open.pop(request_id, None)
-        self.abort(request_id)
+            if self._open.get(request_id) is stream:
+                del self._open[request_id]
+        self._inbox.append(partial(self._release, request_id, stream))
+        self._client.wake()
 
     def call(self, method: str) -> Future[Any]:
         """Run a utility of the engine."""
@@ -158,6 +163,10 @@ class EngineThread:
         self._streams[request.request_id] = stream
         self._client.add([request])
 
+    def _release(self, request_id: str, stream: Stream) -> None:
+        if self._streams.get(request_id) is stream:
+            self._abort(request_id)
+
     def _abort(self, request_id: str) -> None:
         self._pass_on(self._outputs.abort(request_id))
 
@@ -187,8 +196,9 @@ class EngineThread:
         for mailbox in self._mailboxes:
             reached = mailbox.post(entry for entry in batch if entry[0].mailbox is mailbox)
             if not reached:  # its event loop was closed with requests under way
-                for request_id in [i for i, s in self._streams.items() if s.mailbox is mailbox]:
-                    self.release(request_id)
+                for request_id, stream in self._streams.items():
+                    if stream.mailbox is mailbox:
+                        self.release(request_id, stream)
 
     def _fail(self, end: str) -> None:
         with self._lock:

@@ -64,7 +64,7 @@ def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> App:
         limits=server.config.limits,
         serve=server.config.serve,
         keys=keys,
-        open_paths=[e.path for _, e in endpoints if not e.authenticated],
+        open_endpoints=[(e.method, e.path) for _, e in endpoints if not e.authenticated],
         root_path=server.config.listen.root_path,
     )
     collector = server.config.serve.otlp_traces_endpoint
@@ -96,7 +96,8 @@ def _endpoints(server: ServerContext) -> list[tuple[str, Endpoint]]:
                     f"{found[place][0]!r} and {plugin!r}; disable one with --disable-plugin"
                 )
             found[place] = (plugin, endpoint)
-    return list(found.values())
+    # A pattern must not take the requests of a path that is given as it stands.
+    return sorted(found.values(), key=lambda each: "{" in each[1].path)
 
 
 def _check_endpoints(given: object) -> None:
@@ -107,6 +108,8 @@ def _check_endpoints(given: object) -> None:
             raise TypeError(f"endpoints() returned a {type(endpoint).__name__} among Endpoints")
         if not endpoint.path.startswith("/") or not callable(endpoint.app):
             raise TypeError(f"the endpoint {endpoint.path!r} needs a path from / and an app")
+        if not endpoint.authenticated and "{" in endpoint.path:
+            raise TypeError(f"the endpoint {endpoint.path!r} is a pattern, so it needs the key")
 
 
 def _check_message(message: Message) -> None:

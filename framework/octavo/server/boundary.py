@@ -31,6 +31,23 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 Scope = MutableMapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Why nothing is let in, as new requests are told."""
+
+    message: str
+    code: str
+
+    def error(self) -> HttpError:
+        """The answer to a request."""
+        return HttpError(503, self.message, code=self.code, retry_after=DEAD_RETRY_SECONDS)
+
+
+DRAINING: Final = Closed("the server is shutting down", "draining")
+ENGINE_ENDED: Final = Closed("the engine has ended", "engine_dead")
+ENGINE_RESTARTS: Final = Closed("the engine has ended, and another one starts", "engine_dead")
+
+
 @dataclass(slots=True)
 class Gate:
     """Whether requests are let in, and how many are inside."""
@@ -38,8 +55,8 @@ class Gate:
     num_inside: int = 0
     num_body_bytes: int = 0
     """Of all bodies that have come and whose answers have not begun."""
-    closed_because: str | None = None
-    """Set when the server drains or has no engine: what new requests are told."""
+    closed: Closed | None = None
+    """Set when the server drains or has no engine."""
 
 
 class Boundary:
@@ -54,11 +71,11 @@ class Boundary:
         limits: LimitConfig,
         serve: ServeConfig,
         keys: Collection[str],
-        open_paths: Collection[str],
+        open_endpoints: Collection[tuple[str, str]],
         answered: Callable[[str, str, int, float], None],
         root_path: str = "",
     ) -> None:
-        """``open_paths`` answer without a key and while the gate is closed.
+        """``open_endpoints``, methods and paths, answer without a key and through a closed gate.
 
         ``answered`` is told each request's method, route, status and seconds.
         """
@@ -68,7 +85,7 @@ class Boundary:
         self._limits = limits
         self._serve = serve
         self._keys = [key.encode() for key in keys]
-        self._open_paths = frozenset(open_paths)
+        self._open_endpoints = frozenset(open_endpoints)
         self._answered = answered
         self._root_path = root_path
 
@@ -84,7 +101,7 @@ class Boundary:
         scope["octavo.request_id"] = request_id = _request_id(scope)
         shared = cors_headers(dict(scope["headers"]), self._access)
         may_preflight = bool(shared)
-        if self._gate.closed_because is not None:
+        if self._gate.closed is not None:
             shared.append((b"connection", b"close"))
         status = num_bytes = 0
 
@@ -111,7 +128,9 @@ class Boundary:
                 num_bytes += len(body)
                 self._gate.num_body_bytes += len(body)
                 if self._gate.num_body_bytes > self._limits.max_total_body_mib * 2**20:
-                    raise HttpError(503, "too many long bodies at once", retry_after=1)
+                    raise HttpError(
+                        503, "too many long bodies at once", code="overloaded", retry_after=1
+                    )
             return message
 
         self._gate.num_inside += 1
@@ -142,14 +161,16 @@ class Boundary:
         num_bytes = sum(len(name) + len(value) for name, value in headers)
         if num_bytes > self._limits.max_header_kib * 1024:
             raise HttpError(400, f"headers of {num_bytes} bytes are too long")
-        if self._route(scope) in self._open_paths:
+        # Of a GET, routes also answer HEAD.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        if (method, self._route(scope)) in self._open_endpoints:
             return
         if self._keys and not self._has_key(dict(headers)):
             raise HttpError(
                 401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key"
             )
-        if self._gate.closed_because is not None and self._route(scope) != METRICS_PATH:
-            raise HttpError(503, self._gate.closed_because, retry_after=DEAD_RETRY_SECONDS)
+        if self._gate.closed is not None and self._route(scope) != METRICS_PATH:
+            raise self._gate.closed.error()
 
     def _route(self, scope: Scope) -> str:
         """The path as routes name it, whether or not a proxy has taken the prefix off."""

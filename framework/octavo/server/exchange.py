@@ -35,7 +35,7 @@ class Exchange:
 
     @property
     def request_id(self) -> str:
-        """The server's name for the request: unique, and safe to write anywhere."""
+        """What logs call the request, safe to write anywhere; unique unless its client chose it."""
         return str(self.scope["octavo.request_id"])
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from dataclasses import replace
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -36,6 +38,11 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
         """Runs out while the client does not read what is sent."""
         _is_admitted = True
 
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._cycles: deque[Any] = deque()
+            """Requests that are answered or wait for that, the oldest first."""
+
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._is_admitted = len(self.connections) <= limits.max_connections
@@ -45,9 +52,11 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
             self._have_headers()
             self.resume_writing()
             super().connection_lost(exc)
-            cycle = self.cycle
-            if cycle is not None and not cycle.response_complete:
-                self.loop.call_later(LEAVE_SECONDS, _cancel, cycle.scope)
+            for cycle in self._cycles:  # uvicorn tells the newest alone, and it may not have begun
+                if not cycle.response_complete:
+                    cycle.disconnected = True
+                    cycle.message_event.set()
+                    self.loop.call_later(LEAVE_SECONDS, _cancel, cycle.scope)
 
         def data_received(self, data: bytes) -> None:
             """Counts all that arrives: the parser keeps headers, and passes over what is none."""
@@ -64,8 +73,11 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
             self._have_headers()
             if not self._is_admitted:
                 self._refuse(503, f"all {limits.max_connections} connections are in use")
-            else:
-                super().on_headers_complete()
+                return
+            super().on_headers_complete()
+            while self._cycles and self._cycles[0].response_complete:
+                self._cycles.popleft()
+            self._cycles.append(self.cycle)
 
         def on_header(self, name: bytes, value: bytes) -> None:
             """Trailers come here too, and nobody wants them."""
@@ -105,8 +117,9 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
         def _refuse(self, status: int, message: str) -> None:
             if self.transport.is_closing():
                 return
-            retry_after = RETRY_AFTER_SECONDS if status == 503 else None
-            reply = ErrorReply(status, message, retry_after=retry_after)
+            reply = ErrorReply(status, message)
+            if status == 503:
+                reply = replace(reply, code="overloaded", retry_after=RETRY_AFTER_SECONDS)
             body = reply.json()
             if self.cycle is None or self.cycle.response_complete:
                 headers = [

@@ -19,6 +19,7 @@ from octavo.config.server import ServerConfig
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.observability.shared_metrics import SharedMetrics
 from octavo.server.app import add_built_in_routes, make_app
+from octavo.server.boundary import DRAINING, ENGINE_ENDED, ENGINE_RESTARTS
 from octavo.server.context import ServerContext
 from octavo.server.http_protocol import limited_protocol
 
@@ -118,16 +119,16 @@ async def _watch_engine(context: ServerContext, signalled: asyncio.Event) -> Non
                 )
             continue
         if restarts == 0:
-            gate.closed_because = "the engine has ended"
+            gate.closed = ENGINE_ENDED
             return
         restarts -= 1
         log.error("another engine is started, since %s", engine.end)
-        gate.closed_because = "the engine has ended, and another one starts"
+        gate.closed = ENGINE_RESTARTS
         try:
             await asyncio.to_thread(engine.restart)
         except OctavoError as error:
             raise EngineDeadError(f"no other engine could be started: {error}") from error
-        gate.closed_because = None
+        gate.closed = None
         log.info("another engine has started")
 
 
@@ -136,7 +137,7 @@ async def _drain(context: ServerContext, signalled: asyncio.Event) -> None:
     gate, loop = context.gate, asyncio.get_running_loop()
     seconds = FAREWELL_SECONDS
     if context.engine.end is None:
-        gate.closed_because = "the server is shutting down"
+        gate.closed = DRAINING
         seconds = context.config.limits.drain_timeout_seconds
         log.info("shutting down: %d requests are in flight", gate.num_inside)
     deadline = loop.time() + seconds

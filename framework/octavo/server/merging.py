@@ -34,9 +34,12 @@ async def merge_streams(
         else:
             news.put_nowait((number, None))
 
-    tasks = [asyncio.create_task(pump(*each)) for each in enumerate(streams)]
+    tasks = []
     num_open = len(streams)
     try:
+        for each in enumerate(streams):
+            tasks.append(asyncio.create_task(pump(*each)))
+            await asyncio.sleep(0)  # a prompt is read at its stream's start: others have their turn
         while num_open:
             number, arrival = await news.get()
             if isinstance(arrival, Exception):

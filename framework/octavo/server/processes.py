@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import shutil
 import signal
 import socket
@@ -150,8 +151,12 @@ class _House:
             for place in range(len(self._listeners)):
                 self._workers.append(self._start_worker(place))
             for worker in self._workers:
-                worker.wait_until_ready()
+                while not worker.is_ready():
+                    if self._engine.end is not None:  # a worker would wait for it for ever
+                        raise EngineDeadError(self._engine.end)
             announce(url_of(self._config.listen, self._listeners[0]), self._model_names[0])
+            for listener in self._listeners:
+                listener.close()  # while one is open, it is dealt connections: workers have theirs
             self._watch(received)
             return self._end_workers(received)
 
@@ -199,6 +204,7 @@ class _House:
         return EngineThread(client, OutputProcessor(None)), client.ready
 
     def _restart_engine(self) -> None:
+        self._engine.close()  # its process may still hold the device's memory
         try:
             self._engine, self._ready = self._start_engine()
         except OctavoError as error:
@@ -276,10 +282,15 @@ class _Worker:
     def code(self) -> int:
         return abs(self._process.wait())
 
-    def wait_until_ready(self) -> None:
-        assert self._process.stdout is not None  # a pipe was asked for
-        if self._process.stdout.readline() != READY_LINE:
+    def is_ready(self) -> bool:
+        """Wait a moment for it to answer requests; raise when it has ended instead."""
+        pipe = self._process.stdout
+        assert pipe is not None  # a pipe was asked for
+        if not select.select([pipe], [], [], LIVENESS_SECONDS)[0]:
+            return False
+        if pipe.readline() != READY_LINE:
             raise OctavoError(f"HTTP worker {self._place} could not start; its log says why")
+        return True
 
     def check(self) -> None:
         """Raise when it has ended and nobody has told it to."""

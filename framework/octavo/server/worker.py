@@ -47,6 +47,7 @@ def main() -> int:
     follow_level(start.log_level)
     escape_records()
     engines = _Engines(start)
+    threading.Thread(target=engines.listen, args=(pipe,), name="parent", daemon=True).start()
     host = PluginHost.from_manifest(start.manifest)
     front = make_frontend(
         _own_seed(start),
@@ -56,7 +57,6 @@ def main() -> int:
     )
     engine = LoggedLLM.of_frontend(front)
     engine.serve = start.server.serve
-    threading.Thread(target=engines.listen, args=(pipe,), name="parent", daemon=True).start()
     listener = socket.socket(fileno=start.listener)
     try:
         running = serve(
@@ -81,32 +81,27 @@ class _Engines:
     def __init__(self, start: WorkerStart) -> None:
         self._news = threading.Condition()
         self._next: tuple[str, EngineReady] | None = (start.address, start.ready)
-        self._end: str | None = None
         self._current: WorkerLink | None = None
 
     def link(self, config: EngineConfig, host: PluginHost) -> EngineClient:
         """Wait for the parent's word, and then for the engine."""
         with self._news:
-            self._news.wait_for(lambda: self._next is not None or self._end is not None)
-            if self._next is None:
-                raise EngineDeadError(self._end or "")
+            self._news.wait_for(lambda: self._next is not None)
+            assert self._next is not None  # waited for
             address, ready = self._next
-            self._next = self._end = None
+            self._next = None
         self._current = WorkerLink(address, ready)
         return self._current
 
     def listen(self, pipe: int) -> None:
         """Take the parent's messages until there is no parent."""
         while message := _next(pipe):
-            with self._news:
-                if isinstance(message, EngineEnded):
-                    if self._current is not None and self._current.alive:
-                        self._current.kill(message.cause)
-                    else:
-                        self._end = message.cause
-                elif isinstance(message, EngineStarted):
+            if isinstance(message, EngineEnded) and self._current is not None:
+                self._current.kill(message.cause)  # it may have seen the end by itself
+            elif isinstance(message, EngineStarted):
+                with self._news:
                     self._next = (message.address, message.ready)
-                self._news.notify_all()
+                    self._news.notify_all()
         os._exit(FAILED)  # nobody is left to say what happens
 
 

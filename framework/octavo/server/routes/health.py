@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.server.boundary import ENGINE_ENDED
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, JsonEndpoint, Reply, encode
@@ -62,14 +63,14 @@ class HealthRoutes:
     async def _health(self, exchange: Exchange) -> Reply:
         server = self._server
         if not server.engine.alive:
-            raise HttpError(503, "the engine has ended", code="engine_dead")
+            raise ENGINE_ENDED.error()
         stalled = server.engine.seconds_without_progress
         if stalled > server.config.limits.hang_seconds:
             raise HttpError(
                 503, f"the engine has made no step for {stalled:.0f} s", code="engine_hangs"
             )
-        if server.gate.closed_because is not None:
-            raise HttpError(503, server.gate.closed_because, code="draining")
+        if server.gate.closed is not None:
+            raise server.gate.closed.error()
         if b"verbose=1" not in exchange.scope["query_string"].split(b"&"):
             return Reply(encode(Health("ok")))
         return Reply(encode(Health("ok", plugins=self._plugins())))
