@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from octavo_registry import discovery
 
 # Small tensors: a second thread costs more than it gives, the more so on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell's background job ignores it, and so would every process that a test starts to interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Engines of tests are nobody's use of Octavo.
 os.environ["DO_NOT_TRACK"] = "1"
 

@@ -200,16 +200,19 @@ def test_an_interrupt_stops_an_answer_and_the_server_stops_with_it(server, http)
     ) as process:
         os.close(child)
         shown = Screen(parent)
-        shown.until("> ")
-        os.write(parent, b"Once upon a time\n")
-        shown.until("Once upon a time\r\n")
-        shown.more()
-        process.send_signal(signal.SIGINT)
-        shown.until(" ...")
-        shown.until("> ")
-        assert_soon(lambda: http.get("/load").json()["server_load"] == 0)
-        os.write(parent, b"\x04")
-        assert process.wait(20) == 0
+        try:
+            shown.until("> ")
+            os.write(parent, b"Once upon a time\n")
+            shown.until("Once upon a time\r\n")
+            shown.more()
+            process.send_signal(signal.SIGINT)
+            shown.until(" ...")
+            shown.until("> ")
+            assert_soon(lambda: http.get("/load").json()["server_load"] == 0)
+            os.write(parent, b"\x04")
+            assert process.wait(20) == 0
+        finally:
+            process.kill()  # else a failure would wait for it
     os.close(parent)
 
 
