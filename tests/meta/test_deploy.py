@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import kubernetes_validate
@@ -21,6 +20,7 @@ from octavo.cli.parser import Parser, add_common_options
 from octavo.cli.serve import ServeCommand
 from octavo.config.server import ServerConfig
 from octavo.errors import ConfigError
+from octavo.server.context import ServerContext
 from octavo.server.routes.health import HealthRoutes
 from octavo_kernels.build import ALL_ARCHES
 
@@ -71,7 +71,8 @@ def seconds(text: str) -> float:
 
 def open_paths() -> set[str]:
     """Routes that answer without a key."""
-    routes = HealthRoutes(SimpleNamespace(config=ServerConfig()))
+    server = ServerContext(engine=None, host=None, config=ServerConfig(), model_names=("a",))
+    routes = HealthRoutes(server)
     return {endpoint.path for endpoint in routes.endpoints() if not endpoint.authenticated}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,9 +18,10 @@ from octavo.observability.server_metrics import ServerMeter
 from octavo.params import SamplingParams, shown
 from octavo.server.boundary import Gate
 from octavo.server.errors import HttpError
-from octavo.server.exchange import Exchange
+from octavo.server.exchange import Exchange, Handler, JsonEndpoint
 from octavo.server.protocol.fields import Body, FieldTable, read_body
 from octavo_registry import PluginHost
+from octavo_registry.routes import Endpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,21 @@ class ServerContext:
         """Read a body; also returns its warnings, UNSET when there are none."""
         body, warnings = read_body(exchange.body, kind, table, lenient=self.config.serve.lenient)
         return body, warnings or msgspec.UNSET
+
+    def endpoint(
+        self,
+        method: Literal["GET", "POST"],
+        path: str,
+        handler: Handler,
+        operation: Mapping[str, Any],
+        *,
+        authenticated: bool = True,
+    ) -> Endpoint:
+        """Make a handler a JSON endpoint under this server's limits; GET takes no body."""
+        app = JsonEndpoint(handler, self.config.limits, takes_body=method != "GET")
+        return Endpoint(
+            method=method, path=path, app=app, authenticated=authenticated, operation=operation
+        )
 
     def check_model(self, name: str) -> str:
         """Return the name to show; a body that names no model gets the one there is."""

@@ -9,6 +9,13 @@ from contextlib import aclosing
 from octavo.outputs import RequestOutput
 
 
+async def final_output(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
+    """The one output of a request of the kind "final"."""
+    async for output in outputs:
+        final = output
+    return final
+
+
 async def merge_streams(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncIterator[tuple[int, RequestOutput]]:

@@ -156,25 +156,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksEach)
   }
 }
 
-// As launch, in clusters of so many blocks.
-template <typename Parameter>
-cudaError_t launch_clusters(void (*kernel)(Parameter), int cluster, int blocks, int threads,
-                            int shared_bytes, cudaStream_t stream, const Parameter& argument) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, argument);
-}
-
 template <typename S> cudaError_t launch_shape(const Arguments& arguments, cudaStream_t stream) {
   const auto kernel = decode_kernel<S>;
   const int team = arguments.at.team;

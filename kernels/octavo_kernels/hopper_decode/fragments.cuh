@@ -34,15 +34,6 @@ template <int kPending> __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Blocks of a cluster. Arriving tells of all that was stored before, to those that wait.
-__device__ __forceinline__ void arrive_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void wait_cluster() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 // Where another block of the cluster has what ``mine`` is of this one's shared memory.
 __device__ __forceinline__ uint32_t address_at(const void* mine, int rank) {
   uint32_t result;

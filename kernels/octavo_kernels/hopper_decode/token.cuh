@@ -11,11 +11,6 @@ template <typename T> __device__ __forceinline__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-template <typename T> __device__ __forceinline__ float2 unpack(uint32_t pair) {
-  const T* const entries = reinterpret_cast<const T*>(&pair);
-  return {to_float(entries[0]), to_float(entries[1])};
-}
-
 template <typename T>
 __device__ __forceinline__ float normalised(float x, float inverse, float weight) {
   return rounded<T>(rounded<T>(x * inverse) * weight);

@@ -12,7 +12,8 @@ from octavo.outputs import CompletionOutput, RequestOutput
 from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
-from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, event
+from octavo.server.exchange import EventStream, Exchange, Reply, encode, event
+from octavo.server.merging import final_output
 from octavo.server.openapi import operation
 from octavo.server.protocol.chat import (
     CHAT_FIELDS,
@@ -41,12 +42,10 @@ class ChatRoutes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the one endpoint."""
-        app = JsonEndpoint(self._create, self._server.config.limits)
         described = operation(
             "Answer a conversation", request=ChatRequest, reply=ChatCompletion, streams=True
         )
-        path = "/v1/chat/completions"
-        return [Endpoint(method="POST", path=path, app=app, operation=described)]
+        return [self._server.endpoint("POST", "/v1/chat/completions", self._create, described)]
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
         request, warnings = self._server.read(exchange, ChatRequest, CHAT_FIELDS)
@@ -70,9 +69,7 @@ class ChatRoutes:
         )
         if request.stream:
             return EventStream(answer.events(outputs))
-        async for output in outputs:
-            final = output  # of the kind "final" there is but one
-        return Reply(encode(answer.whole(final)))
+        return Reply(encode(answer.whole(await final_output(outputs))))
 
     def _params(self, request: ChatRequest) -> SamplingParams:
         if request.max_tokens is not None and request.max_completion_tokens is not None:

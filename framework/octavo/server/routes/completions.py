@@ -14,7 +14,7 @@ from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams, shown
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
-from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, event
+from octavo.server.exchange import EventStream, Exchange, Reply, encode, event
 from octavo.server.merging import merge_streams
 from octavo.server.openapi import operation
 from octavo.server.protocol.completions import (
@@ -41,11 +41,10 @@ class CompletionRoutes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the one endpoint."""
-        app = JsonEndpoint(self._create, self._server.config.limits)
         described = operation(
             "Continue prompts", request=CompletionRequest, reply=Completion, streams=True
         )
-        return [Endpoint(method="POST", path="/v1/completions", app=app, operation=described)]
+        return [self._server.endpoint("POST", "/v1/completions", self._create, described)]
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
         request, warnings = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)

@@ -11,7 +11,7 @@ import msgspec
 from octavo.server.boundary import ENGINE_ENDED
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
-from octavo.server.exchange import Exchange, JsonEndpoint, Reply, encode
+from octavo.server.exchange import Exchange, Reply, encode
 from octavo.server.openapi import operation
 from octavo_registry.routes import Endpoint
 
@@ -52,13 +52,8 @@ class HealthRoutes:
         ]
 
     def _get(self, path: str, handler: Any, summary: str, reply: type, is_open: bool) -> Endpoint:
-        return Endpoint(
-            method="GET",
-            path=path,
-            app=JsonEndpoint(handler, self._server.config.limits, takes_body=False),
-            authenticated=not is_open,
-            operation=operation(summary, reply=reply),
-        )
+        described = operation(summary, reply=reply)
+        return self._server.endpoint("GET", path, handler, described, authenticated=not is_open)
 
     async def _health(self, exchange: Exchange) -> Reply:
         server = self._server

@@ -10,7 +10,7 @@ import msgspec
 
 from octavo.errors import PromptError
 from octavo.server.context import ServerContext
-from octavo.server.exchange import Exchange, JsonEndpoint, Reply, encode
+from octavo.server.exchange import Exchange, Reply, encode
 from octavo.server.openapi import operation
 from octavo_registry.routes import Endpoint
 
@@ -62,20 +62,11 @@ class InfoRoutes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return both."""
-        limits = self._server.config.limits
+        able = operation("Tell what is on, what is off and why", reply=Capabilities)
+        plugins = operation("List the plugins", reply=Plugins)
         return [
-            Endpoint(
-                method="GET",
-                path="/capabilities",
-                app=JsonEndpoint(self._capabilities, limits, takes_body=False),
-                operation=operation("Tell what is on, what is off and why", reply=Capabilities),
-            ),
-            Endpoint(
-                method="GET",
-                path="/plugins",
-                app=JsonEndpoint(self._plugins, limits, takes_body=False),
-                operation=operation("List the plugins", reply=Plugins),
-            ),
+            self._server.endpoint("GET", "/capabilities", self._capabilities, able),
+            self._server.endpoint("GET", "/plugins", self._plugins, plugins),
         ]
 
     async def _capabilities(self, exchange: Exchange) -> Reply:

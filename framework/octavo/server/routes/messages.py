@@ -13,7 +13,8 @@ from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.dialects import ANTHROPIC
 from octavo.server.errors import ErrorReply
-from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, named_event
+from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_event
+from octavo.server.merging import final_output
 from octavo.server.openapi import operation
 from octavo.server.protocol.messages import (
     COUNT_FIELDS,
@@ -39,7 +40,6 @@ class MessageRoutes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the endpoints that answer and that count."""
-        limits = self._server.config.limits
         answer = operation(
             "Answer a conversation (Anthropic)",
             request=MessageRequest,
@@ -50,18 +50,8 @@ class MessageRoutes:
             "Count a conversation's tokens (Anthropic)", request=CountRequest, reply=TokenCount
         )
         return [
-            Endpoint(
-                method="POST",
-                path="/v1/messages",
-                app=JsonEndpoint(self._create, limits),
-                operation=answer,
-            ),
-            Endpoint(
-                method="POST",
-                path="/v1/messages/count_tokens",
-                app=JsonEndpoint(self._count, limits),
-                operation=count,
-            ),
+            self._server.endpoint("POST", "/v1/messages", self._create, answer),
+            self._server.endpoint("POST", "/v1/messages/count_tokens", self._count, count),
         ]
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
@@ -77,9 +67,7 @@ class MessageRoutes:
         )
         if request.stream:
             return EventStream(answer.events(outputs), end=b"", failed=_failed)
-        async for output in outputs:
-            final = output  # of the kind "final" there is but one
-        return Reply(encode(answer.whole(final)))
+        return Reply(encode(answer.whole(await final_output(outputs))))
 
     async def _count(self, exchange: Exchange) -> Reply:
         request, _ = self._server.read(exchange, CountRequest, COUNT_FIELDS)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from octavo.observability.metrics import CONTENT_TYPE
 from octavo.server.boundary import METRICS_PATH
 from octavo.server.context import ServerContext
-from octavo.server.exchange import Exchange, JsonEndpoint, Reply
+from octavo.server.exchange import Exchange, Reply
 from octavo.server.openapi import operation
 from octavo_registry.routes import Endpoint
 
@@ -20,15 +20,11 @@ class MetricsRoutes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the one endpoint."""
+        described = operation("Show metrics for Prometheus", reply=str, content_type="text/plain")
+        needs_key = not self._server.config.access.open_metrics
         return [
-            Endpoint(
-                method="GET",
-                path=METRICS_PATH,
-                app=JsonEndpoint(self._metrics, self._server.config.limits, takes_body=False),
-                authenticated=not self._server.config.access.open_metrics,
-                operation=operation(
-                    "Show metrics for Prometheus", reply=str, content_type="text/plain"
-                ),
+            self._server.endpoint(
+                "GET", METRICS_PATH, self._metrics, described, authenticated=needs_key
             )
         ]
 

@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
-from octavo.server.exchange import Exchange, JsonEndpoint, Reply, encode
+from octavo.server.exchange import Exchange, Reply, encode
 from octavo.server.openapi import operation
 from octavo_registry.routes import Endpoint
 
@@ -39,20 +39,11 @@ class ModelRoutes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the list's endpoint and that of one model."""
-        limits = self._server.config.limits
+        all_of_them = operation("List the models", reply=ModelList)
+        one = operation("Show one model", reply=ModelCard)
         return [
-            Endpoint(
-                method="GET",
-                path="/v1/models",
-                app=JsonEndpoint(self._list, limits, takes_body=False),
-                operation=operation("List the models", reply=ModelList),
-            ),
-            Endpoint(
-                method="GET",
-                path="/v1/models/{id:path}",
-                app=JsonEndpoint(self._one, limits, takes_body=False),
-                operation=operation("Show one model", reply=ModelCard),
-            ),
+            self._server.endpoint("GET", "/v1/models", self._list, all_of_them),
+            self._server.endpoint("GET", "/v1/models/{id:path}", self._one, one),
         ]
 
     async def _list(self, exchange: Exchange) -> Reply:

@@ -12,7 +12,8 @@ from octavo.outputs import CompletionOutput, RequestOutput
 from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import ErrorReply, HttpError
-from octavo.server.exchange import EventStream, Exchange, JsonEndpoint, Reply, encode, named_event
+from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_event
+from octavo.server.merging import final_output
 from octavo.server.openapi import operation
 from octavo.server.protocol.chat import ChatLogprob, chat_logprobs
 from octavo.server.protocol.responses import (
@@ -40,11 +41,10 @@ class ResponseRoutes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the one endpoint."""
-        app = JsonEndpoint(self._create, self._server.config.limits)
         described = operation(
             "Answer a text or a conversation", request=ResponseRequest, reply=Response, streams=True
         )
-        return [Endpoint(method="POST", path="/v1/responses", app=app, operation=described)]
+        return [self._server.endpoint("POST", "/v1/responses", self._create, described)]
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
         server = self._server
@@ -64,9 +64,7 @@ class ResponseRoutes:
         )
         if request.stream:
             return EventStream(answer.events(outputs), end=b"", failed=answer.failed)
-        async for output in outputs:
-            final = output  # of the kind "final" there is but one
-        return Reply(encode(answer.whole(final)))
+        return Reply(encode(answer.whole(await final_output(outputs))))
 
     def _params(self, request: ResponseRequest) -> SamplingParams:
         check_stream_options(request.stream_options, is_stream=request.stream)

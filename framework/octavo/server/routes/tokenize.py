@@ -9,7 +9,7 @@ from octavo.inputs.processor import MAX_CHARS_PER_TOKEN
 from octavo.inputs.prompt import check_token_ids
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
-from octavo.server.exchange import Exchange, JsonEndpoint, Reply, encode
+from octavo.server.exchange import Exchange, Reply, encode
 from octavo.server.openapi import operation
 from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.tokenize import (
@@ -39,24 +39,11 @@ class TokenizeRoutes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return both directions."""
-        limits = self._server.config.limits
+        there = operation("Put text into token ids", request=TokenizeRequest, reply=Tokens)
+        back = operation("Put token ids into text", request=DetokenizeRequest, reply=Text)
         return [
-            Endpoint(
-                method="POST",
-                path="/tokenize",
-                app=JsonEndpoint(self._tokenize, limits),
-                operation=operation(
-                    "Put text into token ids", request=TokenizeRequest, reply=Tokens
-                ),
-            ),
-            Endpoint(
-                method="POST",
-                path="/detokenize",
-                app=JsonEndpoint(self._detokenize, limits),
-                operation=operation(
-                    "Put token ids into text", request=DetokenizeRequest, reply=Text
-                ),
-            ),
+            self._server.endpoint("POST", "/tokenize", self._tokenize, there),
+            self._server.endpoint("POST", "/detokenize", self._detokenize, back),
         ]
 
     async def _tokenize(self, exchange: Exchange) -> Reply:
