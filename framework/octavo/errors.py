@@ -13,24 +13,46 @@ class ConfigError(OctavoError):
     """An option, or a combination of options, that cannot work."""
 
 
-class ParameterError(OctavoError, ValueError):
+class BadRequestError(OctavoError):
+    """A request that cannot be answered as it stands; the others go on."""
+
+    param: str | None = None
+    """The field to blame. From an engine's process only what the class says comes along."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        if param is not None:
+            self.param = param
+
+
+class ParameterError(BadRequestError, ValueError):
     """A request's parameter that is out of range or of the wrong type."""
 
 
-class PromptError(OctavoError, ValueError):
+class PromptError(BadRequestError, ValueError):
     """A prompt that cannot be used: wrong form, too long, a token id outside the vocabulary."""
+
+    param = "prompt"
 
 
 class PromptTooLongError(PromptError):
     """A prompt that the model's context cannot hold."""
 
 
+class MessageError(PromptError):
+    """A message of a conversation that cannot be used; the text says which, and what of it."""
+
+    param = "messages"
+
+
 class ModelError(OctavoError):
     """A model folder that cannot be used: config, weights or tokenizer missing or damaged."""
 
 
-class UnsupportedConstraint(OctavoError):
+class UnsupportedConstraint(BadRequestError):
     """A structured-output constraint that no backend can enforce; names the keyword."""
+
+    param = "guided"
 
 
 class CacheError(OctavoError):
@@ -58,11 +80,13 @@ def error_class(name: str) -> type[OctavoError]:
 
 
 __all__ = [
+    "BadRequestError",
     "CacheError",
     "ConfigError",
     "DuplicateNameError",
     "EngineDeadError",
     "ManifestMismatchError",
+    "MessageError",
     "ModelError",
     "OctavoError",
     "ParameterError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from octavo.config import EngineConfig
 from octavo.config.engine import ModelConfig
@@ -11,12 +12,14 @@ from octavo.config.model_folder import ModelFolder, open_model
 from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import EngineClient, InProcessClient
 from octavo.engine.process_client import ProcessClient
+from octavo.guided.choose import choose_guide
 from octavo.inputs import (
     ChatRenderer,
     InputProcessor,
     default_sampling_params,
     load_chat_template,
 )
+from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
 from octavo.observability.function_trace import trace_functions
 from octavo.options import read_options
 from octavo.weights.sources import find_model
@@ -75,10 +78,8 @@ def make_frontend(
     ``sequence_ids`` are for its requests, where the engine has other clients besides.
     """
     folder = open_model(config.model, host)
-    tokenizer = _load_tokenizer(config.model, folder, host)
-    eos = () if tokenizer is None else (tokenizer.eos_token_id,)
-    # Chat models often name their end of turn in the tokenizer's files alone.
-    eos_token_ids = tuple(i for i in dict.fromkeys((*folder.eos_token_ids, *eos)) if i is not None)
+    tokenizer = load_tokenizer(config.model, folder, host)
+    eos = eos_token_ids(folder, tokenizer)
     default_params = default_sampling_params(folder.generation_config)
     chat = ChatRenderer(
         tokenizer,
@@ -91,18 +92,19 @@ def make_frontend(
         host=host,
         folder=folder,
         tokenizer=tokenizer,
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=eos,
         chat=chat,
         inputs=InputProcessor(
             tokenizer,
             max_model_len=client.ready.max_model_len,
             vocab_size=client.ready.vocab_size,
-            eos_token_ids=eos_token_ids,
+            eos_token_ids=eos,
             default_params=default_params,
             capabilities=folder.capabilities,
             seed=config.model.seed,
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
+            choose_guide=partial(choose_guide, host=host),
         ),
         outputs=_outputs(tokenizer, host),
         client=client,
@@ -114,17 +116,6 @@ def _outputs(tokenizer: Tokenizer | None, host: PluginHost) -> OutputProcessor:
     return OutputProcessor(
         tokenizer, on_finished=lambda outcome: host.notify("request_finished", outcome=outcome)
     )
-
-
-def _load_tokenizer(config: ModelConfig, folder: ModelFolder, host: PluginHost) -> Tokenizer | None:
-    if config.skip_tokenizer_init:
-        return None
-    named = config.tokenizer
-    path = folder.path if named is None else find_model(host, named, config.revision)
-    load = host.tokenizers.load(config.tokenizer_mode)
-    plugin = host.tokenizers.info(config.tokenizer_mode).plugin
-    with host.faults.guard(plugin, f"loading the tokenizer in {path}", request=True):
-        return load(path, trust_remote_code=config.trust_remote_code)
 
 
 def _chat_template(

@@ -39,19 +39,26 @@ def shown(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _check_number(name: str, value: object, low: float, high: float) -> None:
+def _refused(name: str, value: object, why: str, place: str = "") -> ParameterError:
+    """The error for a field's value; ``place`` is where in the field it stands."""
+    return ParameterError(f"{name}{place}={shown(value)} {why}", param=name)
+
+
+def _check_number(name: str, value: object, low: float, high: float, place: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ParameterError(f"{name}={shown(value)} must be a number")
+        raise _refused(name, value, "must be a number", place)
     if not low <= value <= high:  # also NaN
-        raise ParameterError(f"{name}={shown(value)} must be between {low:g} and {high:g}")
+        raise _refused(name, value, f"must be between {low:g} and {high:g}", place)
 
 
-def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
+def _check_int(
+    name: str, value: object, low: int, high: int | None = None, place: str = ""
+) -> None:
     if type(value) is not int:
-        raise ParameterError(f"{name}={shown(value)} must be an integer")
+        raise _refused(name, value, "must be an integer", place)
     if value < low or (high is not None and value > high):
         bound = f"between {low} and {high}" if high is not None else f"at least {low}"
-        raise ParameterError(f"{name}={shown(value)} must be {bound}")
+        raise _refused(name, value, f"must be {bound}", place)
 
 
 def _is_text(value: object, max_chars: int) -> bool:
@@ -65,12 +72,14 @@ def _is_text(value: object, max_chars: int) -> bool:
 class GuidedParams:
     """A constraint on the text: exactly one of the first six fields."""
 
-    json: str | dict[str, Any] | None = None
+    json: str | Mapping[str, Any] | bool | type | None = None
+    """A JSON schema: a dict, JSON text, a Pydantic model or a dataclass."""
     regex: str | None = None
-    choice: tuple[str, ...] | None = None
+    choice: tuple[str, ...] | list[str] | None = None
     grammar: str | None = None
+    """Lark or EBNF."""
     json_object: bool | None = None
-    structural_tag: str | None = None
+    structural_tag: str | Mapping[str, Any] | None = None
     backend: str | None = None
     """A registered backend's name; None chooses the fastest that enforces all of it."""
 
@@ -78,7 +87,9 @@ class GuidedParams:
         given = [f.name for f in fields(self)[:6] if getattr(self, f.name) is not None]
         if len(given) != 1:
             names = ", ".join(given) or "none"
-            raise ParameterError(f"GuidedParams needs exactly one constraint, got: {names}")
+            raise ParameterError(
+                f"GuidedParams needs exactly one constraint, got: {names}", param="guided"
+            )
 
     @property
     def constraint(self) -> str:
@@ -141,9 +152,7 @@ class SamplingParams:
         _check_number("temperature", self.temperature, 0.0, 100.0)
         _check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
-            raise ParameterError(
-                "top_p=0.0 must be above 0; for the likeliest token: temperature=0"
-            )
+            raise _refused("top_p", 0.0, "must be above 0; for the likeliest token: temperature=0")
         _check_int("top_k", self.top_k, -1)
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
@@ -155,9 +164,7 @@ class SamplingParams:
             _check_int("max_tokens", self.max_tokens, 1)
         _check_int("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ParameterError(
-                f"min_tokens={shown(self.min_tokens)} is above max_tokens={self.max_tokens}"
-            )
+            raise _refused("min_tokens", self.min_tokens, f"is above max_tokens={self.max_tokens}")
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is not None:
@@ -166,54 +173,55 @@ class SamplingParams:
             _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise ParameterError(f"{name}={shown(getattr(self, name))} must be True or False")
+                raise _refused(name, getattr(self, name), "must be True or False")
         if self.guided is not None and not isinstance(self.guided, GuidedParams):
-            raise ParameterError(f"guided must be GuidedParams, not {type(self.guided).__name__}")
+            raise _refused("guided", self.guided, "must be GuidedParams")
         self._check_lists()
         if self.stop_strings and not self.detokenize:
-            raise ParameterError("stop strings need detokenize=True; use stop_token_ids instead")
+            raise ParameterError(
+                "stop strings need detokenize=True; use stop_token_ids instead", param="stop"
+            )
         kind = self.output_kind
         if not isinstance(kind, str) or kind not in ("cumulative", "delta", "final"):
-            raise ParameterError(
-                f"output_kind={shown(kind)} must be 'cumulative', 'delta' or 'final'"
-            )
+            raise _refused("output_kind", kind, "must be 'cumulative', 'delta' or 'final'")
 
     def _check_lists(self) -> None:
         if not isinstance(self.stop, (str, list, tuple, NoneType)):
-            raise ParameterError(f"stop={shown(self.stop)} must be a string or a list of strings")
+            raise _refused("stop", self.stop, "must be a string or a list of strings")
         for name in ("stop_token_ids", "bad_words", "allowed_token_ids"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (list, tuple)):
-                raise ParameterError(f"{name}={shown(value)} must be a list")
+                raise _refused(name, value, "must be a list")
         for name in ("logit_bias", "extra_args"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
-                raise ParameterError(f"{name}={shown(value)} must be a dict")
-        stop_token_ids, bad_words = self.stop_token_ids or (), self.bad_words or ()
-        if len(self.stop_strings) > MAX_STOP_STRINGS:
-            raise ParameterError(f"{len(self.stop_strings)} stop strings; at most 16 are allowed")
+                raise _refused(name, value, "must be a dict")
+        for name, count, most in (
+            ("stop", len(self.stop_strings), MAX_STOP_STRINGS),
+            ("stop_token_ids", len(self.stop_token_ids or ()), MAX_STOP_TOKEN_IDS),
+            ("logit_bias", len(self.logit_bias or ()), MAX_LOGIT_BIAS),
+            ("bad_words", len(self.bad_words or ()), MAX_BAD_WORDS),
+        ):
+            if count > most:
+                raise ParameterError(f"{name} has {count} entries; at most {most}", param=name)
         for text in self.stop_strings:
             if not _is_text(text, MAX_STOP_STRING_CHARS):
-                raise ParameterError(f"stop string {shown(text)} must have 1 to 256 characters")
-        if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
-            raise ParameterError(f"{len(stop_token_ids)} stop_token_ids; at most 64 are allowed")
-        for token in stop_token_ids:
-            _check_int("stop_token_ids entry", token, 0)
-        for token, bias in (self.logit_bias or {}).items():
-            _check_int("logit_bias key", token, 0)
-            _check_number(f"logit_bias[{shown(token)}]", bias, -100.0, 100.0)
-        if len(self.logit_bias or ()) > MAX_LOGIT_BIAS:
-            raise ParameterError(f"{len(self.logit_bias or ())} logit_bias keys; at most 1024")
-        if len(bad_words) > MAX_BAD_WORDS:
-            raise ParameterError(f"{len(bad_words)} bad_words; at most 256 are allowed")
-        for word in bad_words:
+                raise ParameterError(
+                    f"stop string {shown(text)} must have 1 to 256 characters", param="stop"
+                )
+        for word in self.bad_words or ():
             if not _is_text(word, MAX_BAD_WORD_CHARS):
-                raise ParameterError(f"bad_words entry {shown(word)} must have 1 to 256 characters")
+                raise _refused("bad_words", word, "must have 1 to 256 characters", " entry")
+        for token in self.stop_token_ids or ():
+            _check_int("stop_token_ids", token, 0, place=" entry")
+        for token, bias in (self.logit_bias or {}).items():
+            _check_int("logit_bias", token, 0, place=" key")
+            _check_number("logit_bias", bias, -100.0, 100.0, place=f"[{shown(token)}]")
         if self.allowed_token_ids is not None:
             if not self.allowed_token_ids:
-                raise ParameterError("allowed_token_ids is empty: no token could be chosen")
+                raise _refused("allowed_token_ids", (), "is empty: no token could be chosen")
             for token in self.allowed_token_ids:
-                _check_int("allowed_token_ids entry", token, 0)
+                _check_int("allowed_token_ids", token, 0, place=" entry")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

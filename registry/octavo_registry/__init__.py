@@ -43,6 +43,7 @@ from octavo_registry.speculation import DraftInput, Speculator
 from octavo_registry.step import AttentionStep, LayerCache, Step, StepBounds
 from octavo_registry.tokenizer import Tokenizer
 from octavo_registry.tools import (
+    CallForm,
     Delta,
     ParsedMessage,
     ParserStream,
@@ -60,6 +61,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionStep",
     "CacheSpec",
+    "CallForm",
     "Command",
     "Constraint",
     "Delta",

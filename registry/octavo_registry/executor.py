@@ -43,6 +43,13 @@ class Executor(Protocol):
         """
         ...
 
+    def mask(self, masks: Any) -> None:
+        """Let the newest step draw its tokens, by the TokenMasks that its plan says it awaits.
+
+        Called once before anything else is submitted, also for a step that has raised.
+        """
+        ...
+
     def use_idle_time(self) -> bool:
         """Prepare something for later steps, some milliseconds' work; False if nothing is left.
 

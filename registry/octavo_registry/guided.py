@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -10,12 +10,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ConstraintKind = Literal["json", "regex", "choice", "grammar", "json_object", "structural_tag"]
+ConstraintKind = Literal["json", "regex", "choice", "grammar", "structure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What the text must match. ``value``: a schema as a dict, a pattern, the choices, ..."""
+    """What the text must match, from its first character to its last; made of JSON types alone.
+
+    ``value`` of "json" is a core schema, of the few shapes that docs/structured-output.md lists,
+    so that a backend need not know what users may write; of "regex" a pattern; of "choice" a list
+    of texts; of "grammar" Lark; of "structure" what ``octavo_registry.structure.plain`` gives.
+    """
 
     kind: ConstraintKind
     value: Any
@@ -23,13 +28,17 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuideVocabulary:
-    """The tokens as bytes: ``token_bytes[id]``, None for special tokens, which no guide allows."""
+    """The tokens as bytes: ``token_bytes[id]``, None for special tokens, which match no text."""
 
     token_bytes: Sequence[bytes | None]
+    special_ids: Mapping[str, int]
+    """Special tokens by their text; a structure's literal that has it means the token."""
     stop_token_ids: tuple[int, ...]
     """Allowed where the text is complete."""
     vocab_size: int
     """Width of the logits; ids at or above ``len(token_bytes)`` are never allowed."""
+    encode: Callable[[str], list[int]]
+    """The tokens that the model itself would write for a text, special ones not among them."""
 
 
 class GuideState(Protocol):
@@ -63,6 +72,10 @@ class GuideState(Protocol):
         """Whether the text so far satisfies the constraint."""
         ...
 
+    def is_finished(self) -> bool:
+        """Whether it satisfies the constraint and nothing may follow."""
+        ...
+
 
 class Guide(Protocol):
     """A compiled constraint; immutable, shared by all requests that use it."""
@@ -75,6 +88,10 @@ class Guide(Protocol):
 @runtime_checkable
 class GuidedBackend(Protocol):
     """Compiles constraints. Made once an engine: ``Backend(vocabulary: GuideVocabulary)``."""
+
+    native: bool
+    """Its states work outside the interpreter lock, within limits of their own: the engine's
+    threads fill their masks. Those of others are filled in a process that can be killed."""
 
     def compile(self, constraint: Constraint) -> Guide:
         """Return the guide, within the limits on size that the framework checked before.

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from octavo_registry.structure import Structure
+
 ToolDefinition = Mapping[str, Any]
 """One entry of OpenAI's ``tools``."""
 
@@ -85,6 +87,16 @@ class ParserStream(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallForm:
+    """How a model must write calls of certain tools, so that a guide can hold it to that."""
+
+    calls: Structure
+    """One call at least, with all that the format puts around and between calls."""
+    triggers: tuple[str, ...]
+    """The texts with which calls begin; free text before them has none of these."""
+
+
 @runtime_checkable
 class ToolParser(Protocol):
     """The tool-call format of some models. Made once a process: ``Parser(tokenizer)``.
@@ -94,6 +106,16 @@ class ToolParser(Protocol):
 
     samples: Sequence[str]
     """Texts in this format, one with a call at least; the conformance kit cuts them everywhere."""
+    markers: Sequence[str]
+    """Special tokens of the format: they stay in the text though special tokens are skipped."""
+
+    def form(self, tools: Sequence[ToolDefinition], *, parallel: bool) -> CallForm | None:
+        """How calls of these tools are written, one or, if ``parallel``, several of them.
+
+        ``stream`` reads every text of the form back as calls whose arguments the tools' schemas
+        admit. None: this format cannot be demanded; a request that does is refused.
+        """
+        ...
 
     def stream(self, tools: Sequence[ToolDefinition] | None = None) -> ParserStream:
         """Begin a message; ``tools`` are the request's, None when it had none."""
@@ -106,7 +128,22 @@ class ReasoningParser(Protocol):
 
     samples: Sequence[str]
     """Texts in this format, one with reasoning at least; the conformance kit cuts them."""
+    markers: Sequence[str]
+    """Special tokens of the format: they stay in the text though special tokens are skipped."""
 
-    def stream(self, tools: Sequence[ToolDefinition] | None = None) -> ParserStream:
-        """Begin a message; its deltas have ``reasoning`` and ``content`` only."""
+    def stream(
+        self, tools: Sequence[ToolDefinition] | None = None, *, prompt: str | None = None
+    ) -> ParserStream:
+        """Begin a message; its deltas have ``reasoning`` and ``content`` only.
+
+        ``prompt`` is the text that the model goes on from: it may have begun the reasoning, or
+        ended it. None: unknown, and the format's usual prompt is assumed.
+        """
+        ...
+
+    def before_answer(self, prompt: str) -> Structure | None:
+        """What the model may write after ``prompt`` before its answer; None: nothing.
+
+        With it a guide begins where the reasoning has ended.
+        """
         ...

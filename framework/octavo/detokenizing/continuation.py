@@ -44,7 +44,6 @@ class Continuation:
         self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
         self._num_delivered_tokens = 0
-        self._num_delivered_chars = 0
         self._delivered_end = False
 
     @property
@@ -61,8 +60,9 @@ class Continuation:
 
     def finish(self, end: SequenceEnd) -> None:
         """End it as the engine says, unless text that is still to be read holds a stop string."""
-        stop_token = end.reason == "stop" and not self._params.include_stop_str_in_output
-        self._read_text(len(self.token_ids) - stop_token)
+        stop_token = end.reason == "stop" and not end.is_text
+        hidden = stop_token and not self._params.include_stop_str_in_output
+        self._read_text(len(self.token_ids) - hidden)
         if self._detokenizer is not None and self.finish_reason is None:
             self._take(self._detokenizer.finish())
         if self.finish_reason is None:
@@ -73,13 +73,14 @@ class Continuation:
     def output(self, *, delta: bool) -> CompletionOutput:
         """All that was read, or with ``delta`` what is new since the last call."""
         first_token = self._num_delivered_tokens if delta else 0
-        first_char = self._num_delivered_chars if delta else 0
         self._num_delivered_tokens = len(self.token_ids)
-        self._num_delivered_chars = len(self._text)
         self._delivered_end = self.finish_reason is not None
+        text = self._text
+        if delta:
+            self._text = ""  # to add to what was delivered would copy it at each token
         return CompletionOutput(
             index=self.index,
-            text=self._text[first_char:],
+            text=text,
             token_ids=self.token_ids[first_token:],
             cumulative_logprob=None if self._logprobs is None else self._cumulative_logprob,
             logprobs=None if self._logprobs is None else self._logprobs[first_token:],

@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from octavo.config import EngineConfig
-from octavo.config.model_folder import open_model
+from octavo.config.model_folder import ModelFolder, open_model
 from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
-from octavo.errors import ConfigError, EngineDeadError
+from octavo.errors import ConfigError, EngineDeadError, ParameterError
+from octavo.guided.guides import CompilingRequests, Guides
+from octavo.guided.vocabulary import read_vocabulary
+from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
 from octavo.observability.engine_metrics import EngineMeter
 from octavo.observability.usage_stats import record_start
+from octavo.scheduling.guided import GuidedRows
 from octavo.scheduling.plan import StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
 from octavo_registry import EnginePlan, PluginHost
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
+from octavo_registry.guided import GuideVocabulary
 
 log = logging.getLogger(__name__)
 
 DEFAULT_EXECUTOR = "local"
+COMPILE_WAIT_SECONDS = 0.01
+"""An engine with nothing to do but to wait for a guide looks for requests again after it."""
 
 
 class EngineCore:
@@ -44,13 +52,20 @@ class EngineCore:
             num_blocks=facts.num_blocks,
             num_swap_blocks=facts.num_swap_blocks,
             model_identity=f"{folder.path}:{folder.dtype}",
+            vocab_size=folder.vocab_size,
         )
         self._results = StepResults(
             self._scheduler, enable_prefix_caching=config.cache.enable_prefix_caching
         )
+        self._guided = GuidedRows(self._scheduler, self._results)
+        self._compiling = CompilingRequests(
+            Guides(host, partial(_vocabulary, config, folder, host))
+        )
         self._meter = EngineMeter(facts.num_blocks, host.faults)
         self._depth = config.scheduler.async_depth
         self._under_way: deque[tuple[StepRecord, PendingStep]] = deque()
+        self._awaiting: StepRecord | None = None
+        """The newest step under way, if its tokens are to be drawn when their masks are known."""
         self._dead: str | None = None
         self.ready = EngineReady(
             max_model_len=facts.max_model_len,
@@ -74,15 +89,19 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Something is waiting, running or under way."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._compiling)
 
     def add(self, requests: list[EngineRequest]) -> None:
         """Queue requests; one that is refused ends with an error in the next step's outputs."""
         for request in requests:
-            self._scheduler.add(request)
+            if request.guide is None:
+                self._scheduler.add(request)
+            else:
+                self._compiling.add(request, request.guide)
 
     def abort(self, sequences: list[int]) -> None:
         """End sequences now and free what they hold."""
+        self._compiling.abort(sequences)
         self._scheduler.abort(sequences)
 
     def step(self) -> StepOutputs:
@@ -92,14 +111,28 @@ class EngineCore:
         """
         if self._dead is not None:
             raise EngineDeadError(self._dead)
-        planned = self._scheduler.schedule()
-        if planned is not None:
-            plan, record = planned
-            self._meter.step(plan.num_tokens)
-            self._under_way.append((record, self._executor.submit(plan)))
-        if not self._under_way or (planned is not None and len(self._under_way) < self._depth):
-            return self._results.news()
-        return self._collect()
+        if self._compiling:
+            self._add_compiled()
+        if self._awaiting is None and len(self._under_way) < self._depth:
+            planned = self._scheduler.schedule()
+            if planned is not None:
+                plan, record = planned
+                self._meter.step(plan.num_tokens)
+                self._under_way.append((record, self._executor.submit(plan)))
+                if plan.awaits_masks:
+                    self._awaiting = record
+            has_room = planned is not None and len(self._under_way) < self._depth
+            if not self._under_way or (has_room and self._awaiting is None):
+                return self._results.news()
+        return self._collect() if self._awaiting is None else self._draw_guided(self._awaiting)
+
+    def _draw_guided(self, record: StepRecord) -> StepOutputs:
+        """The newest step's masks follow from the tokens of the steps before it."""
+        outputs = self._collect() if len(self._under_way) > 1 else self._results.news()
+        if len(self._under_way) == 1:
+            self._awaiting = None
+            self._executor.mask(self._guided.masks(record, outputs))
+        return outputs
 
     def _collect(self) -> StepOutputs:
         record, pending = self._under_way.popleft()
@@ -112,6 +145,15 @@ class EngineCore:
             log.debug("step failed", exc_info=True)
             return self._results.fail(record, [r for r, _ in self._under_way], error)
         return self._results.apply(record, result)
+
+    def _add_compiled(self) -> None:
+        """Queue requests whose guides are there; with nothing else to do, wait for one a moment."""
+        is_idle = not self._scheduler.has_work
+        for request, guide in self._compiling.take(COMPILE_WAIT_SECONDS if is_idle else 0.0):
+            if isinstance(guide, Exception):
+                self._scheduler.refuse(request, guide)
+            else:
+                self._scheduler.add(request, guide)
 
     def use_idle_time(self) -> bool:
         """Prepare something for later steps; False if nothing is left to prepare."""
@@ -149,4 +191,17 @@ class EngineCore:
         if self._dead is None:
             self._dead = "the engine is closed"
         self._under_way.clear()
+        self._compiling.close()
+        self._guided.close()
         self._executor.close()
+
+
+def _vocabulary(config: EngineConfig, folder: ModelFolder, host: PluginHost) -> GuideVocabulary:
+    tokenizer = load_tokenizer(config.model, folder, host)
+    if tokenizer is None:
+        raise ParameterError("guided needs a tokenizer (skip_tokenizer_init is set)")
+    return read_vocabulary(
+        tokenizer.hf,
+        vocab_size=folder.vocab_size,
+        stop_token_ids=eos_token_ids(folder, tokenizer),
+    )

@@ -13,6 +13,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.outputs import FinishReason
+from octavo_registry.guided import ConstraintKind
 from octavo_registry.manifest import Manifest
 
 
@@ -44,6 +45,17 @@ class TokenSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     extra_args: dict[str, Any] = {}
 
 
+class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A constraint on a request's text, checked, and the backend that enforces it."""
+
+    backend: str
+    kind: ConstraintKind
+    value: str
+    """A ``Constraint``'s value as JSON: equal constraints are equal texts."""
+    num_begun: int = 0
+    """Tokens at the prompt's end that the guide has taken already, as in a beam."""
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One prompt and how to continue it."""
 
@@ -57,6 +69,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cache_salt: str = ""
     adapter: str = ""
     """Content hash of the LoRA adapter; empty for none."""
+    guide: GuideRequest | None = None
 
 
 class StartEngine(msgspec.Struct, frozen=True, tag=True):
@@ -88,11 +101,18 @@ class CallUtility(msgspec.Struct, frozen=True, tag=True):
     method: str
 
 
+class ReplaceWorker(msgspec.Struct, frozen=True, tag=True):
+    """The worker at this place is lost: end its sequences, and connect to another's address."""
+
+    place: int
+    address: str
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End the engine."""
 
 
-ClientMessage = AddRequests | AbortSequences | CallUtility | Shutdown
+ClientMessage = AddRequests | AbortSequences | CallUtility | ReplaceWorker | Shutdown
 
 
 class SequenceLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -114,6 +134,8 @@ class SequenceEnd(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     error_type: str = "RequestFailedError"
     """The class in ``octavo.errors`` that a caller should see."""
+    is_text: bool = False
+    """The last token of one that has stopped belongs to its text: its guide allows no more."""
 
 
 class PromptReport(msgspec.Struct, frozen=True, array_like=True):

@@ -23,8 +23,9 @@ from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
-from octavo.sampling.state import SampleBatch
-from octavo.scheduling.plan import SECTIONS, StepPlan
+from octavo.sampling.state import SampleBatch, TokenMask
+from octavo.sampling.uploads import upload
+from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model
@@ -43,6 +44,18 @@ class Drawn:
     tokens_R: Tensor | None
     logprobs: TokenLogprobTensors | None
     prompt_logprobs: TokenLogprobTensors | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Undrawn:
+    """A step whose forward pass was launched."""
+
+    plan: StepPlan
+    hidden_RD: Tensor
+    slots_R: Tensor
+    query_starts_R1: Tensor
+    sample_slots_R: Tensor
+    prompt_targets: Tensor
 
 
 class ModelRunner:
@@ -78,6 +91,8 @@ class ModelRunner:
         """Query starts of rows that have one token each."""
         self._hidden_RD: Tensor | None = None
         """Of the recorded forward that was the last."""
+        self._undrawn: _Undrawn | None = None
+        """The step that awaits masks."""
         self._graphs: DecodeGraphs | None = None
         if use_graphs and all(backend.recordable for backend in self._backends):
             self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
@@ -101,8 +116,11 @@ class ModelRunner:
             self._graphs.forget()
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> Drawn:
-        """Launch a step; its results are ready when the device has come so far."""
+    def run(self, plan: StepPlan) -> Drawn | None:
+        """Launch a step; its results are ready when the device has come so far.
+
+        None for one that awaits masks: ``draw`` completes it.
+        """
         if self._graphs is not None and plan.is_decode and self._graphs.takes(plan.num_rows):
             return self._run_recorded(plan, self._graphs)
         parts = dict(zip(SECTIONS, self._staging.send(plan.buffer).split(plan.sizes), strict=True))
@@ -111,12 +129,26 @@ class ModelRunner:
         slots_R, query_starts_R1 = parts["slots"], parts["query_starts"]
         bounds = StepBounds(query_lens_R=plan.query_lens, context_lens_R=plan.context_lens)
         hidden_TD = self._forward(slots_R, query_starts_R1, parts["logit_tokens"], bounds)
-        hidden_RD = hidden_TD.index_select(0, parts["logit_tokens"])
-        drawn = self._draw(plan, hidden_RD, parts["sample_slots"], parts["prompt_targets"])
-        self._advance(slots_R, query_starts_R1, parts["sample_slots"], drawn)
-        return drawn
+        return self._draw_or_await(
+            _Undrawn(
+                plan=plan,
+                hidden_RD=hidden_TD.index_select(0, parts["logit_tokens"]),
+                slots_R=slots_R,
+                query_starts_R1=query_starts_R1,
+                sample_slots_R=parts["sample_slots"],
+                prompt_targets=parts["prompt_targets"],
+            )
+        )
 
-    def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Drawn:
+    @torch.inference_mode()
+    def draw(self, masks: TokenMasks) -> Drawn:
+        """Complete the step that awaits masks."""
+        undrawn, self._undrawn = self._undrawn, None
+        if undrawn is None:
+            raise RuntimeError("no step awaits masks")
+        return self._draw_and_advance(undrawn, masks)
+
+    def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Drawn | None:
         """A step of one token a row: what has changed goes to the device, the rest is there."""
         num_words, num_rows = plan.sizes[0], plan.num_rows
         if num_words:
@@ -125,7 +157,7 @@ class ModelRunner:
             self.state.apply(diff[:num_words], diff[num_words:])
         self._begin(plan)
         slots_R = graphs.place(plan.slots)
-        if plan.num_logprobs < 0 and not self._processors:
+        if plan.num_logprobs < 0 and not plan.awaits_masks and not self._processors:
             if self._recorded_version != self._sampler.version:
                 self._recorded_version = self._sampler.version
                 graphs.forget()  # there are more tables of parameters than they read
@@ -133,8 +165,28 @@ class ModelRunner:
             return Drawn(tokens_R[:num_rows], None, None)
         hidden_RD = graphs.run(slots_R, "forward", self._decode_in_place)[:num_rows]
         slots_R = slots_R[:num_rows]
-        drawn = self._draw(plan, hidden_RD, slots_R, slots_R[:0])
-        self._advance(slots_R, self._starts_R1[: num_rows + 1], slots_R, drawn)
+        return self._draw_or_await(
+            _Undrawn(
+                plan=plan,
+                hidden_RD=hidden_RD,
+                slots_R=slots_R,
+                query_starts_R1=self._starts_R1[: num_rows + 1],
+                sample_slots_R=slots_R,
+                prompt_targets=slots_R[:0],
+            )
+        )
+
+    def _draw_or_await(self, undrawn: _Undrawn) -> Drawn | None:
+        if undrawn.plan.awaits_masks:
+            self._undrawn = undrawn
+            return None
+        return self._draw_and_advance(undrawn, None)
+
+    def _draw_and_advance(self, undrawn: _Undrawn, masks: TokenMasks | None) -> Drawn:
+        drawn = self._draw(undrawn, masks)
+        tokens_R = undrawn.sample_slots_R[:0] if drawn.tokens_R is None else drawn.tokens_R
+        drawn_slots_R = undrawn.sample_slots_R[: len(tokens_R)]
+        self.state.advance(undrawn.slots_R, undrawn.query_starts_R1, drawn_slots_R, tokens_R)
         return drawn
 
     def _decode(self, slots_R: Tensor) -> Tensor:
@@ -162,12 +214,6 @@ class ModelRunner:
         tokens_R = self._sampler.draw(logits_RV, slots_R, work)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
-
-    def _advance(
-        self, slots_R: Tensor, query_starts_R1: Tensor, drawn_slots_D: Tensor, drawn: Drawn
-    ) -> None:
-        tokens_D = drawn_slots_D[:0] if drawn.tokens_R is None else drawn.tokens_R
-        self.state.advance(slots_R, query_starts_R1, drawn_slots_D[: len(tokens_D)], tokens_D)
 
     def _begin(self, plan: StepPlan) -> None:
         """Bring the cache and what is attached to slots to where the step begins."""
@@ -215,8 +261,9 @@ class ModelRunner:
         )
         return self.model.forward(self.model.embed(inputs.ids_T, step.media), step)
 
-    def _draw(self, plan: StepPlan, hidden_RD: Tensor, slots_R: Tensor, targets: Tensor) -> Drawn:
+    def _draw(self, undrawn: _Undrawn, masks: TokenMasks | None) -> Drawn:
         """Hidden states to tokens; prompt rows stand behind the rows that draw."""
+        plan, hidden_RD, slots_R = undrawn.plan, undrawn.hidden_RD, undrawn.sample_slots_R
         num_draws = len(plan.features)
         drawn = Drawn(None, None, None)
         if num_draws:
@@ -229,6 +276,7 @@ class ModelRunner:
                     slots_R=slots_R,
                     features_R=plan.features,
                     num_logprobs=plan.num_logprobs,
+                    mask=None if masks is None else _on_device(masks, logits_RV.device),
                 ),
             )
             drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs
@@ -236,7 +284,9 @@ class ModelRunner:
             pieces = [
                 token_logprobs(self.model.logits(rows), wanted, plan.num_prompt_logprobs)
                 for rows, wanted in zip(
-                    hidden_RD[num_draws:].split(LOGIT_ROWS), targets.split(LOGIT_ROWS), strict=True
+                    hidden_RD[num_draws:].split(LOGIT_ROWS),
+                    undrawn.prompt_targets.split(LOGIT_ROWS),
+                    strict=True,
                 )
             ]
             drawn.prompt_logprobs = TokenLogprobTensors(
@@ -245,3 +295,9 @@ class ModelRunner:
                 ranks_R=torch.cat([piece.ranks_R for piece in pieces]),
             )
         return drawn
+
+
+def _on_device(masks: TokenMasks, device: torch.device) -> TokenMask | None:
+    if not len(masks.rows_M):
+        return None
+    return TokenMask(rows_M=masks.rows_M, bitmask_MW=upload(masks.bits_MW, device))

@@ -17,6 +17,7 @@ from octavo.execution.runner import ModelRunner
 from octavo.execution.sizing import size_engine
 from octavo.execution.state_layout import StateLayout
 from octavo.weights.load import load_model
+from octavo.wording import counted
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts
 
@@ -91,7 +92,7 @@ class Worker:
             max_model_len=size.max_model_len,
         )
         log.info(
-            "%s on %s in %s, %.1f s; kv cache: %d blocks of %d tokens, %.2f GiB, %d groups",
+            "%s on %s in %s, %.1f s; kv cache: %d blocks of %d tokens, %.2f GiB, %s",
             folder.architecture,
             self.device,
             folder.dtype,
@@ -99,7 +100,7 @@ class Worker:
             size.num_blocks,
             block_tokens,
             size.num_blocks * layout.page_bytes / GIB,
-            len(layout.groups),
+            counted(len(layout.groups), "group"),
         )
 
 

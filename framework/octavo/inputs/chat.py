@@ -67,7 +67,8 @@ class ChatRenderer:
             add_generation_prompt = not continue_final_message
         if add_generation_prompt and continue_final_message:
             raise PromptError(
-                "add_generation_prompt and continue_final_message exclude each other; give one"
+                "add_generation_prompt and continue_final_message exclude each other; give one",
+                param="add_generation_prompt",
             )
         template = self.template(chat_template, has_tools=bool(tools))
         kwargs = _checked_kwargs(chat_template_kwargs)
@@ -97,7 +98,10 @@ class ChatRenderer:
         named = self._own if isinstance(self._own, Mapping) else {}
         if given is not None:
             if not isinstance(given, str):
-                raise PromptError(f"chat_template must be text, not {type(given).__name__}")
+                raise PromptError(
+                    f"chat_template must be text, not {type(given).__name__}",
+                    param="chat_template",
+                )
             return named.get(given, given)
         if isinstance(self._own, str):
             return self._own
@@ -106,20 +110,30 @@ class ChatRenderer:
             raise PromptError(
                 "this model has no default chat template; "
                 "give chat_template=load_chat_template(FILE or TEXT)"
-                + (f" or one of: {', '.join(sorted(named))}" if named else "")
+                + (f" or one of: {', '.join(sorted(named))}" if named else ""),
+                param="chat_template",
             )
         return named[name]
 
 
 def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(kwargs, (Mapping, NoneType)):
-        raise PromptError(f"chat_template_kwargs must be a dict, not {type(kwargs).__name__}")
+        raise PromptError(
+            f"chat_template_kwargs must be a dict, not {type(kwargs).__name__}",
+            param="chat_template_kwargs",
+        )
     plain: dict[str, Any] = plain_data("chat_template_kwargs", dict(kwargs or {}))
     for name in plain:
         if not isinstance(name, str):
-            raise PromptError(f"chat_template_kwargs: the key {name!r} must be a name")
+            raise PromptError(
+                f"chat_template_kwargs: the key {name!r} must be a name",
+                param="chat_template_kwargs",
+            )
         if name in _RESERVED:
-            raise PromptError(f"chat_template_kwargs may not set {name!r}; it is an argument")
+            raise PromptError(
+                f"chat_template_kwargs may not set {name!r}; it is an argument",
+                param="chat_template_kwargs",
+            )
     return plain
 
 
@@ -133,7 +147,8 @@ def _check_is_read(
         if name not in template.variables:
             known = ", ".join(sorted(template.variables - _RESERVED)) or "nothing else"
             raise PromptError(
-                f"{where} is not read by the chat template, which reads: messages, {known}"
+                f"{where} is not read by the chat template, which reads: messages, {known}",
+                param=where.partition(".")[0],
             )
 
 
@@ -149,13 +164,17 @@ def _mark_end(message: dict[str, Any]) -> str:
         if "text" in part:
             part["text"] += marker
             return marker
-    raise PromptError("continue_final_message: the final message has no text to continue")
+    raise PromptError(
+        "continue_final_message: the final message has no text to continue",
+        param="continue_final_message",
+    )
 
 
 def _cut_at(text: str, marker: str) -> str:
     end = text.rfind(marker.rstrip())
     if end < 0:
         raise PromptError(
-            "continue_final_message: the chat template does not show the final message's text"
+            "continue_final_message: the chat template does not show the final message's text",
+            param="continue_final_message",
         )
     return text[:end] if text.startswith(marker, end) else text[:end].rstrip()

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.errors import PromptError
+from octavo.errors import MessageError, PromptError
 from octavo.inputs.prompt import check_modality
 from octavo.inputs.template import ChatTemplate
 from octavo.params import shown
@@ -32,12 +32,14 @@ _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Names that clients use for the same thing; templates read the first or the second."""
 
 
-def plain_data(name: str, value: Any) -> Any:
+def plain_data(name: str, value: Any, place: str = "") -> Any:
     """Copy into dicts, lists and scalars: a template must not reach methods of richer objects."""
     try:
         return msgspec.to_builtins(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise PromptError(f"{name} must be made of JSON types: {error}") from error
+        raise PromptError(
+            f"{name}{place} must be made of JSON types: {error}", param=name
+        ) from error
 
 
 def check_messages(
@@ -45,13 +47,13 @@ def check_messages(
 ) -> list[dict[str, Any]]:
     """Return plain copies; errors name the message's index and the key."""
     if not isinstance(messages, (list, tuple)) or not messages:
-        raise PromptError("messages must be a list with at least one message")
+        raise MessageError("messages must be a list with at least one message")
     plain = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         if not isinstance(message, Mapping):
-            raise PromptError(f"{where} must be a dict, not {type(message).__name__}")
-        copy = plain_data(where, dict(message))
+            raise MessageError(f"{where} must be a dict, not {type(message).__name__}")
+        copy = plain_data("messages", dict(message), f"[{index}]")
         _check_role_and_content(where, copy, capabilities)
         _parse_tool_calls(where, copy)
         _name_reasoning(copy)
@@ -74,7 +76,7 @@ def fit_roles(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
     for index, message in enumerate(messages):
         role = message["role"]
         if role not in _ROLES and not template.mentions(role):
-            raise PromptError(
+            raise MessageError(
                 f"messages[{index}].role={shown(role)} is not known to the chat template; "
                 f"known: {', '.join(sorted(_ROLES))}"
             )
@@ -87,11 +89,15 @@ def check_dicts(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[A
     if values is None:
         return None
     if not isinstance(values, (list, tuple)):
-        raise PromptError(f"{name} must be a list of dicts, not {type(values).__name__}")
+        raise PromptError(
+            f"{name} must be a list of dicts, not {type(values).__name__}", param=name
+        )
     for index, value in enumerate(values):
         if not isinstance(value, Mapping):
-            raise PromptError(f"{name}[{index}] must be a dict, not {type(value).__name__}")
-    return [plain_data(f"{name}[{index}]", dict(value)) for index, value in enumerate(values)]
+            raise PromptError(
+                f"{name}[{index}] must be a dict, not {type(value).__name__}", param=name
+            )
+    return [plain_data(name, dict(value), f"[{index}]") for index, value in enumerate(values)]
 
 
 def _check_role_and_content(
@@ -99,17 +105,17 @@ def _check_role_and_content(
 ) -> None:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not role:
-        raise PromptError(
+        raise MessageError(
             f"{where}.role={shown(role)} must be a name such as 'user' or 'assistant'"
         )
     if content is None:
         if not message.get("tool_calls"):
-            raise PromptError(f"{where}.content is missing; only tool_calls can stand without it")
+            raise MessageError(f"{where}.content is missing; only tool_calls can stand without it")
     elif isinstance(content, list):
         for index, part in enumerate(content):
             _check_part(f"{where}.content[{index}]", part, capabilities)
     elif not isinstance(content, str):
-        raise PromptError(
+        raise MessageError(
             f"{where}.content must be text or a list of parts, not {type(content).__name__}"
         )
 
@@ -117,38 +123,38 @@ def _check_role_and_content(
 def _check_part(where: str, part: Any, capabilities: ModelCapabilities) -> None:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str):
-        raise PromptError(f"{where} must be a dict with a 'type', such as 'text'")
+        raise MessageError(f"{where} must be a dict with a 'type', such as 'text'")
     if kind in _MEDIA_PARTS:
         try:
             check_modality(_MEDIA_PARTS[kind], capabilities)
         except PromptError as error:
-            raise PromptError(f"{where}: {error}") from error
-        raise PromptError(f"{where}: no input processor places {kind} in this model's prompts")
+            raise MessageError(f"{where}: {error}") from error
+        raise MessageError(f"{where}: no input processor places {kind} in this model's prompts")
     if kind not in _TEXT_KEYS:
         known = ", ".join((*_TEXT_KEYS, *_MEDIA_PARTS))
-        raise PromptError(f"{where}.type={shown(kind)} is not known; known: {known}")
+        raise MessageError(f"{where}.type={shown(kind)} is not known; known: {known}")
     key = _TEXT_KEYS[kind]
     if not isinstance(part.get(key), str):
-        raise PromptError(f"{where}.{key}={part.get(key)!r:.80} must be text")
+        raise MessageError(f"{where}.{key}={part.get(key)!r:.80} must be text")
 
 
 def _parse_tool_calls(where: str, message: dict[str, Any]) -> None:
     """Arguments come as a JSON string over the API; templates expect what it stands for."""
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise PromptError(f"{where}.tool_calls must be a list, not {type(calls).__name__}")
+        raise MessageError(f"{where}.tool_calls must be a list, not {type(calls).__name__}")
     for index, call in enumerate(calls):
         place = f"{where}.tool_calls[{index}]"
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise PromptError(f"{place} must be a dict with a 'function' that has a 'name'")
+            raise MessageError(f"{place} must be a dict with a 'function' that has a 'name'")
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
             continue
         try:
             function["arguments"] = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
-            raise PromptError(f"{place}.function.arguments is no valid JSON: {error}") from error
+            raise MessageError(f"{place}.function.arguments is no valid JSON: {error}") from error
 
 
 def _name_reasoning(message: dict[str, Any]) -> None:

@@ -6,14 +6,20 @@ import itertools
 import logging
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from octavo.engine.messages import EngineRequest
-from octavo.errors import ModelError, ParameterError, PromptError, PromptTooLongError
+from octavo.engine.messages import EngineRequest, GuideRequest
+from octavo.errors import (
+    ModelError,
+    ParameterError,
+    PromptError,
+    PromptTooLongError,
+    UnsupportedConstraint,
+)
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
-from octavo.params import MAX_EOS_TOKEN_IDS, SamplingParams, shown
+from octavo.params import MAX_EOS_TOKEN_IDS, GuidedParams, SamplingParams, shown
 from octavo_registry.faults import one_line
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
@@ -37,6 +43,10 @@ class PreparedRequest:
     """The prompt's text, where text was given."""
 
 
+def _no_guide(params: GuidedParams) -> GuideRequest:
+    raise UnsupportedConstraint(f"{params.constraint} cannot be enforced here", param="guided")
+
+
 class InputProcessor:
     """Makes requests of one client; it alone hands out the client's sequence ids."""
 
@@ -52,6 +62,7 @@ class InputProcessor:
         seed: int = 0,
         takes_priority: bool = False,
         sequence_ids: Iterator[int] | None = None,
+        choose_guide: Callable[[GuidedParams], GuideRequest] = _no_guide,
     ) -> None:
         """``vocab_size`` is the model's; ``tokenizer`` None takes prompts as ids only.
 
@@ -82,6 +93,7 @@ class InputProcessor:
             seeds=random.Random(seed),
         )
         self._takes_priority = takes_priority
+        self._choose_guide = choose_guide
 
     def process(
         self,
@@ -120,6 +132,7 @@ class InputProcessor:
             priority=self._checked_priority(priority),
             cache_salt=_checked_salt(cache_salt or parsed.cache_salt),
             adapter=adapter,
+            guide=None if params.guided is None else self._choose_guide(params.guided),
         )
         return PreparedRequest(request=request, params=params, prompt=parsed.text)
 
@@ -128,7 +141,9 @@ class InputProcessor:
         if params is None:
             return self.default_params
         if not isinstance(params, SamplingParams):
-            raise ParameterError(f"sampling_params={shown(params)} must be SamplingParams")
+            raise ParameterError(
+                f"sampling_params={shown(params)} must be SamplingParams", param="sampling_params"
+            )
         return params
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
@@ -169,11 +184,13 @@ class InputProcessor:
         if type(priority) is not int or abs(priority) > _MAX_PRIORITY:
             raise ParameterError(
                 f"priority={shown(priority)} must be an integer from {-_MAX_PRIORITY} to "
-                f"{_MAX_PRIORITY}"
+                f"{_MAX_PRIORITY}",
+                param="priority",
             )
         if priority and not self._takes_priority:
             raise ParameterError(
-                f"priority={priority} has no effect here; set scheduling_policy='priority'"
+                f"priority={priority} has no effect here; set scheduling_policy='priority'",
+                param="priority",
             )
         return priority
 
@@ -184,7 +201,8 @@ def _checked_request_id(request_id: str) -> str:
     if not printable or not 0 < len(request_id) <= _MAX_REQUEST_ID_CHARS:
         raise ParameterError(
             f"request_id={shown(request_id)} must have 1 to {_MAX_REQUEST_ID_CHARS} printable "
-            "characters"
+            "characters",
+            param="request_id",
         )
     return str(request_id)  # as for the salt
 
@@ -192,6 +210,7 @@ def _checked_request_id(request_id: str) -> str:
 def _checked_salt(salt: str) -> str:
     if not isinstance(salt, str) or _CACHE_SALT.fullmatch(salt) is None:
         raise ParameterError(
-            f"cache_salt={shown(salt)} must have at most 128 characters of A-Z a-z 0-9 _ -"
+            f"cache_salt={shown(salt)} must have at most 128 characters of A-Z a-z 0-9 _ -",
+            param="cache_salt",
         )
     return str(salt)  # a subclass's object could not cross to an engine process

@@ -71,21 +71,26 @@ def parse_prompt(prompt: Prompt) -> ParsedPrompt:
     )
 
 
-def check_token_ids(ids: Sequence[int], vocab_size: int) -> None:
-    """Raise for the first id that is no integer or is outside the vocabulary; ids are not empty."""
+def check_token_ids(ids: Sequence[int], vocab_size: int, *, name: str = "prompt") -> None:
+    """Raise for the first id that is no integer or is outside the vocabulary.
+
+    The ids, of which there is one at least, are those of the field ``name``.
+    """
     # Looking at 100,000 ids one by one takes 10 ms, these three passes 3 ms.
     if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < vocab_size:
         return
     for position, token in enumerate(ids):
         if type(token) is not int:
             raise PromptError(
-                f"prompt token {position} is {shown(token)} of type {type(token).__name__}, "
-                "not an int"
+                f"{name}: token {position} is {shown(token)} of type {type(token).__name__}, "
+                "not an int",
+                param=name,
             )
         if not 0 <= token < vocab_size:
             raise PromptError(
-                f"prompt token {position} is {shown(token)}, outside the vocabulary of "
-                f"{vocab_size} ids"
+                f"{name}: token {position} is {shown(token)}, outside the vocabulary of "
+                f"{vocab_size} ids",
+                param=name,
             )
 
 

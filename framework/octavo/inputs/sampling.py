@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from octavo.engine.messages import TokenSampling
-from octavo.errors import ParameterError, UnsupportedConstraint
+from octavo.errors import ParameterError
 from octavo.params import SamplingParams, shown
 from octavo_registry.tokenizer import Tokenizer
 
@@ -34,26 +34,29 @@ def resolve_sampling(
     params: SamplingParams, limits: SamplingLimits, *, num_prompt_tokens: int
 ) -> TokenSampling:
     """Check against the model and translate; ``num_prompt_tokens`` is below ``max_model_len``."""
-    if params.guided is not None:
-        raise UnsupportedConstraint(
-            f"{params.guided.constraint} cannot be enforced: no guided backend is registered; "
-            "install a plugin that gives one"
+    if params.guided is not None and params.ignore_eos:
+        raise ParameterError(
+            "guided text ends where its constraint says; ignore_eos cannot be true with it",
+            param="ignore_eos",
         )
     if params.stop_strings and limits.tokenizer is None:
         raise ParameterError(
-            "stop strings need a tokenizer (skip_tokenizer_init is set); use stop_token_ids"
+            "stop strings need a tokenizer (skip_tokenizer_init is set); use stop_token_ids",
+            param="stop",
         )
     room = limits.max_model_len - num_prompt_tokens
     if params.min_tokens > room:
         raise ParameterError(
             f"min_tokens={shown(params.min_tokens)} do not fit: {num_prompt_tokens} prompt tokens "
-            f"leave {room} of the context of {limits.max_model_len}"
+            f"leave {room} of the context of {limits.max_model_len}",
+            param="min_tokens",
         )
     vocab_size = limits.vocab_size
     for name in ("logprobs", "prompt_logprobs"):
         if (getattr(params, name) or 0) > vocab_size:
             raise ParameterError(
-                f"{name}={getattr(params, name)} is above the vocabulary of {vocab_size} ids"
+                f"{name}={getattr(params, name)} is above the vocabulary of {vocab_size} ids",
+                param=name,
             )
     stop_token_ids = tuple(params.stop_token_ids or ())
     _check_ids("stop_token_ids", stop_token_ids, vocab_size)
@@ -69,7 +72,8 @@ def resolve_sampling(
         if banned.issuperset(allowed):
             raise ParameterError(
                 "allowed_token_ids leaves no token to choose: bad_words, or min_tokens with the "
-                "ids that end a sequence, ban them all"
+                "ids that end a sequence, ban them all",
+                param="allowed_token_ids",
             )
     return TokenSampling(
         # Plain floats: callers may give NumPy's, which cannot cross to an engine process.
@@ -102,7 +106,8 @@ def _plain_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(dict(args)), type=dict[str, Any])
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ParameterError(
-            f"extra_args must be made of JSON types, with names as keys: {error}"
+            f"extra_args must be made of JSON types, with names as keys: {error}",
+            param="extra_args",
         ) from error
 
 
@@ -116,21 +121,26 @@ def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
     for token in ids:
         if not 0 <= token < vocab_size:
             raise ParameterError(
-                f"{name} names id {shown(token)}, outside the vocabulary of {vocab_size} ids"
+                f"{name} names id {shown(token)}, outside the vocabulary of {vocab_size} ids",
+                param=name,
             )
 
 
 def _bad_word_ids(words: tuple[str, ...], limits: SamplingLimits) -> tuple[tuple[int, ...], ...]:
     """Each word as it is spelled at the start of a text or inside a word, and behind a space."""
     if words and limits.tokenizer is None:
-        raise ParameterError("bad_words need a tokenizer (skip_tokenizer_init is set)")
+        raise ParameterError(
+            "bad_words need a tokenizer (skip_tokenizer_init is set)", param="bad_words"
+        )
     sequences: dict[tuple[int, ...], None] = {}
     for word in words:
         for spelling in (word, f" {word.lstrip()}"):
             assert limits.tokenizer is not None
             ids = tuple(limits.tokenizer.encode(spelling, add_special_tokens=False))
             if not ids:
-                raise ParameterError(f"bad word {word!r} has no tokens in this vocabulary")
-            _check_ids(f"bad word {word!r}", ids, limits.vocab_size)
+                raise ParameterError(
+                    f"bad word {word!r} has no tokens in this vocabulary", param="bad_words"
+                )
+            _check_ids("bad_words", ids, limits.vocab_size)
             sequences[ids] = None
     return tuple(sequences)

@@ -16,7 +16,7 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from octavo.errors import ConfigError, PromptError
+from octavo.errors import ConfigError, MessageError, PromptError
 from octavo_registry.faults import one_line
 
 
@@ -43,20 +43,23 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except TemplateSyntaxError as error:
             raise PromptError(
-                f"the chat template is no valid Jinja, line {error.lineno}: {error.message}"
+                f"the chat template is no valid Jinja, line {error.lineno}: {error.message}",
+                param="chat_template",
             ) from error
         except (SyntaxError, RecursionError) as error:  # from Python, which Jinja compiles it to
-            raise PromptError(f"the chat template is no valid Jinja: {one_line(error)}") from error
+            raise PromptError(
+                f"the chat template is no valid Jinja: {one_line(error)}", param="chat_template"
+            ) from error
 
     def render(self, messages: list[dict[str, Any]], /, **variables: Any) -> str:
-        """Run the template; whatever it raises is a PromptError with its message."""
+        """Run the template; whatever it raises is a MessageError with its message."""
         try:
             return self._template.render({**self._variables, **variables, "messages": messages})
         except TemplateError as error:
             reason = " ".join(str(error).split())
-            raise PromptError(f"the chat template refuses the messages: {reason}") from error
+            raise MessageError(f"the chat template refuses the messages: {reason}") from error
         except Exception as error:  # a template computes: any error of Python can come out
-            raise PromptError(
+            raise MessageError(
                 f"the chat template fails on these messages: {one_line(error)}"
             ) from error
 

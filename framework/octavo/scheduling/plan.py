@@ -44,6 +44,8 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     num_logprobs: int
     """Largest number that a drawing row asked for; -1: none did."""
     num_prompt_logprobs: int
+    awaits_masks: bool = False
+    """Some rows are guided: the tokens are drawn when ``TokenMasks`` have come."""
     attach: list[tuple[int, TokenSampling]] = msgspec.field(default_factory=list)
     """Slots whose new sequence brings parameters that name tokens, or meets processors."""
     detach: list[int] = msgspec.field(default_factory=list)
@@ -69,6 +71,16 @@ def pack_sections(diff: StateDiff, *sections: Ints | Slots) -> tuple[Ints, tuple
     sizes = (num_words, num_words, *(len(section) for section in sections))
     buffer = np.concatenate([*indices, *values, *sections], dtype=np.int32)
     return buffer, sizes
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenMasks:
+    """Which tokens some of a step's drawing rows may draw."""
+
+    rows_M: Ints
+    """Places among the drawing rows."""
+    bits_MW: Ints
+    """Token i at bit i % 32 of word i // 32; a clear bit bans."""
 
 
 @dataclass(slots=True, kw_only=True)

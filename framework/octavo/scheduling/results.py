@@ -19,6 +19,7 @@ from octavo.execution.state_layout import Ints, Slots
 from octavo.scheduling.plan import LogprobArrays, StepRecord, StepResult
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
+from octavo.wording import counted
 from octavo_registry.faults import one_line
 
 log = logging.getLogger(__name__)
@@ -65,10 +66,11 @@ class StepResults:
             sequences=rows.sequence_ids_S[drawn_slots].tolist(),
             tokens=tokens.tolist(),
             logprobs=self._logprobs(drawn, drawn_slots, result),
-            prompts=self._prompt_reports(drawn_slots),
+            prompts=self.prompt_reports(drawn_slots),
         )
         self._complete_blocks(slots, confirmed)
-        self._finish(drawn_slots, tokens, lengths, outputs.ends)
+        finished = self._advance_guides(drawn_slots, tokens)
+        self._finish(drawn_slots, tokens, lengths, finished, outputs.ends)
         self._clear_suspects()
         return outputs
 
@@ -85,7 +87,7 @@ class StepResults:
         ends: list[SequenceEnd] = []
         valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
         blamed = [rows.at(slot) for slot in record.slots[valid].tolist()]
-        log.warning("a step of %d rows raised: %s", len(record.slots), one_line(error))
+        log.warning("a step of %s raised: %s", counted(len(record.slots), "row"), one_line(error))
         if len(record.slots) == 1 and blamed:
             (culprit,) = blamed
             ends.append(SequenceEnd(culprit.id, "error", error=one_line(error)))
@@ -112,18 +114,41 @@ class StepResults:
                 sequence.suspect_until = 0
                 del suspects[sequence.id]
 
-    def _finish(self, slots: Slots, tokens: Ints, lengths: Ints, ends: list[SequenceEnd]) -> None:
+    def _advance_guides(self, slots: Slots, tokens: Ints) -> NDArray[np.bool_]:
+        """Bring guides up to the tokens; returns which rows end: complete, or astray."""
+        rows = self._rows
+        finished = np.zeros(len(slots), np.bool_)
+        for index in np.flatnonzero(rows.guided_S[slots]).tolist():
+            guide = rows.at(int(slots[index])).guide
+            if guide is not None:
+                guide.accept(int(tokens[index]))
+                finished[index] = guide.error is not None or guide.state.is_finished()
+        return finished
+
+    def _finish(
+        self,
+        slots: Slots,
+        tokens: Ints,
+        lengths: Ints,
+        finished: NDArray[np.bool_],
+        ends: list[SequenceEnd],
+    ) -> None:
         rows = self._rows
         stopped = (rows.stop_ids_KS[: rows.most_stop_ids, slots] == tokens).any(axis=0)
-        for index in np.flatnonzero(stopped | (lengths >= rows.max_len_S[slots])).tolist():
+        ended = stopped | finished | (lengths >= rows.max_len_S[slots])
+        for index in np.flatnonzero(ended).tolist():
             sequence = rows.at(int(slots[index]))
             token = int(tokens[index])
-            if not stopped[index]:
-                end = SequenceEnd(sequence.id, "length")
-            elif token in sequence.request.sampling.stop_token_ids:
-                end = SequenceEnd(sequence.id, "stop", token)
+            guide = sequence.guide
+            if guide is not None and guide.error is not None:
+                end = SequenceEnd(sequence.id, "error", error=one_line(guide.error))
+            elif stopped[index]:
+                named = token in sequence.request.sampling.stop_token_ids
+                end = SequenceEnd(sequence.id, "stop", token if named else None)
+            elif finished[index]:
+                end = SequenceEnd(sequence.id, "stop", is_text=True)
             else:
-                end = SequenceEnd(sequence.id, "stop")
+                end = SequenceEnd(sequence.id, "length")
             ends.append(end)
             self._scheduler.end(sequence)
 
@@ -147,7 +172,8 @@ class StepResults:
             for slot, position in zip(slots.tolist(), confirmed.tolist(), strict=True):
                 tables.drop_unseen(slot, position)
 
-    def _prompt_reports(self, slots: Slots) -> list[PromptReport]:
+    def prompt_reports(self, slots: Slots) -> list[PromptReport]:
+        """Reports of rows that have their first token; each is made once."""
         reports = []
         now = time.monotonic()
         for slot in slots[~self._rows.reported_S[slots]].tolist():

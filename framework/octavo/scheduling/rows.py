@@ -41,6 +41,8 @@ class Rows:
         """Confirmed tokens at which the row's next block is complete."""
         self.leads_S = np.zeros(num_slots, np.bool_)
         """Rows whose first draw lets the other continuations of their request go on."""
+        self.guided_S = np.zeros(num_slots, np.bool_)
+        """Rows whose next token must be one that a guide allows."""
         self.membership = 0
         """Counts every coming and leaving."""
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -82,6 +84,7 @@ class Rows:
         self.prompt_logprobs_S[slot] = sequence.wants_prompt_logprobs
         self.stop_ids_KS[:, slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
+        self.guided_S[slot] = sequence.guide is not None
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
 

@@ -10,8 +10,15 @@ from octavo.cache.prefix import chain_seed
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
 from octavo.engine.messages import EngineRequest, SequenceEnd
-from octavo.errors import OctavoError, ParameterError, QueueFullError
+from octavo.errors import (
+    OctavoError,
+    ParameterError,
+    PromptError,
+    QueueFullError,
+    RequestFailedError,
+)
 from octavo.execution.state_layout import Ints, Slots, StateLayout
+from octavo.guided.sequence import GuidedSequence
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
 from octavo.scheduling.rows import Rows
@@ -19,6 +26,8 @@ from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.steady import SteadySteps
 from octavo.scheduling.waiting import WaitingQueue
 from octavo_kernels.row_features import work_of
+from octavo_registry.faults import one_line
+from octavo_registry.guided import Guide
 
 
 class Scheduler:
@@ -37,6 +46,7 @@ class Scheduler:
         num_blocks: int,
         num_swap_blocks: int,
         model_identity: str,
+        vocab_size: int,
     ) -> None:
         scheduler = config.scheduler
         self.rows = Rows(state.num_slots, state.max_model_len)
@@ -54,6 +64,9 @@ class Scheduler:
         self.num_under_way = 0
         self._config = scheduler
         self._model_identity = model_identity
+        self._vocab_size = vocab_size
+        self._corrected: list[tuple[int, int, int]] = []
+        """Slots whose last draw does not count, their epochs and what was known before it."""
         self._num_arrivals = 0
         self._step_id = 0
         self._steady = SteadySteps(self.rows, self.placement)
@@ -65,15 +78,11 @@ class Scheduler:
         """Whether any sequence has not ended, or an end has not been told yet."""
         return bool(self.sequences or self.refused or self.num_under_way)
 
-    def add(self, request: EngineRequest) -> None:
-        """Queue a request, or note why not."""
+    def add(self, request: EngineRequest, guide: Guide | None = None) -> None:
+        """Queue a request, or note why not; ``guide`` is the one that it asked for."""
         refusal = self._refusal(request)
         if refusal is not None:
-            kind = type(refusal).__name__
-            self.refused += [
-                SequenceEnd(sequence, "error", error=str(refusal), error_type=kind)
-                for sequence in request.sequences
-            ]
+            self.refuse(request, refusal)
             return
         self._num_arrivals += 1
         seed = chain_seed(self._model_identity, request.adapter, request.cache_salt)
@@ -81,6 +90,9 @@ class Scheduler:
             Sequence(request, index, self._num_arrivals, seed)
             for index in range(len(request.sequences))
         ]
+        if guide is not None:
+            for sequence in family:
+                sequence.guide = GuidedSequence(guide, self._vocab_size)
         leader, *followers = family
         leader.followers = followers
         for sequence in family:
@@ -88,6 +100,17 @@ class Scheduler:
         for follower in followers:
             follower.leader = leader
         self.waiting.push(leader)
+
+    def refuse(self, request: EngineRequest, cause: Exception) -> None:
+        """End a request that was never queued; the next step's outputs say so."""
+        ours = isinstance(cause, OctavoError)
+        kind = type(cause).__name__ if ours else RequestFailedError.__name__
+        self.refused += [
+            SequenceEnd(
+                sequence, "error", error=str(cause) if ours else one_line(cause), error_type=kind
+            )
+            for sequence in request.sequences
+        ]
 
     def _refusal(self, request: EngineRequest) -> OctavoError | None:
         limits, waiting = self._config, self.waiting
@@ -97,7 +120,7 @@ class Scheduler:
         num_tokens = len(request.prompt_token_ids)
         most = limits.max_queued_tokens
         if most is not None and num_tokens > most:
-            return ParameterError(f"the prompt has {num_tokens} tokens; max_queued_tokens={most}")
+            return PromptError(f"the prompt has {num_tokens} tokens; max_queued_tokens={most}")
         total = waiting.num_tokens + num_tokens
         if most is not None and total > most:
             return QueueFullError(f"the queue is full: {total} prompt tokens would wait; try later")
@@ -124,6 +147,27 @@ class Scheduler:
             self.placement.forget_swapped(sequence)
             self.waiting.remove(sequence)
         self._release_followers(sequence)
+
+    def withdraw(self, record: StepRecord, place: int) -> None:
+        """Undo the draw of a row of the newest step; it runs again for the same token."""
+        slot = int(record.sample_slots[place])
+        self.rows.computed_S[slot] -= 1
+        # Other records may share the array.
+        record.ends = np.where(record.slots == slot, record.ends - np.int32(1), record.ends)
+        self.append(record, place, [])
+
+    def append(self, record: StepRecord, place: int, tokens: list[int]) -> None:
+        """Give a row of the newest step these tokens in the place of the one that it draws."""
+        rows, slot = self.rows, int(record.sample_slots[place])
+        known = int(rows.known_S[slot])
+        length = known + len(tokens)
+        rows.tokens_SL[slot, known:length] = tokens
+        rows.known_S[slot] = rows.planned_S[slot] = length
+        self._corrected.append((slot, int(rows.epoch_S[slot]), known))
+        record.sample_epochs = record.sample_epochs.copy()
+        record.sample_epochs[place] = -1
+        record.membership = -1
+        self._steady.forget()
 
     def requeue(self, sequence: Sequence, *, after_fault: bool = False) -> None:
         """Preempt a running sequence: it waits again at its place in the order."""
@@ -242,6 +286,7 @@ class Scheduler:
         num_tokens = int(query_starts[-1])
         prompt_tokens, prompt_targets, prompt_spans = self._prompt_rows(slots, counts, query_starts)
         logit_tokens = np.concatenate([query_starts[1:][draws] - 1, prompt_tokens])
+        self._put_corrections()
         draft = self.placement.take_draft()
         buffer, sizes = pack_sections(
             draft.diff,
@@ -267,6 +312,7 @@ class Scheduler:
             num_prompt_logprobs=max(
                 (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
             ),
+            awaits_masks=bool(rows.guided_S[sample_slots].any()),
             attach=draft.attach,
             detach=draft.detach,
             moves=draft.moves,
@@ -288,6 +334,18 @@ class Scheduler:
         self.num_under_way += 1
         self._steady.remember(plan, record)
         return plan, record
+
+    def _put_corrections(self) -> None:
+        """Tell the device where rows stand whose draws do not count."""
+        rows, diff = self.rows, self.placement.draft.diff
+        for slot, epoch, known in self._corrected:
+            if rows.epoch_S[slot] == epoch:
+                at = np.array([slot], np.intp), np.zeros(1, np.int32)
+                diff.put_cells("num_tokens", *at, rows.planned_S[[slot]])
+                diff.put_cells("computed", *at, rows.computed_S[[slot]])
+                appended = rows.tokens_SL[slot, known : rows.planned_S[slot]]
+                diff.put_span("tokens", slot, known, appended)
+        self._corrected.clear()
 
     def _prompt_rows(
         self, slots: Slots, counts: Ints, query_starts: Ints

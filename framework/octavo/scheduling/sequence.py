@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.engine.messages import EngineRequest, SequenceLogprobs
+from octavo.guided.sequence import GuidedSequence
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Sequence:
         "chain_seed",
         "digests",
         "followers",
+        "guide",
         "id",
         "index",
         "leader",
@@ -57,6 +59,7 @@ class Sequence:
         self.swapped: SwappedBlocks | None = None
         self.leader: Sequence | None = None
         self.followers: list[Sequence] = []
+        self.guide: GuidedSequence | None = None
         self.num_cached_tokens = 0
         self.reported = False
         self.prompt_logprobs: list[SequenceLogprobs] = []

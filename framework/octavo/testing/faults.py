@@ -110,6 +110,10 @@ class SkippedCopies:
         plan.moves.copy.clear()
         return self._inner.submit(plan)
 
+    def mask(self, masks: Any) -> None:
+        """Pass the masks on."""
+        self._inner.mask(masks)
+
     def use_idle_time(self) -> bool:
         """Prepare what the executor within prepares."""
         return self._inner.use_idle_time()

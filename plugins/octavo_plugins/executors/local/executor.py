@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -24,7 +25,7 @@ from octavo.execution.cpu_threads import useful_threads
 from octavo.execution.runner import Drawn, ModelRunner
 from octavo.execution.worker import Worker, choose_device
 from octavo.sampling.logprobs import TokenLogprobTensors
-from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult
+from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult, TokenMasks
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts, PendingStep
 from octavo_registry.faults import one_line
@@ -48,6 +49,7 @@ class LocalExecutor:
         # The CPU's command queue: one thread, so that steps run in order.
         self._thread: ThreadPoolExecutor | None = None
         self._landings: Iterator[_Landing] = iter(())
+        self._awaiting: _AwaitingStep | None = None
         self._idle_work_failed = False
 
     def start(self) -> ExecutorFacts:
@@ -72,12 +74,33 @@ class LocalExecutor:
         """Launch a step behind those under way."""
         if self._worker is None:
             raise EngineDeadError("the executor is closed")
+        runner = self._worker.runner
+        step: PendingStep
         if self._thread is not None:
-            return self._thread.submit(_run_on_cpu, self._worker.runner, plan)
+            step = self._thread.submit(_run_on_cpu, runner, plan)
+        else:
+            step = self._launch(partial(runner.run, plan))
+        if plan.awaits_masks:
+            step = self._awaiting = _AwaitingStep(step)
+        return step
+
+    def mask(self, masks: TokenMasks) -> None:
+        """Let the newest step draw its tokens."""
+        if self._worker is None or self._awaiting is None:
+            raise EngineDeadError("no step awaits masks")
+        awaiting, self._awaiting = self._awaiting, None
+        runner = self._worker.runner
+        if self._thread is not None:
+            awaiting.step = self._thread.submit(_draw_on_cpu, runner, masks, awaiting.step)
+        elif not isinstance(awaiting.step, _FailedStep):
+            awaiting.step = self._launch(partial(runner.draw, masks))
+
+    def _launch(self, launch: Callable[[], Drawn | None]) -> PendingStep:
         try:
-            return _CudaStep(self._worker.runner.run(plan), next(self._landings))
+            drawn = launch()
         except Exception as error:
             return _FailedStep(_judge(error))
+        return _Undrawn() if drawn is None else _CudaStep(drawn, next(self._landings))
 
     def use_idle_time(self) -> bool:
         """Record decode steps that may come, on CUDA."""
@@ -119,8 +142,33 @@ class LocalExecutor:
         return worker
 
 
-def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult:
-    return _to_host(runner.run(plan))
+def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult | None:
+    drawn = runner.run(plan)
+    return None if drawn is None else _to_host(drawn)
+
+
+def _draw_on_cpu(runner: ModelRunner, masks: TokenMasks, forward: PendingStep) -> StepResult:
+    forward.result()  # or what it raised
+    return _to_host(runner.draw(masks))
+
+
+@dataclass(slots=True)
+class _AwaitingStep:
+    """A step that draws when its masks have come."""
+
+    step: PendingStep
+
+    def result(self) -> StepResult:
+        """Wait for the draw."""
+        result: StepResult = self.step.result()
+        return result
+
+
+class _Undrawn:
+    """A forward pass on CUDA; nothing of it is for the host."""
+
+    def result(self) -> None:
+        """There is nothing to wait for."""
 
 
 def _to_host(drawn: Drawn) -> StepResult:

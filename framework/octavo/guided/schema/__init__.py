@@ -1,0 +1,6 @@
+"""What a JSON schema means: any schema as a core schema of few shapes, or refused by name."""
+
+from octavo.guided.schema.core import CoreSchema, core_schema
+from octavo.guided.schema.features import FEATURES
+
+__all__ = ["FEATURES", "CoreSchema", "core_schema"]

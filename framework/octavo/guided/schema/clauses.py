@@ -1,0 +1,80 @@
+"""One alternative of what a schema leaves of one type of JSON value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from octavo.guided.schema.containers import Arrays, Objects
+from octavo.guided.schema.scalars import Numbers, Strings
+from octavo.guided.schema.source import Location
+from octavo.guided.schema.values import Kind
+
+if TYPE_CHECKING:
+    from octavo.guided.schema.meaning import Meaning
+
+Body = Numbers | Strings | Arrays | Objects | None
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One alternative of one type."""
+
+    body: Body = None
+    values: tuple[Any, ...] | None = None
+    """If not None, nothing but these, all of which the body admits."""
+    barred: tuple[Any, ...] = ()
+    """Numbers or strings, none of which it may be."""
+
+
+def anything(kind: Kind) -> Clause:
+    """Every value of a type."""
+    match kind:
+        case "null":
+            return Clause(values=(None,))
+        case "boolean":
+            return Clause(values=(False, True))
+        case "number":
+            return Clause(Numbers())
+        case "string":
+            return Clause(Strings())
+        case "array":
+            return Clause(Arrays())
+        case "object":
+            return Clause(Objects())
+
+
+def ranked(clause: Clause, index: int) -> Clause:
+    """As the part with this index of a larger schema."""
+    if isinstance(clause.body, Objects) and clause.body.groups:
+        return replace(clause, body=clause.body.ranked(index))
+    return clause
+
+
+def unnoted(clause: Clause) -> Clause:
+    """Without what unevaluated* would count: a schema that must not hold looks at nothing."""
+    body = clause.body
+    if isinstance(body, Objects):
+        groups = tuple(replace(group, noted=False) for group in body.groups)
+        return replace(clause, body=replace(body, groups=groups))
+    if isinstance(body, Arrays):
+        items = tuple(replace(group, noted=False) for group in body.groups)
+        return replace(clause, body=replace(body, groups=items))
+    return clause
+
+
+Alternatives = list[Clause]
+Handler = Callable[["Meaning", Location, Kind, bool, bool], Alternatives]
+"""``handle(meaning, place, kind, holds, track)``; ``track`` as in ``Meaning.clauses``."""
+
+
+def only(
+    kind: Kind, of: Kind, holds: bool, yes: Body | None, no: list[Body] | None
+) -> Alternatives:
+    """The alternatives of a keyword that speaks about one type; None: everything, nothing."""
+    if kind != of:
+        return [anything(kind)] if holds else []
+    if holds:
+        return [Clause(yes) if yes is not None else anything(kind)]
+    return [Clause(body) for body in no or []]

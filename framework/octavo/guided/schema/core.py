@@ -1,0 +1,33 @@
+"""From a user's schema to the core schema that backends are asked to enforce."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.guided.schema.emit import Emitter, Graph
+from octavo.guided.schema.keywords import HANDLERS
+from octavo.guided.schema.meaning import Meaning
+from octavo.guided.schema.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSchema:
+    """A schema of the same meaning, made of the few shapes in ``features``."""
+
+    schema: dict[str, Any] | bool
+    """False: no document satisfies it."""
+    features: frozenset[str]
+    """Names of ``FEATURES``: a backend that enforces all of them enforces the schema."""
+
+
+def core_schema(schema: Mapping[str, Any] | bool) -> CoreSchema:
+    """Rewrite a schema exactly, or raise ``UnsupportedConstraint`` naming keyword and place.
+
+    The work is bounded: too many combinations of alternatives are refused as well.
+    """
+    source = Source(schema)
+    emitter = Emitter(Graph(Meaning(source, HANDLERS), ((source.root, True),)))
+    core = emitter.emit()
+    return CoreSchema(core, emitter.features.names())

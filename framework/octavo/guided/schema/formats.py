@@ -1,0 +1,114 @@
+"""The formats that are enforced, each as the pattern that defines it here."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from octavo.guided.schema.regex import Regex
+from octavo.guided.schema.regex_parse import parse_pattern
+from octavo.guided.schema.source import Location, unsupported
+
+_YEARS_LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DATE = (
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    f"|{_YEARS_LEAP}-02-29)"
+)
+# A leap second is written only where it can be in UTC itself; behind another offset it is refused.
+_OFFSET = "[+-](?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_FRACTION = "(?:\\.[0-9]+)?"
+_TIME = (
+    f"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}(?:[zZ]|{_OFFSET})"
+    f"|23:59:60{_FRACTION}(?:[zZ]|[+-]00:00))"
+)
+_DURATION_TIME = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
+_DURATION = (
+    f"P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+    f"(?:{_DURATION_TIME})?|{_DURATION_TIME})"
+)
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = f"{_LABEL}(?:\\.{_LABEL})*"
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = f"{_OCTET}(?:\\.{_OCTET}){{3}}"
+_GROUP = "[0-9A-Fa-f]{1,4}"
+_LAST_GROUPS = f"(?:{_GROUP}:{_GROUP}|{_IPV4})"
+_IPV6 = (
+    "(?:"
+    + "|".join(
+        [
+            f"(?:{_GROUP}:){{6}}{_LAST_GROUPS}",
+            f"::(?:{_GROUP}:){{5}}{_LAST_GROUPS}",
+            f"(?:{_GROUP})?::(?:{_GROUP}:){{4}}{_LAST_GROUPS}",
+            f"(?:(?:{_GROUP}:){{0,1}}{_GROUP})?::(?:{_GROUP}:){{3}}{_LAST_GROUPS}",
+            f"(?:(?:{_GROUP}:){{0,2}}{_GROUP})?::(?:{_GROUP}:){{2}}{_LAST_GROUPS}",
+            f"(?:(?:{_GROUP}:){{0,3}}{_GROUP})?::{_GROUP}:{_LAST_GROUPS}",
+            f"(?:(?:{_GROUP}:){{0,4}}{_GROUP})?::{_LAST_GROUPS}",
+            f"(?:(?:{_GROUP}:){{0,5}}{_GROUP})?::{_GROUP}",
+            f"(?:(?:{_GROUP}:){{0,6}}{_GROUP})?::",
+        ]
+    )
+    + ")"
+)
+_ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_QUOTED = '"(?:[ !#-\\[\\]-~]|\\\\[ -~])*"'
+_MAIL_HOST = f"(?:{_HOST}|\\[(?:{_IPV4}|IPv6:{_IPV6})\\])"
+_PLAIN = "A-Za-z0-9._~!$&'()*+,;=\\-"
+_ESCAPE = "%[0-9A-Fa-f]{2}"
+_CHAR = f"(?:[{_PLAIN}:@]|{_ESCAPE})"
+_AUTHORITY = (
+    f"(?:(?:[{_PLAIN}:]|{_ESCAPE})*@)?"
+    f"(?:\\[(?:{_IPV6}|[vV][0-9A-Fa-f]+\\.[{_PLAIN}:]+)\\]|(?:[{_PLAIN}]|{_ESCAPE})*)(?::[0-9]*)?"
+)
+_TAIL = f"(?:\\?(?:{_CHAR}|[/?])*)?(?:#(?:{_CHAR}|[/?])*)?"
+_URI_PATH = f"(?://{_AUTHORITY}(?:/{_CHAR}*)*|/(?:{_CHAR}+(?:/{_CHAR}*)*)?|{_CHAR}+(?:/{_CHAR}*)*)?"
+_URI = f"[A-Za-z][A-Za-z0-9+.-]*:{_URI_PATH}{_TAIL}"
+_FIRST = f"(?:[{_PLAIN}@]|{_ESCAPE})"
+_RELATIVE = (
+    f"(?://{_AUTHORITY}(?:/{_CHAR}*)*|/(?:{_CHAR}+(?:/{_CHAR}*)*)?|{_FIRST}+(?:/{_CHAR}*)*)?{_TAIL}"
+)
+_POINTER = "(?:/(?:[^/~]|~[01])*)*"
+
+PATTERNS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}[tT]{_TIME}",
+    "duration": _DURATION,
+    "email": f"(?:{_ATOM}(?:\\.{_ATOM})*|{_QUOTED})@{_MAIL_HOST}",
+    "hostname": _HOST,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uri": _URI,
+    "uri-reference": f"(?:{_URI}|{_RELATIVE})",
+    "uuid": "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
+    "json-pointer": _POINTER,
+    "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
+}
+"""Whole strings. A hostname's total of 253 characters is not counted."""
+
+_NOT_ENFORCED = frozenset(
+    "idn-email idn-hostname iri iri-reference uri-template regex".split()
+)
+
+
+def format_strings(name: object, place: Location) -> Regex | None:
+    """The strings of a format; None where the standard knows no such format: an annotation."""
+    if not isinstance(name, str):
+        raise unsupported("format", place.pointer, "must be a string")
+    if name in PATTERNS:
+        return _parsed(name)
+    if name in _NOT_ENFORCED:
+        raise unsupported("format", place.pointer, f"{name!r} cannot be enforced")
+    letters = _letters(name)
+    for known in (*PATTERNS, *_NOT_ENFORCED):
+        if _letters(known) == letters:
+            raise unsupported("format", place.pointer, f"{name!r} is unknown; is {known!r} meant?")
+    return None
+
+
+@cache
+def _parsed(name: str) -> Regex:
+    return parse_pattern(f"^(?:{PATTERNS[name]})$")
+
+
+def _letters(name: str) -> str:
+    return "".join(char for char in name.lower() if char.isalnum())

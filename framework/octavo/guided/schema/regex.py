@@ -1,0 +1,399 @@
+"""Sets of strings as regular expressions: matched, intersected and complemented by derivatives.
+
+The nodes are values, equal when built alike, so that a set's derivatives are finitely many states
+and each operation is a walk over them, bounded by the number of states it may make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+Range = tuple[int, int]
+LAST = 0x10FFFF
+_SURROGATES = (0xD800, 0xDFFF)
+
+
+class TooManyStates(Exception):
+    """An operation would need more states than it may make."""
+
+
+class _Node:
+    """Hashes itself and finds its steps once: both are asked for again and again."""
+
+    @cached_property
+    def hash(self) -> int:
+        return hash((type(self).__name__, *vars(self).values()))
+
+    @cached_property
+    def steps(self) -> tuple[tuple[Chars, Regex], ...]:
+        return tuple(_steps(self))  # type: ignore[arg-type]
+
+
+def _hash(node: _Node) -> int:
+    return node.hash
+
+
+@dataclass(frozen=True)
+class Chars(_Node):
+    """One character out of sorted, separate ranges."""
+
+    ranges: tuple[Range, ...]
+    __hash__ = _hash
+    nullable = False
+
+
+@dataclass(frozen=True)
+class Cat(_Node):
+    """One after the other."""
+
+    parts: tuple[Regex, ...]
+    __hash__ = _hash
+
+    @cached_property
+    def nullable(self) -> bool:
+        """Whether the empty string is in the set."""
+        return all(part.nullable for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Alt(_Node):
+    """Any one of them."""
+
+    parts: frozenset[Regex]
+    __hash__ = _hash
+
+    @cached_property
+    def nullable(self) -> bool:
+        """Whether the empty string is in the set."""
+        return any(part.nullable for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Both(_Node):
+    """All of them at once."""
+
+    parts: frozenset[Regex]
+    __hash__ = _hash
+
+    @cached_property
+    def nullable(self) -> bool:
+        """Whether the empty string is in the set."""
+        return all(part.nullable for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Other(_Node):
+    """Every string that is not in the set."""
+
+    part: Regex
+    __hash__ = _hash
+
+    @cached_property
+    def nullable(self) -> bool:
+        """Whether the empty string is in the set."""
+        return not self.part.nullable
+
+
+@dataclass(frozen=True)
+class Repeat(_Node):
+    """So many times; ``high`` None: without end."""
+
+    part: Regex
+    low: int
+    high: int | None
+    __hash__ = _hash
+
+    @cached_property
+    def nullable(self) -> bool:
+        """Whether the empty string is in the set."""
+        return self.low == 0 or self.part.nullable
+
+
+Regex = Chars | Cat | Alt | Both | Other | Repeat
+
+
+def chars(ranges: Iterable[Range]) -> Chars:
+    """One character out of ranges in any order; halves of surrogate pairs are no characters."""
+    merged: list[Range] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    first, last = _SURROGATES
+    kept: list[Range] = []
+    for low, high in merged:
+        pieces = ((low, min(high, first - 1)), (max(low, last + 1), high))
+        kept += [piece for piece in pieces if piece[0] <= piece[1]]
+    return Chars(tuple(kept))
+
+
+def other_chars(ranges: Iterable[Range]) -> Chars:
+    """One character outside of the ranges."""
+    gaps, position = [], 0
+    for low, high in sorted(ranges):
+        if position < low:
+            gaps.append((position, low - 1))
+        position = max(position, high + 1)
+    if position <= LAST:
+        gaps.append((position, LAST))
+    return chars(gaps)
+
+
+NOTHING = Chars(())
+EMPTY_TEXT = Cat(())
+ANY_CHAR = other_chars(())
+ANY_TEXT = Repeat(ANY_CHAR, 0, None)
+
+
+def text(value: str) -> Regex:
+    """Exactly this string."""
+    return cat(*(Chars(((ord(char), ord(char)),)) for char in value))
+
+
+def cat(*parts: Regex) -> Regex:
+    """One after the other."""
+    flat: list[Regex] = []
+    for part in parts:
+        for item in part.parts if isinstance(part, Cat) else (part,):
+            if item == NOTHING:
+                return NOTHING
+            if not (flat and item == ANY_TEXT == flat[-1]):
+                flat.append(item)
+    return flat[0] if len(flat) == 1 else Cat(tuple(flat))
+
+
+def alt(*parts: Regex) -> Regex:
+    """Any one of them."""
+    flat: set[Regex] = set()
+    ranges: list[Range] = []
+    for part in parts:
+        for item in part.parts if isinstance(part, Alt) else (part,):
+            if isinstance(item, Chars):
+                ranges += item.ranges
+            else:
+                flat.add(item)
+    if ranges:
+        flat.add(chars(ranges))
+    if ANY_TEXT in flat:
+        return ANY_TEXT
+    if EMPTY_TEXT in flat and any(part.nullable for part in flat if part != EMPTY_TEXT):
+        flat.discard(EMPTY_TEXT)
+    if len(flat) < 2:
+        return next(iter(flat), NOTHING)
+    return Alt(frozenset(flat))
+
+
+def both(*parts: Regex) -> Regex:
+    """All of them at once."""
+    flat: set[Regex] = set()
+    for part in parts:
+        flat |= part.parts if isinstance(part, Both) else {part}
+    flat.discard(ANY_TEXT)
+    if NOTHING in flat:
+        return NOTHING
+    if len(flat) < 2:
+        return next(iter(flat), ANY_TEXT)
+    return Both(frozenset(flat))
+
+
+def other(part: Regex) -> Regex:
+    """Every string that is not in the set."""
+    if isinstance(part, Other):
+        return part.part
+    if part == NOTHING:
+        return ANY_TEXT
+    return NOTHING if part == ANY_TEXT else Other(part)
+
+
+def repeat(part: Regex, low: int, high: int | None) -> Regex:
+    """So many times, one after the other."""
+    if high == 0 or part == EMPTY_TEXT or (part == NOTHING and low == 0):
+        return EMPTY_TEXT
+    if part == NOTHING or (low, high) == (1, 1):
+        return part
+    if part.nullable:
+        low = 0
+    if isinstance(part, Repeat) and (part.low, part.high) == (0, None):
+        return part
+    return Repeat(part, low, high)
+
+
+def derivative(node: Regex, char: int) -> Regex:
+    """What may follow the character in a string of the set."""
+    match node:
+        case Chars(ranges):
+            inside = any(low <= char <= high for low, high in ranges)
+            return EMPTY_TEXT if inside else NOTHING
+        case Cat(parts):
+            results = []
+            for index, part in enumerate(parts):
+                results.append(cat(derivative(part, char), *parts[index + 1 :]))
+                if not part.nullable:
+                    break
+            return alt(*results)
+        case Alt(choices):
+            return alt(*(derivative(part, char) for part in choices))
+        case Both(choices):
+            return both(*(derivative(part, char) for part in choices))
+        case Other(part):
+            return other(derivative(part, char))
+        case Repeat(part, low, high):
+            rest = repeat(part, max(low - 1, 0), None if high is None else high - 1)
+            return cat(derivative(part, char), rest)
+
+
+def starts(node: Regex) -> set[int]:
+    """Characters at which what the set does with the first character may change."""
+    match node:
+        case Chars(ranges):
+            return {edge for low, high in ranges for edge in (low, high + 1)}
+        case Cat(parts):
+            edges: set[int] = set()
+            for part in parts:
+                edges |= starts(part)
+                if not part.nullable:
+                    break
+            return edges
+        case Alt(choices) | Both(choices):
+            return set().union(*(starts(part) for part in choices))
+        case Other(part) | Repeat(part):
+            return starts(part)
+
+
+def _steps(node: Regex) -> Iterator[tuple[Chars, Regex]]:
+    """Each set of characters that leads somewhere, and where."""
+    edges = sorted({0, *starts(node)} - {LAST + 1})
+    by_target: dict[Regex, list[Range]] = {}
+    for low, after in zip(edges, [*edges[1:], LAST + 1], strict=True):
+        target = derivative(node, low)
+        if target != NOTHING:
+            by_target.setdefault(target, []).append((low, after - 1))
+    for target, ranges in by_target.items():
+        if (label := chars(ranges)) != NOTHING:
+            yield label, target
+
+
+def matches(node: Regex, value: str) -> bool:
+    """Whether the string is in the set."""
+    for char in value:
+        node = derivative(node, ord(char))
+        if node == NOTHING:
+            return False
+    return node.nullable
+
+
+def is_empty(node: Regex, max_states: int = 300) -> bool:
+    """Whether no string is in the set."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        state = waiting.pop()
+        if state.nullable:
+            return False
+        for _, target in state.steps:
+            if target not in seen:
+                if len(seen) == max_states:
+                    raise TooManyStates
+                seen.add(target)
+                waiting.append(target)
+    return True
+
+
+def automaton(node: Regex, max_states: int) -> dict[Regex, list[tuple[Chars, Regex]]]:
+    """Every state that can be reached, with its steps."""
+    table: dict[Regex, list[tuple[Chars, Regex]]] = {}
+    waiting = [node]
+    while waiting:
+        state = waiting.pop()
+        if state in table:
+            continue
+        if len(table) == max_states:
+            raise TooManyStates
+        table[state] = list(state.steps)
+        waiting += [target for _, target in table[state]]
+    return table
+
+
+def plain(node: Regex, max_states: int = 120) -> Regex:
+    """The same set without ``Both`` and ``Other``, by elimination of the automaton's states."""
+    if not _has_algebra(node):
+        return node
+    table = automaton(node, max_states)
+    alive = _alive(table)
+    if node not in alive:
+        return NOTHING
+    end = object()
+    edges: dict[object, dict[object, Regex]] = {}
+    for state in alive:
+        row: dict[object, Regex] = {}
+        for label, target in table[state]:
+            if target in alive:
+                row[target] = alt(row.get(target, NOTHING), label)
+        if state.nullable:
+            row[end] = EMPTY_TEXT
+        edges[state] = row
+    begin = object()
+    edges[begin] = {node: EMPTY_TEXT}
+    while len(edges) > 1:
+        _eliminate(edges, begin, max_states)
+    return edges[begin][end]
+
+
+def _eliminate(edges: dict[object, dict[object, Regex]], begin: object, max_states: int) -> None:
+    into: dict[object, list[object]] = {state: [] for state in edges}
+    for state, row in edges.items():
+        for target in row:
+            if target in into and target != state:
+                into[target].append(state)
+    gone = min(into.keys() - {begin}, key=lambda state: len(into[state]) * len(edges[state]))
+    out = edges.pop(gone)
+    loop = repeat(out.pop(gone, NOTHING), 0, None)
+    for state in into[gone]:
+        row = edges[state]
+        head = cat(row.pop(gone), loop)
+        for target, tail in out.items():
+            row[target] = alt(row.get(target, NOTHING), cat(head, tail))
+            if _size(row[target], 40 * max_states) < 0:
+                raise TooManyStates
+
+
+def _alive(table: dict[Regex, list[tuple[Chars, Regex]]]) -> set[Regex]:
+    sources: dict[Regex, list[Regex]] = {}
+    for state, row in table.items():
+        for _, target in row:
+            sources.setdefault(target, []).append(state)
+    alive = {state for state in table if state.nullable}
+    waiting = list(alive)
+    while waiting:
+        for state in sources.get(waiting.pop(), ()):
+            if state not in alive:
+                alive.add(state)
+                waiting.append(state)
+    return alive
+
+
+def _children(node: Regex) -> Iterable[Regex]:
+    match node:
+        case Cat(parts):
+            return parts
+        case Alt(choices) | Both(choices):
+            return choices
+        case Other(part) | Repeat(part):
+            return (part,)
+    return ()
+
+
+def _has_algebra(node: Regex) -> bool:
+    return isinstance(node, Both | Other) or any(map(_has_algebra, _children(node)))
+
+
+def _size(node: Regex, budget: int) -> int:
+    """What is left of the budget after each node took one; negative: too large."""
+    budget -= 1
+    for child in _children(node):
+        if budget < 0:
+            break
+        budget = _size(child, budget)
+    return budget

@@ -1,0 +1,240 @@
+"""A user's schema as it was written: its limits, its dialect, and where its references lead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+from octavo.errors import UnsupportedConstraint
+from octavo.guided.schema.vocabulary import (
+    CONSTRAINTS,
+    DIALECTS,
+    MAPS_OF_SCHEMAS,
+    LISTS_OF_SCHEMAS,
+    SCHEMAS,
+    check_names,
+)
+
+MAX_SCHEMA_BYTES = 1 << 20
+MAX_LEVELS = 64
+MAX_PROPERTIES = 5_000
+MAX_ENUM_VALUES = 10_000
+
+
+def unsupported(keyword: str, pointer: str, why: str) -> UnsupportedConstraint:
+    """The refusal of one keyword; ``pointer`` is where its schema stands."""
+    return UnsupportedConstraint(f"{keyword!r} at {pointer or '#'}: {why}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Location:
+    """A subschema where it stands; one object for each place, compared by identity."""
+
+    schema: Mapping[str, Any] | bool
+    pointer: str
+    base: str
+    """The URI that its references are relative to."""
+    draft: int
+    """4, 6, 7, 2019 or 2020."""
+
+
+class Source:
+    """One document with all the subschemas in it."""
+
+    def __init__(self, document: Mapping[str, Any] | bool) -> None:
+        _check_limits(document)
+        self._document = document
+        self._places: dict[str, Location] = {}
+        self._made: dict[tuple[str, str], Location] = {}
+        self._resources: dict[str, str] = {"": ""}
+        self._anchors: dict[tuple[str, str], str] = {}
+        self._dynamic: dict[str, list[str]] = {}
+        root = self._place(document, "", "", _draft(document, 2020, ""))
+        self._index(root)
+        self.root = self._followed(root)
+        self.never = (Location(False, "", "", 2020), True)
+        """What no value satisfies."""
+        self.always = (Location(True, "", "", 2020), True)
+
+    def child(self, parent: Location, *path: str | int) -> Location:
+        """The subschema under a keyword of a schema; where it is a mere reference, its target."""
+        return self._followed(self._under(parent, *path))
+
+    def _followed(self, place: Location) -> Location:
+        for _ in range(MAX_LEVELS):
+            schema = place.schema
+            if isinstance(schema, bool) or "$ref" not in schema:
+                return place
+            if place.draft > 7 and len(schema.keys() & CONSTRAINTS) > 1:
+                return place
+            place = self.resolve(schema["$ref"], "$ref", place)
+        raise unsupported("$ref", place.pointer, "leads back to itself before any value")
+
+    def _under(self, parent: Location, *path: str | int) -> Location:
+        node: Any = parent.schema
+        pointer = parent.pointer
+        for step in path:
+            node = node[step]
+            pointer += "/" + _escaped(step)
+        return self._place(node, pointer, parent.base, parent.draft)
+
+    def made(self, schema: Mapping[str, Any], like: Location) -> Location:
+        """A subschema that a rewriting thought up, one object for each text and place."""
+        key = (like.pointer, json.dumps(schema))
+        if key not in self._made:
+            self._made[key] = Location(schema, like.pointer, like.base, 2020)
+        return self._made[key]
+
+    def resolve(self, reference: object, keyword: str, at: Location) -> Location:
+        """What a reference leads to."""
+        if not isinstance(reference, str):
+            raise unsupported(keyword, at.pointer, "must be a string")
+        if keyword in ("$dynamicRef", "$recursiveRef"):
+            self._check_static(reference, keyword, at)
+        uri, _, fragment = _joined(at.base, reference).partition("#")
+        fragment = unquote(fragment)
+        start = self._resources.get(uri)
+        if start is None:
+            raise unsupported(keyword, at.pointer, f"{reference!r} is not in this document")
+        if fragment and not fragment.startswith("/"):
+            pointer = self._anchors.get((uri, fragment))
+            if pointer is None:
+                raise unsupported(keyword, at.pointer, f"no anchor {fragment!r} in this document")
+            return self._places[pointer]
+        return self._walk(start, fragment, reference, at)
+
+    def _check_static(self, reference: str, keyword: str, at: Location) -> None:
+        """Refuse what depends on the way by which a schema was reached."""
+        name = reference.partition("#")[2] if keyword == "$dynamicRef" else ""
+        if len(self._dynamic.get(name, ())) > 1:
+            raise unsupported(keyword, at.pointer, f"several schemas answer to {reference!r}")
+
+    def _walk(self, pointer: str, fragment: str, reference: str, at: Location) -> Location:
+        """Follow a JSON pointer from the root of a resource."""
+        place = self._places[pointer]
+        node: Any = place.schema
+        base, draft = place.base, place.draft
+        for step in fragment.split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            try:
+                node = node[int(name)] if isinstance(node, list) else node[name]
+            except (KeyError, IndexError, ValueError, TypeError):
+                raise unsupported("$ref", at.pointer, f"{reference!r} leads nowhere") from None
+            pointer += "/" + _escaped(name)
+            if pointer in self._places:
+                base, draft = self._places[pointer].base, self._places[pointer].draft
+        return self._place(node, pointer, base, draft)
+
+    def _place(self, node: Any, pointer: str, base: str, draft: int) -> Location:
+        known = self._places.get(pointer)
+        if known is not None:
+            return known
+        if not isinstance(node, dict | bool):
+            raise unsupported(
+                pointer.rpartition("/")[2] or "schema", pointer, "a schema is an object or a boolean"
+            )
+        if isinstance(node, dict):
+            draft = _draft(node, draft, pointer)
+            name = node.get("id" if draft == 4 else "$id")
+            if isinstance(name, str) and not ("$ref" in node and draft <= 7):
+                base = self._named(_joined(base, name), pointer)
+            check_names(node, pointer, unsupported)
+        place = Location(node, pointer, base, draft)
+        self._places[pointer] = place
+        return place
+
+    def _named(self, uri: str, pointer: str) -> str:
+        uri, _, anchor = uri.partition("#")
+        if anchor:  # until draft 7, an $id that is only a fragment is an anchor
+            self._anchors[uri, anchor] = pointer
+        if uri not in self._resources or not anchor:
+            self._resources[uri] = pointer
+        if pointer == "":
+            self._resources[""] = ""
+        return uri
+
+    def _index(self, place: Location) -> None:
+        waiting = [place]
+        while waiting:
+            place = waiting.pop()
+            if isinstance(place.schema, bool):
+                continue
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(name := place.schema.get(keyword), str):
+                    self._anchors[place.base, name] = place.pointer
+            if isinstance(name := place.schema.get("$dynamicAnchor"), str):
+                self._dynamic.setdefault(name, []).append(place.pointer)
+            if place.schema.get("$recursiveAnchor") is True:
+                self._dynamic.setdefault("", []).append(place.pointer)
+            waiting += self._subschemas(place)
+
+    def _subschemas(self, place: Location) -> Iterator[Location]:
+        assert isinstance(place.schema, dict)
+        for keyword, value in place.schema.items():
+            if keyword in SCHEMAS and isinstance(value, dict | bool):
+                yield self._under(place, keyword)
+            elif keyword in LISTS_OF_SCHEMAS and isinstance(value, list):
+                for index in range(len(value)):
+                    yield self._under(place, keyword, index)
+            elif keyword in MAPS_OF_SCHEMAS and isinstance(value, dict):
+                for name, item in value.items():
+                    if keyword != "dependencies" or not isinstance(item, list):
+                        yield self._under(place, keyword, name)
+
+
+def _draft(node: object, default: int, pointer: str) -> int:
+    name = node.get("$schema") if isinstance(node, dict) else None
+    if name is None:
+        return default
+    known = DIALECTS.get(name.rstrip("#").removesuffix("/")) if isinstance(name, str) else None
+    if known is None:
+        raise unsupported("$schema", pointer, f"{name!r} is no dialect known here: {_KNOWN}")
+    return known
+
+
+_KNOWN = "drafts 4, 6, 7, 2019-09 and 2020-12 are"
+
+
+def _joined(base: str, reference: str) -> str:
+    if reference.startswith("#") or not reference:
+        return base + reference
+    return urljoin(base, reference)
+
+
+def _escaped(step: str | int) -> str:
+    return str(step).replace("~", "~0").replace("/", "~1")
+
+
+def _check_limits(document: object) -> None:
+    """Refuse what is too large before anything is made of it."""
+    num_properties = num_values = num_nodes = 0
+    waiting: list[tuple[Any, int]] = [(document, 1)]
+    while waiting:
+        node, level = waiting.pop()
+        num_nodes += 1
+        if level > MAX_LEVELS or num_nodes > MAX_SCHEMA_BYTES:
+            raise UnsupportedConstraint(f"the schema is nested deeper than {MAX_LEVELS} levels")
+        if isinstance(node, dict):
+            if not all(isinstance(name, str) for name in node):
+                raise UnsupportedConstraint("a name in the schema is not a string")
+            properties = node.get("properties")
+            num_properties += len(properties) if isinstance(properties, dict) else 0
+            values = node.get("enum")
+            num_values += len(values) if isinstance(values, list) else 0
+            waiting += [(item, level + 1) for item in node.values()]
+        elif isinstance(node, list | tuple):
+            waiting += [(item, level + 1) for item in node]
+        if num_properties > MAX_PROPERTIES or num_values > MAX_ENUM_VALUES:
+            raise UnsupportedConstraint(
+                f"the schema has more than {MAX_PROPERTIES} properties "
+                f"or {MAX_ENUM_VALUES} enum values"
+            )
+    try:
+        num_bytes = len(json.dumps(document, allow_nan=False).encode())
+    except (TypeError, ValueError) as error:
+        raise UnsupportedConstraint(f"the schema is not JSON: {error}") from None
+    if num_bytes > MAX_SCHEMA_BYTES:
+        raise UnsupportedConstraint(f"the schema has more than {MAX_SCHEMA_BYTES} bytes")

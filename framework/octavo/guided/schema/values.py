@@ -1,0 +1,51 @@
+"""JSON values as JSON Schema compares them: 1 equals 1.0, and true equals neither."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Literal
+
+Kind = Literal["null", "boolean", "number", "string", "array", "object"]
+KINDS: tuple[Kind, ...] = ("object", "array", "string", "number", "boolean", "null")
+
+
+def kind_of(value: Any) -> Kind:
+    """The value's type; integers are numbers."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def exact(number: float) -> Fraction:
+    """The number that was written, not the binary one nearest to it."""
+    return Fraction(number) if isinstance(number, int) else Fraction(Decimal(repr(number)))
+
+
+def written(number: Fraction) -> int | float:
+    """The shortest way to write a number back."""
+    return number.numerator if number.denominator == 1 else float(number)
+
+
+def identity(value: Any) -> Hashable:
+    """Equal for equal values."""
+    match value:
+        case bool():
+            return ("boolean", value)
+        case int() | float():
+            return exact(value)
+        case list():
+            return ("array", tuple(identity(item) for item in value))
+        case dict():
+            return ("object", frozenset((name, identity(item)) for name, item in value.items()))
+    return value

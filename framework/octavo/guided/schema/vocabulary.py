@@ -1,0 +1,58 @@
+"""The keywords of JSON Schema: which hold schemas, which constrain, which are mere annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+DIALECTS = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft-04/schema": 4,
+    "https://json-schema.org/draft-06/schema": 6,
+    "https://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+    "https://json-schema.org/draft/2020-12/schema": 2020,
+    "http://json-schema.org/schema": 2020,
+    "https://json-schema.org/schema": 2020,
+}
+
+SCHEMAS = frozenset(
+    "additionalItems additionalProperties contains contentSchema else if items not propertyNames "
+    "then unevaluatedItems unevaluatedProperties".split()
+)
+LISTS_OF_SCHEMAS = frozenset("allOf anyOf oneOf prefixItems items".split())
+MAPS_OF_SCHEMAS = frozenset(
+    "$defs definitions dependencies dependentSchemas patternProperties properties".split()
+)
+CONSTRAINTS = frozenset(
+    "$dynamicRef $recursiveRef $ref additionalItems additionalProperties allOf anyOf const contains "
+    "dependencies dependentRequired dependentSchemas else enum exclusiveMaximum exclusiveMinimum "
+    "format if items maxContains maxItems maxLength maxProperties maximum minContains minItems "
+    "minLength minProperties minimum multipleOf not oneOf pattern patternProperties prefixItems "
+    "properties propertyNames required then type unevaluatedItems unevaluatedProperties "
+    "uniqueItems".split()
+)
+ANNOTATIONS = frozenset(
+    "$anchor $comment $defs $dynamicAnchor $id $recursiveAnchor $schema $vocabulary "
+    "contentEncoding contentMediaType contentSchema default definitions deprecated description "
+    "example examples id nullable readOnly readonly title writeOnly".split()
+)
+
+
+def check_names(
+    schema: Mapping[str, Any], pointer: str, unsupported: Callable[[str, str, str], Exception]
+) -> None:
+    """Refuse a name that is none of the standard's and almost one that would constrain.
+
+    Any other unknown name is an annotation, as the standard has it. So is one that begins with a
+    mark: x-format and _format are not written by mistake.
+    """
+    for name in schema.keys() - CONSTRAINTS - ANNOTATIONS:
+        if not name[:1].isalpha() or name.startswith("x-"):
+            continue
+        close = get_close_matches(name, CONSTRAINTS, n=1, cutoff=0.88)
+        if close:
+            raise unsupported(name, pointer, f"no keyword of JSON Schema; is {close[0]!r} meant?")

@@ -1,0 +1,72 @@
+"""A tokenizer's vocabulary as guides need it: the bytes that each token adds to a text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache, partial
+from typing import Any
+
+from octavo.errors import ModelError
+from octavo_registry.guided import GuideVocabulary
+
+_PROBES = (
+    ' {"name": "Zoë", "ids": [1, -2.5e3], "ok": true}\n\tend',
+    " l'été — 東京 🙂 <b>&amp;</b>",
+)
+
+
+def read_vocabulary(hf: Any, *, vocab_size: int, stop_token_ids: Sequence[int]) -> GuideVocabulary:
+    """Read a tokenizer of the transformers package; ``vocab_size`` is the width of the logits.
+
+    Raises where the bytes of its tokens cannot be told, rather than guide by wrong ones.
+    """
+    added = hf.added_tokens_decoder
+    special = {token for token, each in added.items() if each.special} | set(stop_token_ids)
+    num_tokens = min(vocab_size, max(len(hf), 1 + max(added, default=-1)))
+    spellings: list[str | None] = hf.convert_ids_to_tokens(list(range(num_tokens)))
+    texts = {token: each.content.encode() for token, each in added.items()}
+    for read in (_byte_level, _sentence_piece):
+        found = [
+            None if token in special else texts.get(token, read(spelling or ""))
+            for token, spelling in enumerate(spellings)
+        ]
+        if all(_spells(hf, found, probe) for probe in _PROBES):
+            return GuideVocabulary(
+                token_bytes=[each or None for each in found],
+                special_ids={each.content: token for token, each in added.items() if each.special},
+                stop_token_ids=tuple(stop_token_ids),
+                vocab_size=vocab_size,
+                encode=partial(hf.encode, add_special_tokens=False),
+            )
+    raise ModelError(
+        f"{type(hf).__name__}: its tokens are spelled neither as bytes nor as SentencePiece does, "
+        "so that no guide can hold to them"
+    )
+
+
+def _spells(hf: Any, token_bytes: Sequence[bytes | None], text: str) -> bool:
+    """Whether the tokens of a text are its bytes; some tokenizers put a blank before it."""
+    ids: Collection[int] = hf.encode(text, add_special_tokens=False)
+    joined = b"".join((token_bytes[i] or b"") for i in ids if i < len(token_bytes))
+    return joined.lstrip(b" ") == text.encode().lstrip(b" ")
+
+
+def _byte_level(spelling: str) -> bytes | None:
+    table = _byte_of_character()
+    found = [table.get(character) for character in spelling]
+    return None if None in found else bytes(byte for byte in found if byte is not None)
+
+
+def _sentence_piece(spelling: str) -> bytes | None:
+    if len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">"):
+        return bytes.fromhex(spelling[3:5])
+    return spelling.replace("\u2581", " ").encode()
+
+
+@cache
+def _byte_of_character() -> dict[str, int]:
+    """Byte-level vocabularies write bytes that are no visible character as those from 256 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in visible]
+    table = {chr(byte): byte for byte in visible}
+    return table | {chr(256 + place): byte for place, byte in enumerate(others)}

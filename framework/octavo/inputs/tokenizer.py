@@ -1,0 +1,27 @@
+"""The tokenizer of a model, and the tokens with which it ends a text."""
+
+from __future__ import annotations
+
+from octavo.config.engine import ModelConfig
+from octavo.config.model_folder import ModelFolder
+from octavo.weights.sources import find_model
+from octavo_registry import PluginHost
+from octavo_registry.tokenizer import Tokenizer
+
+
+def load_tokenizer(config: ModelConfig, folder: ModelFolder, host: PluginHost) -> Tokenizer | None:
+    """Load what the config names, or the model's own; None where none is wanted."""
+    if config.skip_tokenizer_init:
+        return None
+    named = config.tokenizer
+    path = folder.path if named is None else find_model(host, named, config.revision)
+    load = host.tokenizers.load(config.tokenizer_mode)
+    plugin = host.tokenizers.info(config.tokenizer_mode).plugin
+    with host.faults.guard(plugin, f"loading the tokenizer in {path}", request=True):
+        return load(path, trust_remote_code=config.trust_remote_code)
+
+
+def eos_token_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """Ids that end a text; chat models often name theirs in the tokenizer's files alone."""
+    eos = () if tokenizer is None else (tokenizer.eos_token_id,)
+    return tuple(i for i in dict.fromkeys((*folder.eos_token_ids, *eos)) if i is not None)

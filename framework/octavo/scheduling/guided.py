@@ -1,0 +1,102 @@
+"""Guided rows: which tokens they may draw, and what becomes of a draw that cannot be.
+
+A step's tokens are drawn behind its forward pass, when the host has read the tokens of the step
+before and knows the masks. Until then a row's draw can be withdrawn: its mask is late, or what
+comes next is known already.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.engine.messages import SequenceEnd, StepOutputs
+from octavo.guided.sequence import GuidedSequence, MaskFiller
+from octavo.scheduling.plan import StepRecord, TokenMasks
+from octavo.scheduling.results import StepResults
+from octavo.scheduling.scheduler import Scheduler
+from octavo.scheduling.sequence import Sequence
+from octavo_registry.faults import one_line
+
+
+class GuidedRows:
+    """Gives the masks of the newest step, whose tokens are not drawn yet."""
+
+    def __init__(self, scheduler: Scheduler, results: StepResults) -> None:
+        self._scheduler = scheduler
+        self._results = results
+        self._rows = scheduler.rows
+        self._filler = MaskFiller()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._filler.close()
+
+    def masks(self, record: StepRecord, outputs: StepOutputs) -> TokenMasks:
+        """The masks of the step's guided rows, save for those whose draw does not count.
+
+        These are late, have failed, or have several tokens to come without a choice, which go to
+        ``outputs``.
+        """
+        rows = self._rows
+        slots = record.sample_slots
+        here = rows.guided_S[slots] & (rows.epoch_S[slots] == record.sample_epochs)
+        guided = [(place, rows.at(int(slots[place]))) for place in np.flatnonzero(here).tolist()]
+        guides = [_guide_of(sequence) for _, sequence in guided]
+        self._filler.fill(guides)
+        places, masks = [], []
+        for (place, sequence), guide in zip(guided, guides, strict=True):
+            if guide.is_filling:
+                self._scheduler.withdraw(record, place)
+            elif guide.error is not None:
+                outputs.ends.append(self._end(sequence, guide.error))
+            elif self._can_append(sequence, guide.forced):
+                self._append(record, place, sequence, guide, outputs)
+            else:
+                places.append(place)
+                masks.append(guide.mask_W)
+        return TokenMasks(
+            rows_M=np.array(places, np.int32),
+            bits_MW=np.stack(masks) if masks else np.zeros((0, 1), np.int32),
+        )
+
+    def _can_append(self, sequence: Sequence, tokens: list[int]) -> bool:
+        """Whether tokens without a choice need no draw: they end nothing, nobody asks for more."""
+        sampling = sequence.request.sampling
+        length = int(self._rows.known_S[sequence.slot]) + len(tokens)
+        return (
+            len(tokens) > 1
+            and length < sequence.max_len
+            and sampling.logprobs < 0
+            and not set(tokens).intersection(sampling.stop_token_ids, sampling.eos_token_ids)
+        )
+
+    def _append(
+        self,
+        record: StepRecord,
+        place: int,
+        sequence: Sequence,
+        guide: GuidedSequence,
+        outputs: StepOutputs,
+    ) -> None:
+        tokens = guide.forced
+        for token in tokens:
+            guide.accept(token)
+        outputs.prompts.extend(self._results.prompt_reports(np.array([sequence.slot], np.intp)))
+        outputs.sequences.extend([sequence.id] * len(tokens))
+        outputs.tokens.extend(tokens)
+        self._scheduler.append(record, place, tokens)
+        if guide.error is not None or guide.state.is_finished():
+            outputs.ends.append(self._end(sequence, guide.error))
+
+    def _end(self, sequence: Sequence, error: Exception | None) -> SequenceEnd:
+        self._scheduler.end(sequence)
+        if error is None:
+            return SequenceEnd(sequence.id, "stop", is_text=True)
+        cause = f"the guide cannot go on: {one_line(error)}"
+        return SequenceEnd(sequence.id, "error", error=cause)
+
+
+def _guide_of(sequence: Sequence) -> GuidedSequence:
+    if sequence.guide is None:
+        raise ValueError(f"sequence {sequence.id} has no guide")
+    return sequence.guide

@@ -1,0 +1,112 @@
+"""Guides of llguidance: compiled lazily, with limits on each step, outside the interpreter lock."""
+
+from __future__ import annotations
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from octavo.errors import UnsupportedConstraint
+from octavo_plugins.guided.llguidance.grammar import grammar_of
+from octavo_registry.guided import Constraint, GuideVocabulary
+
+LIMITS = LLParserLimits(verbose_errors=False)
+"""The library's own: some 20 ms of lexing and 3 ms of parsing a token at most."""
+
+
+class Backend:
+    """Enforces all kinds of constraints."""
+
+    native = True
+
+    def __init__(self, vocabulary: GuideVocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_Tokens(vocabulary)),
+            n_vocab=vocabulary.vocab_size,
+            eos_token=list(vocabulary.stop_token_ids),
+            slices=LLTokenizer.json_slices(),
+        )
+
+    def compile(self, constraint: Constraint) -> Guide:
+        """Build the matcher that all states are copies of."""
+        grammar = grammar_of(constraint, self._vocabulary.special_ids)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise UnsupportedConstraint(f"llguidance: {matcher.get_error().splitlines()[0]}")
+        return Guide(matcher, frozenset(self._vocabulary.stop_token_ids))
+
+
+class _Tokens:
+    """The vocabulary as the library reads it."""
+
+    def __init__(self, vocabulary: GuideVocabulary) -> None:
+        self.eos_token_id = vocabulary.stop_token_ids[0]
+        self.bos_token_id = None
+        self.special_token_ids = sorted(
+            {*vocabulary.special_ids.values(), *vocabulary.stop_token_ids}
+        )
+        texts = {token: text.encode() for text, token in vocabulary.special_ids.items()}
+        self.tokens = [
+            texts.get(token, b"") if each is None else each
+            for token, each in enumerate(vocabulary.token_bytes)
+        ]
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str) -> list[int]:
+        return self._encode(text)
+
+
+class Guide:
+    """A matcher at its beginning."""
+
+    def __init__(self, matcher: LLMatcher, stop_token_ids: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._stop_token_ids = stop_token_ids
+
+    def start(self) -> State:
+        """Copy it."""
+        return State(self._matcher.deep_copy(), self._stop_token_ids)
+
+
+class State:
+    """One matcher."""
+
+    def __init__(self, matcher: LLMatcher, stop_token_ids: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._stop_token_ids = stop_token_ids
+
+    def allowed(self, token: int) -> bool:
+        """Whether the token may come next."""
+        return self._matcher.validate_tokens([token]) == 1
+
+    def accept(self, token: int) -> bool:
+        """Advance; a refused token would leave the matcher in error, so it is asked first."""
+        return self._matcher.try_consume_tokens([token]) == 1
+
+    def rollback(self, num_tokens: int) -> None:
+        """Undo tokens."""
+        if num_tokens and not self._matcher.rollback(num_tokens):
+            raise ValueError(self._matcher.get_error())
+
+    def fork(self) -> State:
+        """Copy the matcher."""
+        return State(self._matcher.deep_copy(), self._stop_token_ids)
+
+    def forced(self) -> list[int]:
+        """The tokens that the library finds to be without a choice."""
+        return self._matcher.compute_ff_tokens()
+
+    def fill_bitmask(self, row: NDArray[np.int32]) -> None:
+        """Fill in place."""
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if self._matcher.is_error():
+            raise ValueError(self._matcher.get_error().splitlines()[0])
+
+    def is_complete(self) -> bool:
+        """Whether a stop token may come."""
+        return self._matcher.is_accepting()
+
+    def is_finished(self) -> bool:
+        """Whether nothing but a stop token may come."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()

@@ -1,0 +1,263 @@
+"""Guided rows among others: whatever happens to a step, the tokens are those of a run alone."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from octavo import LLM, GuidedParams, SamplingParams
+from octavo_registry import LazyRegistry, hookimpl
+
+NUM_TOKENS = 24
+
+
+class Every:
+    """Allows tokens whose sum with all before is a multiple of 7, and of some no more than one.
+
+    "slow" takes longer than a step waits, now and then; "forced" tells what has no choice;
+    "breaks" raises at its sixth mask; "empty" allows nothing.
+    """
+
+    def __init__(self, vocabulary, manner: str, tokens=()) -> None:
+        self.vocabulary, self.manner, self.tokens = vocabulary, manner, list(tokens)
+        self.chance = random.Random(len(manner))
+
+    def start(self):
+        return self.fork()
+
+    def fork(self):
+        return Every(self.vocabulary, self.manner, self.tokens)
+
+    def choices(self) -> np.ndarray:
+        tokens = np.arange(300, 2048)
+        found = tokens[(tokens + sum(self.tokens)) % 7 == 0]
+        return found[5:6] if len(self.tokens) % 8 in (1, 2, 3, 7) else found
+
+    def allowed(self, token: int) -> bool:
+        return token in self.choices()
+
+    def accept(self, token: int) -> bool:
+        if self.allowed(token):
+            self.tokens.append(token)
+            return True
+        return False
+
+    def rollback(self, num_tokens: int) -> None:
+        del self.tokens[len(self.tokens) - num_tokens :]
+
+    def forced(self) -> list[int]:
+        found = []
+        if "forced" in self.manner:
+            ahead = self.fork()
+            while not ahead.is_finished() and len(choices := ahead.choices()) == 1:
+                found.append(int(choices[0]))
+                ahead.accept(found[-1])
+        return found
+
+    def fill_bitmask(self, row) -> None:
+        if "slow" in self.manner and self.chance.random() < 0.4:
+            time.sleep(0.05)
+        if self.manner == "breaks" and len(self.tokens) == 5:
+            raise RuntimeError("no more")
+        bits = np.zeros(32 * len(row), np.uint8)
+        if self.manner != "empty":
+            bits[self.choices()] = 1
+        row[:] = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def is_complete(self) -> bool:
+        return len(self.tokens) == NUM_TOKENS
+
+    def is_finished(self) -> bool:
+        return self.is_complete()
+
+
+class Backend:
+    native = True
+
+    def __init__(self, vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def compile(self, constraint):
+        if constraint.value == "bad":
+            raise ValueError("this cannot be compiled")
+        if constraint.value == "long":
+            time.sleep(0.3)
+        return Every(self.vocabulary, constraint.value)
+
+
+class Plugin:
+    OCTAVO_API = "1"
+
+    @hookimpl
+    def register_guided_backends(self, backends: LazyRegistry) -> None:
+        target = "guides_of_this_test:Backend"
+        backends.add("every", target, keywords=("grammar",), rank=0)
+
+
+@pytest.fixture(scope="module")
+def start():
+    sys.modules["guides_of_this_test"] = SimpleNamespace(Backend=Backend)
+
+    def start(**options) -> LLM:
+        wanted = {"dtype": "float32", "num_threads": 1, "max_num_seqs": 12, **options}
+        return LLM("octavo/tiny", plugins=[Plugin()], **wanted)
+
+    yield start
+    del sys.modules["guides_of_this_test"]
+
+
+def guided(manner: str = "quick", **more) -> SamplingParams:
+    wanted = {"temperature": 1.0, "max_tokens": 64, **more}
+    return SamplingParams(guided=GuidedParams(grammar=manner), **wanted)
+
+
+def free(seed: int) -> SamplingParams:
+    return SamplingParams(temperature=1.0, seed=seed, max_tokens=30, ignore_eos=True)
+
+
+def tokens_of(outputs) -> list[list[int]]:
+    assert [output.error for output in outputs] == [None] * len(outputs)
+    return [each.token_ids for output in outputs for each in output.outputs]
+
+
+def run(llm: LLM, manner: str = "quick", *, num: int = 4, **more) -> list[list[int]]:
+    """Guided and free requests, in turn, of prompts of different lengths."""
+    prompts = [{"prompt_token_ids": list(range(300, 310 + 9 * i))} for i in range(2 * num)]
+    params = [guided(manner, seed=i, **more) if i % 2 else free(i) for i in range(2 * num)]
+    return tokens_of(llm.generate(prompts, params, use_tqdm=False))
+
+
+@pytest.fixture(scope="module")
+def llm(start):
+    with start() as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def expected(start) -> list[list[int]]:
+    with start(max_num_seqs=1, async_depth=1) as llm:
+        return run(llm)
+
+
+def test_each_guided_token_is_one_that_the_guide_allows(expected) -> None:
+    for tokens in expected[1::2]:
+        sums = np.cumsum(tokens)
+        assert len(tokens) == NUM_TOKENS
+        assert not (sums % 7).any()
+    assert all(len(tokens) == 30 for tokens in expected[::2])
+
+
+def test_tokens_do_not_depend_on_neighbours(llm, expected) -> None:
+    assert run(llm) == expected
+    assert run(llm) == expected  # now from the prefix cache
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"async_depth": 1},
+        {"async_depth": 3},
+        {"max_num_batched_tokens": 16},
+        {"num_blocks": 14, "block_size": 16, "max_model_len": 160},
+        {"num_blocks": 14, "block_size": 16, "max_model_len": 160, "preemption_mode": "swap"},
+    ],
+    ids=str,
+)
+def test_tokens_do_not_depend_on_depth_chunks_or_preemption(start, expected, options) -> None:
+    with start(**options) as llm:
+        assert run(llm) == expected
+        assert ("num_blocks" in options) == (llm._front.client.call("stats")["num_preemptions"] > 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [1, 3])
+def test_at_any_depth_a_late_row_sits_out_steps(start, expected, depth) -> None:
+    with start(async_depth=depth) as llm:
+        assert run(llm, "slow") == expected
+
+
+def test_a_row_whose_mask_is_late_sits_out_steps_and_no_token_changes(llm, expected) -> None:
+    assert run(llm, "slow") == expected
+
+
+def test_tokens_without_a_choice_are_appended_without_a_draw(llm, expected) -> None:
+    assert run(llm, "forced") == expected
+    prompts = [{"prompt_token_ids": list(range(300, 319))}]
+    for length in range(1, NUM_TOKENS):  # a length limit may fall among them
+        params = guided("forced", seed=1, max_tokens=length)
+        (found,) = tokens_of(llm.generate(prompts, params, use_tqdm=False))
+        assert found == expected[1][:length]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manner", ["slow", "forced", "slow and forced"])
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_late_rows_that_are_preempted_go_on_as_they_were(start, expected, manner, mode) -> None:
+    pool = {"num_blocks": 14, "block_size": 16, "max_model_len": 160}
+    with start(**pool, preemption_mode=mode) as llm:
+        assert run(llm, manner) == expected
+
+
+def test_continuations_of_one_prompt_have_a_state_each(llm) -> None:
+    (output,) = llm.generate(
+        {"prompt_token_ids": list(range(300, 330))},
+        guided("slow", n=5, seed=3, temperature=3.0),
+        use_tqdm=False,
+    )
+    texts = [each.token_ids for each in output.outputs]
+    assert len({tuple(tokens) for tokens in texts}) == 5
+    assert all(len(t) == NUM_TOKENS and not (np.cumsum(t) % 7).any() for t in texts)
+
+
+def test_logprobs_are_those_of_the_tokens(llm, expected) -> None:
+    prompts = [{"prompt_token_ids": list(range(300, 319))}]
+    (output,) = llm.generate(prompts, guided("slow", seed=1, logprobs=2), use_tqdm=False)
+    (found,) = output.outputs
+    assert found.token_ids == expected[1]
+    assert [next(iter(each)) for each in found.logprobs] == found.token_ids
+
+
+def test_a_guide_that_fails_ends_its_own_request(llm, expected) -> None:
+    prompts = [{"prompt_token_ids": list(range(300, 310 + 9 * i))} for i in range(4)]
+    params = [free(0), guided(seed=1), guided("breaks"), guided("empty")]
+    first, second, third, fourth = llm.generate(prompts, params, use_tqdm=False)
+    assert tokens_of([first, second]) == expected[:2]
+    assert third.error is not None
+    assert "no more" in third.error
+    assert len(third.outputs[0].token_ids) == 5
+    assert fourth.error is not None
+    assert "no token continues" in fourth.error
+    assert run(llm) == expected
+    assert llm._front.client.call("stats")["num_live_blocks"] == 0
+
+
+def test_a_guide_that_does_not_compile_ends_its_own_request(llm, expected) -> None:
+    prompts = [{"prompt_token_ids": list(range(300, 310 + 9 * i))} for i in range(3)]
+    first, second, third = llm.generate(
+        prompts, [free(0), guided(seed=1), guided("bad")], use_tqdm=False
+    )
+    assert tokens_of([first, second]) == expected[:2]
+    assert third.error is not None
+    assert "cannot be compiled" in third.error
+
+
+def test_others_run_while_a_guide_is_compiled(llm) -> None:
+    prompts = [{"prompt_token_ids": [300, 301, 302]}] * 2
+    first, second = llm.generate(prompts, [free(0), guided("long")], use_tqdm=False)
+    assert first.metrics.finished_seconds is not None
+    assert second.metrics.first_token_seconds is not None
+    assert first.metrics.first_token_seconds < second.metrics.first_token_seconds
+
+
+def test_other_parameters_that_ban_all_that_the_guide_allows_fail_the_request(llm) -> None:
+    (output,) = llm.generate(
+        {"prompt_token_ids": [300]}, guided(allowed_token_ids=[302]), use_tqdm=False
+    )
+    assert output.error is not None
+    assert "not allowed" in output.error
