@@ -8,8 +8,9 @@ the plan says of parameters it compares with those that the slot's sequence brou
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from octavo.cache.prefix import first_visible
 from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import StateLayout
 from octavo.sampling.features import RowFeature
-from octavo.scheduling.plan import SECTIONS, LogprobArrays, StepPlan, StepResult
+from octavo.scheduling.plan import SECTIONS, LogprobArrays, StepPlan, StepResult, TokenMasks
 
 MASK = 2**63 - 1
 
@@ -37,10 +38,55 @@ def next_token(
     return token
 
 
+class RemainderGuide:
+    """Allows tokens whose sum with all before leaves a remainder; of some no more than one.
+
+    It is complete after so many tokens.
+    """
+
+    def __init__(self, remainder: int, length: int, vocab_size: int, tokens=()) -> None:
+        self.remainder, self.length, self.vocab_size = remainder, length, vocab_size
+        self.tokens = list(tokens)
+
+    def start(self) -> RemainderGuide:
+        return RemainderGuide(self.remainder, self.length, self.vocab_size, self.tokens)
+
+    def choices(self) -> list[int]:
+        total = sum(self.tokens)
+        found = [t for t in range(self.vocab_size) if (t + total) % 3 == self.remainder]
+        return found[3:4] if len(self.tokens) % 5 in (1, 2, 3) else found
+
+    def accept(self, token: int) -> bool:
+        if token not in self.choices():
+            return False
+        self.tokens.append(token)
+        return True
+
+    def forced(self) -> list[int]:
+        ahead, found = self.start(), []
+        while not ahead.is_finished() and len(choices := ahead.choices()) == 1:
+            found += choices
+            ahead.accept(choices[0])
+        return found
+
+    def fill_bitmask(self, row) -> None:
+        bits = np.zeros(32 * len(row), np.uint8)
+        bits[self.choices()] = 1
+        row[:] = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def is_finished(self) -> bool:
+        return len(self.tokens) == self.length
+
+
 def expected_tokens(
-    prompt: list[int], sampling: TokenSampling, index: int, vocab_size: int
+    prompt: list[int],
+    sampling: TokenSampling,
+    index: int,
+    vocab_size: int,
+    guide: RemainderGuide | None = None,
 ) -> list[int]:
     """What a request's continuation must give, whatever else runs."""
+    state = None if guide is None else guide.start()
     digest = 0
     for token in prompt:
         digest = extend_digest(digest, token)
@@ -48,10 +94,16 @@ def expected_tokens(
     tokens: list[int] = []
     while len(tokens) < sampling.max_tokens:
         banned = stop_ids if len(tokens) < sampling.min_tokens else ()
+        if state is not None:
+            banned = set(range(vocab_size)).difference(state.choices())
         token = next_token(digest, sampling.seed + index, vocab_size, bias, banned)
         tokens.append(token)
         if token in stop_ids:
             break
+        if state is not None:
+            assert state.accept(token)
+            if state.is_finished():
+                break
         digest = extend_digest(digest, token)
     return tokens
 
@@ -72,12 +124,19 @@ def logprobs_of(token_ids: list[int], places: list[int], count: int) -> LogprobA
 class ShadowStep:
     """A step under way: it has run when its result is asked for, or raises."""
 
-    outcome: StepResult | Exception
+    outcome: StepResult | Exception | Callable[[TokenMasks], StepResult]
+    """The last where it awaits masks."""
 
     def result(self) -> StepResult:
         if isinstance(self.outcome, Exception):
             raise self.outcome
+        assert isinstance(self.outcome, StepResult), "it awaits masks"
         return self.outcome
+
+    def mask(self, masks: TokenMasks) -> None:
+        if not isinstance(self.outcome, Exception):
+            assert not isinstance(self.outcome, StepResult)
+            self.outcome = self.outcome(masks)
 
 
 class ShadowDevice:
@@ -114,12 +173,14 @@ class ShadowDevice:
 
     def submit(self, plan: StepPlan) -> ShadowStep:
         try:
-            return ShadowStep(self.run(plan))
+            draw = self.run(plan)
+            return ShadowStep(draw if plan.awaits_masks else draw(None))
         except RuntimeError as error:
             self.broken = True
             return ShadowStep(error)
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Callable[[TokenMasks | None], StepResult]:
+        """All of a step but its draws, which what it returns makes."""
         cuts = np.cumsum(plan.sizes)[:-1]
         parts = dict(zip(SECTIONS, np.split(plan.buffer, cuts), strict=True))
         assert np.array_equal(plan.slots, parts["slots"])
@@ -158,17 +219,33 @@ class ShadowDevice:
         digests = [
             self._run_row(int(slot), int(count)) for slot, count in zip(slots, counts, strict=True)
         ]
+        prompt_logprobs = self._prompt_logprobs(plan, parts)
+        return partial(self._draw_rows, plan, parts, digests, prompt_logprobs, self.broken)
+
+    def _draw_rows(
+        self,
+        plan: StepPlan,
+        parts: dict[str, np.ndarray],
+        digests: list[int],
+        prompt_logprobs: LogprobArrays | None,
+        broken: bool,
+        masks: TokenMasks | None,
+    ) -> StepResult:
+        slots, starts = parts["slots"], parts["query_starts"]
+        counts = np.diff(starts)
+        computed, tokens = self.field("computed"), self.field("tokens")
         drawn: list[int] = []
         places: list[int] = []
         row_of = {int(slot): row for row, slot in enumerate(slots)}
         num_tokens = self.field("num_tokens")
-        prompt_logprobs = self._prompt_logprobs(plan, parts)
         for at, slot in enumerate(parts["sample_slots"].tolist()):
             row = row_of[slot]
             end = computed[slot] + counts[row]
-            assert self.broken or end == num_tokens[slot], "draws before its last token"
+            assert broken or end == num_tokens[slot], "draws before its last token"
             assert parts["logit_tokens"][at] == starts[row + 1] - 1
-            drawn.append(self._draw(slot, digests[row], int(plan.features[at])))
+            allowed = None if masks is None else _allowed(masks, at)
+            features = None if broken else int(plan.features[at])
+            drawn.append(self._draw(slot, digests[row], features, allowed))
             places.append(int(num_tokens[slot]))
             tokens[slot, num_tokens[slot]] = drawn[-1]
             num_tokens[slot] += 1
@@ -180,12 +257,16 @@ class ShadowDevice:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def _draw(self, slot: int, digest: int, planned_features: int) -> int:
+    def _draw(
+        self, slot: int, digest: int, planned_features: int | None, allowed: set[int] | None
+    ) -> int:
         features = int(self.field("features")[slot])
         if self.field("num_tokens")[slot] >= self.field("min_len")[slot]:
             features &= ~RowFeature.MIN_TOKENS
-        assert self.broken or planned_features == features, "the host plans another row's work"
+        assert planned_features in (None, features), "the host plans another row's work"
         banned = self.field("stop_ids")[slot].tolist() if features & RowFeature.MIN_TOKENS else ()
+        if allowed is not None:
+            banned = set(range(self.vocab_size)) - allowed
         bias = 0.0
         if features & RowFeature.BIAS:
             bias = sum(self.attached[slot].logit_bias.values())
@@ -232,3 +313,11 @@ class ShadowDevice:
                     f"group {index}, slot {slot}: position {position} holds other content"
                 )
         return digests[-1]
+
+
+def _allowed(masks: TokenMasks, place: int) -> set[int] | None:
+    for row, bits_W in zip(masks.rows_M.tolist(), masks.bits_MW, strict=True):
+        if row == place:
+            bits = np.unpackbits(bits_W.view(np.uint8), bitorder="little")
+            return set(np.flatnonzero(bits).tolist())
+    return None

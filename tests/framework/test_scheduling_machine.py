@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +18,12 @@ from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfi
 from octavo.engine.messages import EngineRequest, StepOutputs, TokenSampling
 from octavo.execution.state_layout import StateLayout
 from octavo.sampling.features import RowFeature
+from octavo.scheduling.guided import GuidedRows
 from octavo.scheduling.plan import StepPlan, StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
 from octavo_registry.cache import CacheSpec
-from shadow_device import ShadowDevice, ShadowStep, expected_tokens
+from shadow_device import RemainderGuide, ShadowDevice, ShadowStep, expected_tokens
 
 VOCAB = 37
 POISON = VOCAB
@@ -37,7 +39,7 @@ SPECS = {
 }
 
 
-FACTS = ("steps", "new blocks", "logprobs", "bias", "min_tokens")
+FACTS = ("steps", "new blocks", "logprobs", "bias", "min_tokens", "guided", "appended")
 LATE_FACTS = ("ended", "left", "raised", "preempted")
 """Between the plan and the result of a steady step, or by its result."""
 
@@ -56,6 +58,23 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"
+
+
+class WilfulFiller:
+    """Leaves out as many masks as it is told to."""
+
+    def __init__(self) -> None:
+        self.num_late = 0
+
+    def fill(self, sequences) -> None:
+        for sequence in sequences:
+            if self.num_late > 0:
+                self.num_late -= 1
+                sequence.filling = Future()
+            else:
+                sequence.filling = None
+                if not sequence.is_current:
+                    sequence.fill()
 
 
 class World:
@@ -87,9 +106,18 @@ class World:
         )
         num_blocks = case.num_blocks * len(layout.groups)
         self.scheduler = Scheduler(
-            config, layout, state, num_blocks=num_blocks, num_swap_blocks=9, model_identity="m"
+            config,
+            layout,
+            state,
+            num_blocks=num_blocks,
+            num_swap_blocks=9,
+            model_identity="m",
+            vocab_size=VOCAB,
         )
         self.results = StepResults(self.scheduler, enable_prefix_caching=True)
+        self.guided = GuidedRows(self.scheduler, self.results)
+        self.guided._filler = self.filler = WilfulFiller()
+        self.awaiting: tuple[StepRecord, ShadowStep] | None = None
         self.device = ShadowDevice(
             layout, state, num_blocks, 9, VOCAB, has_processors=case.has_processors
         )
@@ -109,7 +137,7 @@ class World:
         self.alone: set[int] = set()
         """Sequences of steps that raised with no other in them."""
 
-    def add(self, prompt, n, sampling: TokenSampling, priority=0, salt="") -> None:
+    def add(self, prompt, n, sampling: TokenSampling, priority=0, salt="", guide=None) -> None:
         ids = tuple(range(self.next_id, self.next_id + n))
         self.next_id += n
         request = EngineRequest(
@@ -120,16 +148,19 @@ class World:
             priority=priority,
             cache_salt=salt,
         )
-        self.scheduler.add(request)
+        self.scheduler.add(request, guide)
         for index, sequence in enumerate(ids):
             self.requests[sequence] = request
-            self.expected[sequence] = expected_tokens(prompt, sampling, index, VOCAB)
+            self.expected[sequence] = expected_tokens(prompt, sampling, index, VOCAB, guide)
             self.got[sequence] = []
         if POISON in prompt:
             self.poisoned.update(ids)
 
     def step(self) -> None:
-        planned = self.scheduler.schedule()
+        """As EngineCore's."""
+        planned = None
+        if self.awaiting is None and len(self.under_way) < self.depth:
+            planned = self.scheduler.schedule()
         if planned is not None:
             plan, record = planned
             rows = self.scheduler.rows
@@ -139,9 +170,26 @@ class World:
             is_steady = last is not None and plan.query_lens is last.query_lens
             if is_steady:
                 self.note_steady(plan)
-            self.under_way.append((is_steady, record, self.device.submit(plan)))
-        if self.under_way and (planned is None or len(self.under_way) >= self.depth):
+            step = self.device.submit(plan)
+            self.under_way.append((is_steady, record, step))
+            if plan.awaits_masks:
+                self.awaiting = record, step
+        if self.awaiting is not None:
+            self.draw_guided(*self.awaiting)
+        elif self.under_way and (planned is None or len(self.under_way) >= self.depth):
             self.collect()
+
+    def draw_guided(self, record: StepRecord, step: ShadowStep) -> None:
+        if len(self.under_way) > 1:
+            self.collect()
+        if len(self.under_way) == 1:
+            self.awaiting = None
+            outputs = self.results.news()
+            step.mask(self.guided.masks(record, outputs))
+            self.seen["guided"] += 1
+            self.seen["appended"] += len(outputs.sequences)
+            self.check_logprobs(outputs)
+            self.take(outputs)
 
     def note_steady(self, plan: StepPlan) -> None:
         self.seen["steps"] += 1
@@ -228,6 +276,9 @@ class World:
         assert (refs == pool.refs).all()
         assert refs[0] == 0
         assert int((refs > 0).sum()) == pool.num_live
+        rows = self.scheduler.rows
+        occupied = [slot for slot, sequence in enumerate(rows.sequences) if sequence is not None]
+        assert (rows.confirmed_S[occupied] <= rows.computed_S[occupied]).all()
         for sequence, got in self.got.items():
             assert got == self.expected[sequence][: len(got)] or sequence in self.poisoned
 
@@ -271,6 +322,9 @@ details = st.sampled_from(
 )
 
 
+guides = st.builds(RemainderGuide, st.integers(0, 2), st.integers(1, 20), vocab_size=st.just(VOCAB))
+
+
 class SchedulingMachine(RuleBasedStateMachine):
     @rule(
         prompt=prompts,
@@ -281,18 +335,25 @@ class SchedulingMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "", "s"]),
         detail=details,
         poison=st.sampled_from([False] * 15 + [True]),
+        guide=st.one_of(st.none(), st.none(), guides),
     )
-    def add(self, prompt, n, max_tokens, seed, priority, salt, detail, poison):
+    def add(self, prompt, n, max_tokens, seed, priority, salt, detail, poison, guide):
         if len(self.world.live()) < 12:
             prompt = [*prompt, POISON] if poison else prompt
             max_tokens = min(max_tokens, MAX_LEN - len(prompt))
+            if guide is not None:
+                detail = {k: v for k, v in detail.items() if k != "min_tokens"}
             sampling = TokenSampling(seed=seed, max_tokens=max_tokens, **detail)
-            self.world.add(prompt, n, sampling, priority, salt)
+            self.world.add(prompt, n, sampling, priority, salt, guide)
 
     @rule(count=st.sampled_from([1, 2, 4, 8, 16]))
     def step(self, count):
         for _ in range(count):
             self.world.step()
+
+    @rule(count=st.integers(1, 9))
+    def let_masks_be_late(self, count):
+        self.world.filler.num_late = count
 
     @rule(pick=st.integers(0, 100))
     def abort(self, pick):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.errors import ParameterError
@@ -20,6 +20,7 @@ from octavo_registry.structure import (
     Literal,
     OneOf,
     RegexText,
+    Repeat,
     Structure,
     TextUntil,
     Triggered,
@@ -37,7 +38,11 @@ class CheckedStructure:
 
 
 def read_structural_tag(given: Any) -> CheckedStructure:
-    """Read either spelling, as a dict or JSON text."""
+    """Read either spelling, as a dict or JSON text; or a structure whose schemas are users'."""
+    if isinstance(given, Structure):
+        reader = _Reader()
+        structure = reader.checked(given)
+        return CheckedStructure(structure=structure, features=frozenset(reader.features))
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -57,6 +62,20 @@ def read_structural_tag(given: Any) -> CheckedStructure:
 class _Reader:
     def __init__(self) -> None:
         self.features: set[str] = set()
+
+    def checked(self, part: Structure) -> Structure:
+        """The part with core schemas in the place of users'."""
+        match part:
+            case JsonText(schema):
+                return self._json(schema)
+            case RegexText():
+                self.features.add("regex")
+                return part
+            case Chain(parts) | OneOf(parts) | Triggered(parts=parts):
+                return replace(part, parts=tuple(map(self.checked, parts)))
+            case Repeat(inner):
+                return replace(part, part=self.checked(inner))
+        return part
 
     def older(self, tag: Mapping[str, Any]) -> Structure:
         _only(tag, "type", "structures", "triggers")

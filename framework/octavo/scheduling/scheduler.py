@@ -166,8 +166,7 @@ class Scheduler:
         self._corrected.append((slot, int(rows.epoch_S[slot]), known))
         record.sample_epochs = record.sample_epochs.copy()
         record.sample_epochs[place] = -1
-        record.membership = -1
-        self._steady.forget()
+        record.membership = -1  # it is no step to repeat either
 
     def requeue(self, sequence: Sequence, *, after_fault: bool = False) -> None:
         """Preempt a running sequence: it waits again at its place in the order."""

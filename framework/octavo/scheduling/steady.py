@@ -53,10 +53,6 @@ class SteadySteps:
         again = replace(plan, attach=[], detach=[], moves=BlockMoves())
         self._last = _Repeatable(again, record, sections, num_left)
 
-    def forget(self) -> None:
-        """The last step cannot be repeated as it was."""
-        self._last = None
-
     def next(self, step_id: int) -> tuple[StepPlan, StepRecord] | None:
         """Plan the same rows again; None where something has changed or the pool lacks blocks."""
         last, rows, placement = self._last, self._rows, self._placement

@@ -2,5 +2,6 @@
 
 from octavo.guided.schema.core import CoreSchema, core_schema
 from octavo.guided.schema.features import FEATURES
+from octavo.guided.schema.quoting import without_nul
 
-__all__ = ["FEATURES", "CoreSchema", "core_schema"]
+__all__ = ["FEATURES", "CoreSchema", "core_schema", "without_nul"]

@@ -10,6 +10,9 @@ from typing import Any
 from octavo.guided.schema.containers import State
 from octavo.guided.schema.features import Features
 from octavo.guided.schema.meaning import Meaning
+from octavo.guided.schema.quoting import leaves_out_quotes
+from octavo.guided.schema.regex import ANY_TEXT
+from octavo.guided.schema.regex_render import render
 from octavo.guided.schema.shape_types import (
     ArrayShape,
     NumberShape,
@@ -225,8 +228,10 @@ class Emitter:
             core["minLength"] = shape.low
         if shape.high is not None:
             core["maxLength"] = shape.high
-        if shape.pattern:
-            core["pattern"] = shape.pattern
+        if shape.pattern != ANY_TEXT:
+            core["pattern"] = render(shape.pattern)
+            if leaves_out_quotes(shape.pattern):
+                self.features.note("pattern:quotes")
             self.features.note("pattern+length" if len(core) > 2 else "pattern")
         self.features.note(*(core.keys() & {"minLength", "maxLength"}))
         return core
@@ -250,7 +255,9 @@ class Emitter:
         return core
 
     def _object(self, shape: ObjectShape, depth: int) -> Core:
-        patterns = {name: self._state(state, depth) for name, state in shape.patterns}
+        patterns = {render(names): self._state(state, depth) for names, state in shape.patterns}
+        if any(leaves_out_quotes(names) for names, _ in shape.patterns):
+            self.features.note("patternProperties:quotes")
         rest = self._state(shape.rest, depth)
         is_open = bool(patterns) or rest is not False
         properties: dict[str, Core] = {}

@@ -12,7 +12,6 @@ from octavo.guided.schema import regex
 from octavo.guided.schema.containers import Literal, NameGroup, Objects, Some, State, state_of
 from octavo.guided.schema.meaning import Meaning
 from octavo.guided.schema.regex import Regex
-from octavo.guided.schema.regex_render import render
 from octavo.guided.schema.scalars import Strings
 from octavo.guided.schema.shape_types import ObjectShape
 from octavo.guided.schema.source import unsupported
@@ -79,7 +78,7 @@ def _with_listed_names(meaning: Meaning, body: Objects) -> Objects:
 
 def _others(
     meaning: Meaning, body: Objects
-) -> tuple[tuple[tuple[str, State], ...], State]:
+) -> tuple[tuple[tuple[Regex, State], ...], State]:
     """What properties must satisfy that are not named: by disjoint patterns, and elsewhere."""
     found: list[tuple[Regex, State]] = []
     rest = state_of([group.rest for group in body.groups])
@@ -146,7 +145,7 @@ def _add(found: list[tuple[Regex, State]], names: Regex, state: State) -> None:
 
 def _written(
     meaning: Meaning, found: list[tuple[Regex, State]], rest: State
-) -> Iterator[tuple[str, State]]:
+) -> Iterator[tuple[Regex, State]]:
     rest_is_empty = meaning.is_empty(rest)
     for names, state in found:
         state = (meaning.source.never,) if meaning.is_empty(state) else state
@@ -154,7 +153,7 @@ def _written(
             continue
         pattern = regex.plain(names)
         if pattern != regex.NOTHING:
-            yield render(pattern), state
+            yield pattern, state
 
 
 def _allowed_names(meaning: Meaning, body: Objects) -> Regex:

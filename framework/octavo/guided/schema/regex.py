@@ -374,7 +374,8 @@ def _alive(table: dict[Regex, list[tuple[Chars, Regex]]]) -> set[Regex]:
     return alive
 
 
-def _children(node: Regex) -> Iterable[Regex]:
+def children(node: Regex) -> Iterable[Regex]:
+    """The sets that a set is made of."""
     match node:
         case Cat(parts):
             return parts
@@ -386,13 +387,13 @@ def _children(node: Regex) -> Iterable[Regex]:
 
 
 def _has_algebra(node: Regex) -> bool:
-    return isinstance(node, Both | Other) or any(map(_has_algebra, _children(node)))
+    return isinstance(node, Both | Other) or any(map(_has_algebra, children(node)))
 
 
 def _size(node: Regex, budget: int) -> int:
     """What is left of the budget after each node took one; negative: too large."""
     budget -= 1
-    for child in _children(node):
+    for child in children(node):
         if budget < 0:
             break
         budget = _size(child, budget)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.guided.schema.containers import State
+from octavo.guided.schema.regex import Regex
 from octavo.guided.schema.scalars import Numbers
 
 
@@ -26,11 +27,11 @@ class NumberShape:
 
 @dataclass(frozen=True, slots=True)
 class StringShape:
-    """A string of a length that one pattern is found in; an empty pattern says nothing."""
+    """A string of a length, in a set without ``Both`` and ``Other``."""
 
     low: int
     high: int | None
-    pattern: str
+    pattern: Regex
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class ObjectShape:
 
     properties: Mapping[str, State]
     required: tuple[str, ...]
-    patterns: tuple[tuple[str, State], ...]
+    patterns: tuple[tuple[Regex, State], ...]
     rest: State
     low: int
     high: int | None

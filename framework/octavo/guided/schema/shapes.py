@@ -13,7 +13,6 @@ from octavo.guided.schema.clauses import Clause
 from octavo.guided.schema.containers import Arrays, Objects, State
 from octavo.guided.schema.meaning import Meaning
 from octavo.guided.schema.object_shapes import object_shapes
-from octavo.guided.schema.regex_render import render
 from octavo.guided.schema.scalars import Numbers, Strings
 from octavo.guided.schema.shape_types import (
     ArrayShape,
@@ -24,7 +23,7 @@ from octavo.guided.schema.shape_types import (
     ValueShape,
 )
 from octavo.guided.schema.source import unsupported
-from octavo.guided.schema.values import KINDS, exact, written
+from octavo.guided.schema.values import KINDS, exact, identity, written
 
 
 def shapes_of(meaning: Meaning, state: State) -> list[Shape]:
@@ -38,8 +37,9 @@ def shapes_of(meaning: Meaning, state: State) -> list[Shape]:
             elif kind in ("array", "object"):
                 found += (_of_value(meaning, value) for value in clause.values)
             else:
-                scalars += (value for value in clause.values if value not in scalars)
-    return [*found, ValueShape(tuple(scalars))] if scalars else found
+                scalars += clause.values
+    unique = {identity(value): value for value in scalars}
+    return [*found, ValueShape(tuple(unique.values()))] if unique else found
 
 
 def _of_clause(meaning: Meaning, clause: Clause) -> Iterator[Shape]:
@@ -97,4 +97,4 @@ def _strings(body: Strings, barred: list[str]) -> Iterator[Shape]:
             "pattern", body.pointer, "the patterns that must and must not hold are too complex"
         ) from None
     if pattern != regex.NOTHING:
-        yield StringShape(body.low, body.high, render(pattern))
+        yield StringShape(body.low, body.high, pattern)
