@@ -26,6 +26,7 @@ from octavo.observability.tracing import Tracer
 from octavo.outputs import RequestOutput
 from octavo.params import LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
+from octavo.tools.answer_reader import AnswerReader
 from octavo_registry import PluginHost
 
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
@@ -87,7 +88,8 @@ class AsyncLLM:
             priority=priority,
             add_special_tokens=add_special_tokens,
         )
-        return self._stream(prepare, lora_request, in_thread=_is_long(prompt))
+        in_thread = _is_long(prompt) or self._compiles(sampling_params)
+        return self._stream(prepare, lora_request, in_thread=in_thread)
 
     def chat(
         self,
@@ -96,6 +98,8 @@ class AsyncLLM:
         *,
         request_id: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -112,23 +116,21 @@ class AsyncLLM:
         """
 
         def prepare() -> PreparedRequest:
-            text = self._front.chat.render(
+            return self._front.prepare_chat(
+                request_id or uuid.uuid4().hex,
                 messages,
+                sampling_params,
                 tools=tools,
+                tool_choice=tool_choice,
+                parallel_tool_calls=parallel_tool_calls,
+                priority=priority,
+                cache_salt=cache_salt,
                 documents=documents,
                 chat_template=chat_template,
                 chat_template_kwargs=chat_template_kwargs,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 strict=strict,
-            )
-            return self._front.inputs.process(
-                request_id or uuid.uuid4().hex,
-                text,
-                sampling_params,
-                priority=priority,
-                cache_salt=cache_salt,
-                add_special_tokens=False,
             )
 
         # How long the text is shows only when a template has run, which may take long itself.
@@ -241,12 +243,20 @@ class AsyncLLM:
     def close(self) -> None:
         """End the engine; generators that still wait raise EngineDeadError. May be repeated."""
         self._close()
+        if self._front.guides is not None:
+            self._front.guides.close()
 
     async def __aenter__(self) -> AsyncLLM:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
+
+    def _compiles(self, params: SamplingParams | None) -> bool:
+        """Whether a constraint must be checked, which waits for another process."""
+        guides = self._front.guides
+        guided = getattr(params, "guided", None)  # whatever a caller gave: it is checked later
+        return guides is not None and guided is not None
 
     async def _stream(
         self,
@@ -277,6 +287,8 @@ class AsyncLLM:
                         span.take(output)
                     if output.error is not None:
                         raise error_class(output.error_type)(output.error)
+                    if prepared.reader is not None:
+                        await _read(prepared.reader, output)
                     yield output
         finally:
             if not finished:
@@ -287,6 +299,14 @@ class AsyncLLM:
         most, rows = self._front.config.scheduler.max_queued_requests, self.ready.max_num_seqs
         if most is not None and self._engine.num_open >= most + rows:
             raise QueueFullError(f"the queue is full: {most} requests wait; try later")
+
+
+async def _read(reader: AnswerReader, output: RequestOutput) -> None:
+    """Take the answers apart, long ones beside the event loop."""
+    if sum(len(each.text) for each in output.outputs) > MAX_CHARS_ON_LOOP:
+        await asyncio.to_thread(reader.take, output)
+    else:
+        reader.take(output)
 
 
 def _is_long(prompt: Prompt) -> bool:

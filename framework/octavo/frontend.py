@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any, Final
 
 from octavo.config import EngineConfig
 from octavo.config.engine import ModelConfig
@@ -12,19 +13,30 @@ from octavo.config.model_folder import ModelFolder, open_model
 from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import EngineClient, InProcessClient
 from octavo.engine.process_client import ProcessClient
+from octavo.errors import BadRequestError
+from octavo.guided.checking import GuideChecker
 from octavo.guided.choose import choose_guide
+from octavo.guided.vocabulary import read_vocabulary
 from octavo.inputs import (
     ChatRenderer,
     InputProcessor,
+    PreparedRequest,
     default_sampling_params,
     load_chat_template,
 )
+from octavo.inputs.messages import Message
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
 from octavo.observability.function_trace import trace_functions
 from octavo.options import read_options
-from octavo.weights.sources import find_model
-from octavo_registry import PluginHost
+from octavo.params import GuidedParams, SamplingParams
+from octavo.tools.answer_format import AnswerFormat, make_answer_format
+from octavo.tools.answer_reader import AnswerReader
+from octavo.tools.choice import read_tool_use
+from octavo_registry import PluginHost, ToolDefinition
 from octavo_registry.tokenizer import Tokenizer
+
+GUIDE_FIELDS: Final = ("guided", *(field.name for field in fields(GuidedParams)))
+"""What errors about a constraint blame; for one that was made here, the tools are to blame."""
 
 StartEngineClient = Callable[[EngineConfig, PluginHost], EngineClient]
 
@@ -39,9 +51,12 @@ class Frontend:
     tokenizer: Tokenizer | None
     eos_token_ids: tuple[int, ...]
     chat: ChatRenderer
+    answers: AnswerFormat
     inputs: InputProcessor
     outputs: OutputProcessor
     client: EngineClient
+    guides: GuideChecker | None
+    """Checks constraints in a process that may be killed; None: they are the caller's own."""
     start_engine: StartEngineClient
 
     def with_new_engine(self) -> Frontend:
@@ -50,6 +65,46 @@ class Frontend:
         outputs.observer = self.outputs.observer
         client = self.start_engine(as_found(self.config, self.folder), self.host)
         return replace(self, client=client, outputs=outputs)
+
+    def prepare_chat(
+        self,
+        request_id: str,
+        messages: Sequence[Message],
+        params: SamplingParams | None,
+        *,
+        tools: Sequence[ToolDefinition] | None = None,
+        tool_choice: object = None,
+        parallel_tool_calls: bool | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+        **rendering: Any,
+    ) -> PreparedRequest:
+        """Check a conversation and put it into ids; ``rendering`` is for the chat template."""
+        use = read_tool_use(tools, tool_choice, parallel_tool_calls)
+        text = self.chat.render(messages, tools=use and use.tools, **rendering)
+        params = self.inputs.params_or_default(params)
+        plan = self.answers.plan(text, use, params.guided)
+        try:
+            prepared = self.inputs.process(
+                request_id,
+                text,
+                replace(
+                    params,
+                    guided=plan.guided,
+                    keep_special_tokens=(*params.keep_special_tokens, *plan.markers),
+                ),
+                priority=priority,
+                cache_salt=cache_salt,
+                add_special_tokens=False,
+            )
+        except BadRequestError as error:
+            if use is None or params.guided is not None or error.param not in GUIDE_FIELDS:
+                raise
+            raise type(error)(f"tools: {error}", param="tools") from error
+        if plan.new_stream is None or not params.detokenize:
+            return prepared
+        reader = AnswerReader(plan, in_pieces=params.output_kind == "delta")
+        return replace(prepared, reader=reader)
 
 
 def start_frontend(options: Mapping[str, object], *, engine_process: bool, caller: str) -> Frontend:
@@ -87,6 +142,15 @@ def make_frontend(
         capabilities=folder.capabilities,
     )
     client = start_engine(as_found(config, folder), host)
+    guides: GuideChecker | None = None
+    if start_engine is not _start_in_process and tokenizer is not None:
+        vocabulary = partial(
+            read_vocabulary,
+            tokenizer.hf,
+            vocab_size=client.ready.vocab_size,
+            stop_token_ids=eos,
+        )
+        guides = GuideChecker(host.manifest(), vocabulary)
     return Frontend(
         config=config,
         host=host,
@@ -94,6 +158,9 @@ def make_frontend(
         tokenizer=tokenizer,
         eos_token_ids=eos,
         chat=chat,
+        answers=make_answer_format(
+            config.model, folder, tokenizer, host, chat_template=chat.tool_template
+        ),
         inputs=InputProcessor(
             tokenizer,
             max_model_len=client.ready.max_model_len,
@@ -104,10 +171,11 @@ def make_frontend(
             seed=config.model.seed,
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
-            choose_guide=partial(choose_guide, host=host),
+            choose_guide=partial(choose_guide, host=host) if guides is None else guides.check,
         ),
         outputs=_outputs(tokenizer, host),
         client=client,
+        guides=guides,
         start_engine=start_engine,
     )
 

@@ -78,6 +78,8 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool | None = None,
@@ -89,28 +91,33 @@ class LLM:
 
         ``chat_template`` is Jinja source or the name of one of the model's templates; for a file
         use ``octavo.inputs.load_chat_template``. ``add_generation_prompt`` None means True, unless
-        the final message is continued.
+        the final message is continued. ``tools`` and ``tool_choice`` are OpenAI's; ``message`` of
+        an output holds the calls and the reasoning, where the model has parsers for them.
         """
         self._check_open()
         _refuse_lora(lora_request)
         many = isinstance(messages, (list, tuple)) and bool(messages)
         chats = messages if many and not isinstance(messages[0], Mapping) else [messages]
-        texts = [
-            self._front.chat.render(
+        each = zip(chats, self._spread(sampling_params, len(chats)), strict=True)
+        requests = [
+            self._front.prepare_chat(
+                str(next(self._request_ids)),
                 cast("Sequence[Message]", chat),
+                self._final(params),
                 tools=tools,
+                tool_choice=tool_choice,
+                parallel_tool_calls=parallel_tool_calls,
                 chat_template=chat_template,
                 chat_template_kwargs=chat_template_kwargs,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
             )
-            for chat in chats
+            for chat, params in each
         ]
-        each = zip(texts, self._spread(sampling_params, len(texts)), strict=True)
-        return self._run(
-            [self._prepare(text, params, add_special_tokens=False) for text, params in each],
-            use_tqdm=use_tqdm,
-        )
+        outputs = self._run(requests, use_tqdm=use_tqdm)
+        for request, output in zip(requests, outputs, strict=True):
+            _take_apart(request, output)
+        return outputs
 
     def beam_search(
         self,
@@ -213,6 +220,8 @@ class LLM:
             self._front.client.wake()
             with self._lock:
                 self._front.client.close()
+            if self._front.guides is not None:
+                self._front.guides.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -226,16 +235,13 @@ class LLM:
         params: SamplingParams | None,
         *,
         priority: int = 0,
-        add_special_tokens: bool = True,
     ) -> PreparedRequest:
-        params = replace(self._front.inputs.params_or_default(params), output_kind="final")
         return self._front.inputs.process(
-            str(next(self._request_ids)),
-            prompt,
-            params,
-            priority=priority,
-            add_special_tokens=add_special_tokens,
+            str(next(self._request_ids)), prompt, self._final(params), priority=priority
         )
+
+    def _final(self, params: SamplingParams | None) -> SamplingParams:
+        return replace(self._front.inputs.params_or_default(params), output_kind="final")
 
     def _run(self, requests: list[PreparedRequest], *, use_tqdm: bool) -> list[RequestOutput]:
         """Queue the requests and step until each has ended; on any exception none is left."""
@@ -299,6 +305,17 @@ class LLM:
 def _check_lengths(name: str, given: int, needed: int) -> None:
     if given != needed:
         raise ParameterError(f"{name} has {given} entries for {needed} prompts; give one for each")
+
+
+def _take_apart(request: PreparedRequest, output: RequestOutput) -> None:
+    """Read a chat's answers; a parser that fails on them is that request's error alone."""
+    if request.reader is not None:
+        try:
+            request.reader.take(output)
+        except RequestFailedError as error:
+            output.error = str(error)
+            for each in output.outputs:
+                each.finish_reason = "error"
 
 
 def _refuse_lora(lora_request: object) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from octavo.errors import ParameterError
 from octavo_registry.naming import near_matches
+from octavo_registry.structure import Structure
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -19,6 +20,7 @@ MAX_LOGPROBS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
+MAX_KEPT_TOKENS = 64
 
 OutputKind = Literal["cumulative", "delta", "final"]
 
@@ -79,7 +81,8 @@ class GuidedParams:
     grammar: str | None = None
     """Lark or EBNF."""
     json_object: bool | None = None
-    structural_tag: str | Mapping[str, Any] | None = None
+    structural_tag: str | Mapping[str, Any] | Structure | None = None
+    """As servers take it, as a dict or JSON text; or made of ``octavo_registry.structure``."""
     backend: str | None = None
     """A registered backend's name; None chooses the fastest that enforces all of it."""
 
@@ -127,6 +130,8 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | list[int] | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    keep_special_tokens: tuple[str, ...] | list[str] = ()
+    """Special tokens that stay in the text all the same: the marks of a tool-call format, say."""
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     output_kind: OutputKind = "cumulative"
@@ -188,6 +193,8 @@ class SamplingParams:
     def _check_lists(self) -> None:
         if not isinstance(self.stop, (str, list, tuple, NoneType)):
             raise _refused("stop", self.stop, "must be a string or a list of strings")
+        if not isinstance(self.keep_special_tokens, (list, tuple)):
+            raise _refused("keep_special_tokens", self.keep_special_tokens, "must be a list")
         for name in ("stop_token_ids", "bad_words", "allowed_token_ids"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (list, tuple)):
@@ -201,6 +208,7 @@ class SamplingParams:
             ("stop_token_ids", len(self.stop_token_ids or ()), MAX_STOP_TOKEN_IDS),
             ("logit_bias", len(self.logit_bias or ()), MAX_LOGIT_BIAS),
             ("bad_words", len(self.bad_words or ()), MAX_BAD_WORDS),
+            ("keep_special_tokens", len(self.keep_special_tokens), MAX_KEPT_TOKENS),
         ):
             if count > most:
                 raise ParameterError(f"{name} has {count} entries; at most {most}", param=name)
@@ -212,6 +220,9 @@ class SamplingParams:
         for word in self.bad_words or ():
             if not _is_text(word, MAX_BAD_WORD_CHARS):
                 raise _refused("bad_words", word, "must have 1 to 256 characters", " entry")
+        for text in self.keep_special_tokens:
+            if not _is_text(text, MAX_STOP_STRING_CHARS):
+                raise _refused("keep_special_tokens", text, "must be a token's text", " entry")
         for token in self.stop_token_ids or ():
             _check_int("stop_token_ids", token, 0, place=" entry")
         for token, bias in (self.logit_bias or {}).items():

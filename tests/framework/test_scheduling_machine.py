@@ -335,10 +335,12 @@ class SchedulingMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "", "s"]),
         detail=details,
         poison=st.sampled_from([False] * 15 + [True]),
-        guide=st.one_of(st.none(), st.none(), guides),
+        guide=guides,
+        is_guided=st.sampled_from([False] * 5 + [True]),
     )
-    def add(self, prompt, n, max_tokens, seed, priority, salt, detail, poison, guide):
+    def add(self, prompt, n, max_tokens, seed, priority, salt, detail, poison, guide, is_guided):
         if len(self.world.live()) < 12:
+            guide = guide if is_guided else None
             prompt = [*prompt, POISON] if poison else prompt
             max_tokens = min(max_tokens, MAX_LEN - len(prompt))
             if guide is not None:

@@ -45,6 +45,16 @@ class TokenSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     extra_args: dict[str, Any] = {}
 
 
+class AskedGuide(msgspec.Struct, frozen=True):
+    """A constraint as a caller gave it, not checked yet."""
+
+    name: str
+    """Of GuidedParams' field."""
+    value: str
+    """As JSON."""
+    backend: str | None = None
+
+
 class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A constraint on a request's text, checked, and the backend that enforces it."""
 

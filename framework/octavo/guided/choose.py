@@ -4,14 +4,48 @@ from __future__ import annotations
 
 import json
 
-from octavo.engine.messages import GuideRequest
+from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import ParameterError, UnsupportedConstraint
-from octavo.guided.constraint import CheckedConstraint, checked_constraint
+from octavo.guided.constraint import (
+    MOST_CHARS,
+    CheckedConstraint,
+    checked_constraint,
+    schema_of,
+)
 from octavo.params import GuidedParams
 from octavo_registry import PluginHost
 from octavo_registry.naming import near_matches
+from octavo_registry.structure import Structure, from_plain, plain
 
 AUTO = "auto"
+
+
+def asked_guide(params: GuidedParams) -> AskedGuide:
+    """Write the constraint in JSON types, of a bounded size; what it means is not looked at."""
+    name = params.constraint
+    value = getattr(params, name)
+    if name == "json":
+        value = schema_of(value)
+    elif isinstance(value, Structure):
+        value = {"structure": plain(value)}
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ParameterError(f"{name} is not made of JSON types: {error}", param=name) from error
+    if len(text) > MOST_CHARS:
+        raise ParameterError(
+            f"{name} has {len(text)} characters as JSON; at most {MOST_CHARS} are compiled",
+            param=name,
+        )
+    return AskedGuide(name, text, params.backend)
+
+
+def read_asked(asked: AskedGuide) -> GuidedParams:
+    """The parameters that ``asked_guide`` wrote."""
+    value = json.loads(asked.value)
+    if isinstance(value, dict) and asked.name == "structural_tag" and "structure" in value:
+        value = from_plain(value["structure"])
+    return GuidedParams(**{asked.name: value}, backend=asked.backend)
 
 
 def choose_guide(params: GuidedParams, host: PluginHost) -> GuideRequest:

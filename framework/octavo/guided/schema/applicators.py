@@ -65,12 +65,8 @@ def _any_of(
     ]
 
 
-def _union(
-    meaning: Meaning, literals: list[Literal], kind: Kind, track: bool
-) -> Alternatives:
-    return [
-        clause for item in literals for clause in meaning.literal_clauses(item, kind, track)
-    ]
+def _union(meaning: Meaning, literals: list[Literal], kind: Kind, track: bool) -> Alternatives:
+    return [clause for item in literals for clause in meaning.literal_clauses(item, kind, track)]
 
 
 def _one_of(

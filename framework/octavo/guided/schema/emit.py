@@ -198,6 +198,7 @@ class Emitter:
             self.features.note("boolean")
             return {"type": "boolean"}
         self.features.note("enum")
+        self.features.note_text(*(value for value in values if isinstance(value, str)))
         return {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
 
     def _number(self, shape: NumberShape) -> Core:
@@ -217,6 +218,8 @@ class Emitter:
         if body.multiple is not None and body.multiple != 1:
             core["multipleOf"] = written(body.multiple)
             self.features.note(f"{name}:multipleOf")
+            if len(f"{body.multiple.numerator}{body.multiple.denominator}") > 4:
+                self.features.note("multipleOf:large")
             if len(core) > 2:
                 self.features.note(f"{name}:multipleOf+bounds")
         return core
@@ -273,6 +276,7 @@ class Emitter:
         if properties:
             found["properties"] = properties
             self.features.note("properties")
+            self.features.note_text(*properties)
         if required := [name for name in shape.properties if name in set(shape.required)]:
             found["required"] = required
             self.features.note("required")

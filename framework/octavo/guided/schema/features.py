@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ FEATURES: Mapping[str, str] = {
     "null": "null.",
     "boolean": "true or false.",
     "enum": "One of some nulls, booleans, numbers and strings; a single one is written as const.",
+    "controls": "A control character in a value or name that has no short escape: U+0000, say.",
     "number": "Any number.",
     "number:minimum": "A number that is a bound or above it.",
     "number:maximum": "A number that is a bound or below it.",
@@ -22,6 +24,7 @@ FEATURES: Mapping[str, str] = {
     "integer:maximum": "A whole number that is a bound or below it.",
     "integer:multipleOf": "A multiple of a whole number.",
     "integer:multipleOf+bounds": "The same, within bounds.",
+    "multipleOf:large": "A multiple of a number of four digits or more: an automaton as large.",
     "string": "Any string.",
     "minLength": "A string of at least so many characters; an escape counts as one.",
     "maxLength": "A string of at most so many characters.",
@@ -42,13 +45,15 @@ FEATURES: Mapping[str, str] = {
     "additionalProperties:schema": "Any other names, with values that satisfy a schema.",
     "patternProperties": "Other names by patterns that no two of them match.",
     "patternProperties:quotes": "Such a class in a pattern for names.",
-    "minProperties:one more": "At least one property beside the required ones, all that are listed.",
+    "minProperties:one more": "At least one property beside those that are listed, all required.",
     "minProperties": "At least so many different names, more than one beside the required ones.",
     "maxProperties": "At most so many names, where all that are listed are required.",
     "anyOf": "One of several alternatives, which may overlap.",
     "$ref": "A definition that is used in several places.",
     "recursion": "A definition that contains itself.",
 }
+
+_LONG_ESCAPE = re.compile("[\\x00-\\x07\\x0b\\x0e-\\x1f]")
 
 
 class Features:
@@ -63,6 +68,11 @@ class Features:
             if name not in FEATURES:
                 raise KeyError(name)
             self._names.add(name)
+
+    def note_text(self, *texts: str) -> None:
+        """Add what is special about texts that must be written exactly."""
+        if any(_LONG_ESCAPE.search(text) for text in texts):
+            self.note("controls")
 
     def note_recursion(self, definitions: Mapping[str, Any]) -> None:
         """Add recursion where a definition leads back to itself."""

@@ -6,6 +6,7 @@ from functools import cache
 
 from octavo.guided.schema.regex import Regex
 from octavo.guided.schema.regex_parse import parse_pattern
+from octavo.guided.schema.scalars import Strings
 from octavo.guided.schema.source import Location, unsupported
 
 _YEARS_LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -26,7 +27,9 @@ _DURATION = (
     f"P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
     f"(?:{_DURATION_TIME})?|{_DURATION_TIME})"
 )
-_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+# Two dashes in the third and fourth place announce Punycode, which no pattern can check.
+_END, _MID = "[A-Za-z0-9]", "[A-Za-z0-9-]"
+_LABEL = f"{_END}(?:{_MID}{{0,2}}{_END}|{_MID}(?:{_END}{_MID}|-{_END}){_MID}{{0,58}}{_END})?"
 _HOST = f"{_LABEL}(?:\\.{_LABEL})*"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = f"{_OCTET}(?:\\.{_OCTET}){{3}}"
@@ -83,19 +86,18 @@ PATTERNS = {
     "json-pointer": _POINTER,
     "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
 }
-"""Whole strings. A hostname's total of 253 characters is not counted."""
+"""Whole strings."""
+MAX_CHARS = {"hostname": 253}
 
-_NOT_ENFORCED = frozenset(
-    "idn-email idn-hostname iri iri-reference uri-template regex".split()
-)
+_NOT_ENFORCED = ("idn-email", "idn-hostname", "iri", "iri-reference", "uri-template", "regex")
 
 
-def format_strings(name: object, place: Location) -> Regex | None:
+def format_strings(name: object, place: Location) -> Strings | None:
     """The strings of a format; None where the standard knows no such format: an annotation."""
     if not isinstance(name, str):
         raise unsupported("format", place.pointer, "must be a string")
     if name in PATTERNS:
-        return _parsed(name)
+        return Strings(high=MAX_CHARS.get(name), pattern=_parsed(name), pointer=place.pointer)
     if name in _NOT_ENFORCED:
         raise unsupported("format", place.pointer, f"{name!r} cannot be enforced")
     letters = _letters(name)

@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo.guided.schema import regex
 from octavo.guided.schema.applicators import APPLICATORS
-from octavo.guided.schema.clauses import Alternatives, Handler, Clause, only
+from octavo.guided.schema.clauses import Alternatives, Body, Clause, Handler, anything, only
 from octavo.guided.schema.containers import (
     Arrays,
     Count,
@@ -24,11 +24,11 @@ from octavo.guided.schema.containers import (
     Some,
 )
 from octavo.guided.schema.formats import format_strings
-from octavo.guided.schema.clauses import Body, anything
 from octavo.guided.schema.meaning import Meaning
 from octavo.guided.schema.scalars import Numbers, Strings
 from octavo.guided.schema.source import Location, unsupported
 from octavo.guided.schema.values import Kind, exact, identity, kind_of
+
 
 def number(place: Location, keyword: str) -> Fraction:
     """A keyword's number."""
@@ -59,7 +59,11 @@ def _types(meaning: Meaning, place: Location, kind: Kind, holds: bool, track: bo
         raise unsupported("type", place.pointer, f"{names!r} is none of {', '.join(known)}")
     if kind == "number" and "number" not in names and "integer" in names:
         one = Fraction(1)
-        return [Clause(Numbers(multiple=one) if holds else Numbers(not_multiples=((one, place.pointer),)))]
+        return [
+            Clause(
+                Numbers(multiple=one) if holds else Numbers(not_multiples=((one, place.pointer),))
+            )
+        ]
     return [anything(kind)] if (kind in names) is holds else []
 
 
@@ -171,8 +175,10 @@ def _format(
     found = format_strings(name, place)
     if found is None:
         return [anything(kind)] if holds else []
-    no = Strings(pattern=regex.other(found), pointer=place.pointer)
-    return only(kind, "string", holds, Strings(pattern=found, pointer=place.pointer), [no])
+    no: list[Body] = [Strings(pattern=regex.other(found.pattern), pointer=place.pointer)]
+    if found.high is not None:
+        no.append(Strings(low=found.high + 1))
+    return only(kind, "string", holds, found, no)
 
 
 def _items(meaning: Meaning, place: Location, kind: Kind, holds: bool, track: bool) -> Alternatives:

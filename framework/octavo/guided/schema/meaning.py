@@ -16,7 +16,15 @@ from typing import Any
 from octavo.errors import UnsupportedConstraint
 from octavo.guided.schema import regex
 from octavo.guided.schema.clauses import Body, Clause, Handler, anything, ranked, unnoted
-from octavo.guided.schema.containers import Arrays, Literal, NameGroup, Objects, Some, State, state_of
+from octavo.guided.schema.containers import (
+    Arrays,
+    Literal,
+    NameGroup,
+    Objects,
+    Some,
+    State,
+    state_of,
+)
 from octavo.guided.schema.regex import Regex
 from octavo.guided.schema.regex_parse import PatternError, parse_pattern
 from octavo.guided.schema.scalars import Numbers, Strings
@@ -28,6 +36,7 @@ MAX_WORK = 60_000
 MAX_SECONDS = 1.5
 MAX_DEPTH = 120
 MAX_GUESS_DEPTH = 12
+
 
 class _Unknown(UnsupportedConstraint):
     """What is asked depends on what is being worked out."""
@@ -102,16 +111,16 @@ class Meaning:
         self._literals[key] = found
         return found
 
-    def _expand(
-        self, place: Location, kind: Kind, holds: bool, track: bool
-    ) -> tuple[Clause, ...]:
+    def _expand(self, place: Location, kind: Kind, holds: bool, track: bool) -> tuple[Clause, ...]:
         handlers = dict.fromkeys(
             handler
             for keyword in _effective(place)
             if (handler := self._handlers.get(keyword)) is not None
         )
         rest = unevaluated(place, kind)
-        parts = [handler(self, place, kind, holds, track or rest is not None) for handler in handlers]
+        parts = [
+            handler(self, place, kind, holds, track or rest is not None) for handler in handlers
+        ]
         if not holds:
             if rest is not None:
                 raise unsupported(rest, place.pointer, "its contrary cannot be enforced")

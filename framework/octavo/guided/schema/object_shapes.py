@@ -76,9 +76,7 @@ def _with_listed_names(meaning: Meaning, body: Objects) -> Objects:
     return body
 
 
-def _others(
-    meaning: Meaning, body: Objects
-) -> tuple[tuple[tuple[Regex, State], ...], State]:
+def _others(meaning: Meaning, body: Objects) -> tuple[tuple[tuple[Regex, State], ...], State]:
     """What properties must satisfy that are not named: by disjoint patterns, and elsewhere."""
     found: list[tuple[Regex, State]] = []
     rest = state_of([group.rest for group in body.groups])
@@ -118,7 +116,7 @@ def _too_complex(body: Objects) -> UnsupportedConstraint:
 def _overlaid(
     regions: list[tuple[frozenset[Regex], Regex]], pattern: Regex
 ) -> Iterator[tuple[frozenset[Regex], Regex]]:
-    """Disjoint sets of names, each with the patterns found in all of its names; one pattern more."""
+    """Disjoint sets of names, each with the patterns found in its names; one pattern more."""
     alone = pattern
     for inside, names in regions:
         shared = regex.both(names, pattern)
@@ -158,14 +156,14 @@ def _written(
 
 def _allowed_names(meaning: Meaning, body: Objects) -> Regex:
     """The names that ``propertyNames`` leaves."""
-    allowed = regex.ANY_TEXT
+    allowed: Regex = regex.ANY_TEXT
     for literal in body.named:
         choices = []
         for clause in meaning.clauses((literal,), "string"):
             if clause.values is not None:
                 continue  # these are mentioned by name
             assert isinstance(clause.body, Strings)
-            names = clause.body.pattern
+            names: Regex = clause.body.pattern
             if clause.body.low or clause.body.high is not None:
                 length = regex.repeat(regex.ANY_CHAR, clause.body.low, clause.body.high)
                 names = length if names == regex.ANY_TEXT else regex.both(names, length)
@@ -211,7 +209,9 @@ def _sized(shape: ObjectShape, is_closed: bool, never: State) -> Iterator[Object
         yield from _subsets(shape, optional, is_closed, never)
     else:
         keyword = "minProperties" if low else "maxProperties"
-        raise unsupported(keyword, "", f"cannot be enforced with {len(optional)} optional properties")
+        raise unsupported(
+            keyword, "", f"cannot be enforced with {len(optional)} optional properties"
+        )
 
 
 def _subsets(

@@ -66,4 +66,3 @@ def _narrowed(node: Regex) -> Regex:
         case Repeat(part, low, high):
             return regex.repeat(_narrowed(part), low, high)
     return node
-

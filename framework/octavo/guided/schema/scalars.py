@@ -66,9 +66,7 @@ class Numbers:
         tight = self.tightened()
         if tight.low is None or tight.high is None:
             return False
-        return tight.low > tight.high or (
-            tight.low == tight.high and not tight.admits(tight.low)
-        )
+        return tight.low > tight.high or (tight.low == tight.high and not tight.admits(tight.low))
 
 
 def _tighter(

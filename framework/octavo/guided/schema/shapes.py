@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from octavo.guided.schema import regex
@@ -70,7 +71,7 @@ def _of_value(meaning: Meaning, value: Any) -> Shape:
 def _numbers(body: Numbers, barred: list[Fraction]) -> Iterator[Shape]:
     """One shape for each stretch between the numbers that are barred."""
     edges = [None, *(value for value in barred if body.admits(value)), None]
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         gap = Numbers(low, low is not None, high, high is not None)
         piece = body.meet(gap).tightened()
         if piece.is_empty():

@@ -12,8 +12,8 @@ from octavo.errors import UnsupportedConstraint
 from octavo.guided.schema.vocabulary import (
     CONSTRAINTS,
     DIALECTS,
-    MAPS_OF_SCHEMAS,
     LISTS_OF_SCHEMAS,
+    MAPS_OF_SCHEMAS,
     SCHEMAS,
     check_names,
 )
@@ -134,7 +134,9 @@ class Source:
             return known
         if not isinstance(node, dict | bool):
             raise unsupported(
-                pointer.rpartition("/")[2] or "schema", pointer, "a schema is an object or a boolean"
+                pointer.rpartition("/")[2] or "schema",
+                pointer,
+                "a schema is an object or a boolean",
             )
         if isinstance(node, dict):
             draft = _draft(node, draft, pointer)

@@ -48,4 +48,6 @@ def identity(value: Any) -> Hashable:
             return ("array", tuple(identity(item) for item in value))
         case dict():
             return ("object", frozenset((name, identity(item)) for name, item in value.items()))
-    return value
+        case str() | None:
+            return value
+    raise TypeError(f"{type(value).__name__} is no JSON value")

@@ -19,26 +19,43 @@ DIALECTS = {
     "https://json-schema.org/schema": 2020,
 }
 
-SCHEMAS = frozenset(
-    "additionalItems additionalProperties contains contentSchema else if items not propertyNames "
-    "then unevaluatedItems unevaluatedProperties".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SCHEMAS = _words(
+    """
+    additionalItems additionalProperties contains contentSchema else if items not
+    propertyNames then unevaluatedItems unevaluatedProperties
+    """
 )
-LISTS_OF_SCHEMAS = frozenset("allOf anyOf oneOf prefixItems items".split())
-MAPS_OF_SCHEMAS = frozenset(
-    "$defs definitions dependencies dependentSchemas patternProperties properties".split()
+LISTS_OF_SCHEMAS = _words(
+    """
+    allOf anyOf items oneOf prefixItems
+    """
 )
-CONSTRAINTS = frozenset(
-    "$dynamicRef $recursiveRef $ref additionalItems additionalProperties allOf anyOf const contains "
-    "dependencies dependentRequired dependentSchemas else enum exclusiveMaximum exclusiveMinimum "
-    "format if items maxContains maxItems maxLength maxProperties maximum minContains minItems "
-    "minLength minProperties minimum multipleOf not oneOf pattern patternProperties prefixItems "
-    "properties propertyNames required then type unevaluatedItems unevaluatedProperties "
-    "uniqueItems".split()
+MAPS_OF_SCHEMAS = _words(
+    """
+    $defs definitions dependencies dependentSchemas patternProperties properties
+    """
 )
-ANNOTATIONS = frozenset(
-    "$anchor $comment $defs $dynamicAnchor $id $recursiveAnchor $schema $vocabulary "
-    "contentEncoding contentMediaType contentSchema default definitions deprecated description "
-    "example examples id nullable readOnly readonly title writeOnly".split()
+CONSTRAINTS = _words(
+    """
+    $dynamicRef $recursiveRef $ref additionalItems additionalProperties allOf anyOf const
+    contains dependencies dependentRequired dependentSchemas else enum exclusiveMaximum
+    exclusiveMinimum format if items maxContains maxItems maxLength maxProperties maximum
+    minContains minItems minLength minProperties minimum multipleOf not oneOf pattern
+    patternProperties prefixItems properties propertyNames required then type
+    unevaluatedItems unevaluatedProperties uniqueItems
+    """
+)
+ANNOTATIONS = _words(
+    """
+    $anchor $comment $defs $dynamicAnchor $id $recursiveAnchor $schema $vocabulary
+    contentEncoding contentMediaType contentSchema default definitions deprecated
+    description example examples id nullable readOnly readonly title writeOnly
+    """
 )
 
 
