@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Engines of tests are nobody's use of Octavo.
 os.environ["DO_NOT_TRACK"] = "1"
+# Plugins that the developer has installed are no part of what is tested, here or in a process
+# that a test starts.
+ISOLATION = Path(__file__).parent / "isolation"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ISOLATION), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+discovery.entry_points = runpy.run_path(str(ISOLATION / "sitecustomize.py"))["entry_points"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

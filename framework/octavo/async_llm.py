@@ -26,6 +26,7 @@ from octavo.observability.tracing import Tracer
 from octavo.outputs import RequestOutput
 from octavo.params import LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
+from octavo.tools.answer_format import AnswerFormat
 from octavo.tools.answer_reader import AnswerReader
 from octavo_registry import PluginHost
 
@@ -203,6 +204,11 @@ class AsyncLLM:
     def chat_template(self, given: str | None = None) -> ChatTemplate:
         """Return what ``chat`` uses; ``given`` as there. Raises PromptError if there is none."""
         return self._front.chat.template(given)
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """The parsers of the model's tool calls and reasoning."""
+        return self._front.answers
 
     @property
     def max_model_len(self) -> int:

@@ -81,7 +81,7 @@ class Frontend:
     ) -> PreparedRequest:
         """Check a conversation and put it into ids; ``rendering`` is for the chat template."""
         use = read_tool_use(tools, tool_choice, parallel_tool_calls)
-        text = self.chat.render(messages, tools=use and use.tools, **rendering)
+        text = self.chat.render(messages, tools=use.tools if use else None, **rendering)
         params = self.inputs.params_or_default(params)
         plan = self.answers.plan(text, use, params.guided)
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from octavo_registry import Delta, ParsedMessage
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -32,6 +34,11 @@ class CompletionOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop string or stop token id that ended it; None for end of sequence or length."""
+    message: ParsedMessage | None = None
+    """The text taken apart: reasoning, content and tool calls. Of chats whose model has a parser
+    for what it was asked; None where all text is content."""
+    deltas: list[Delta] | None = None
+    """The same of a piece, with ``output_kind="delta"``."""
 
     @property
     def finished(self) -> bool:
@@ -55,6 +62,16 @@ class RequestMetrics:
     """A duration: from the first step to the first token."""
 
 
+@dataclass(frozen=True, slots=True)
+class GuideReceipt:
+    """What a request's text was held to, and by whom."""
+
+    constraint: str
+    backend: str
+    compile_seconds: float | None = None
+    """How long the request waited for its guide in the engine; None until its first token."""
+
+
 @dataclass(slots=True)
 class RequestOutput:
     """A request and what it has produced so far."""
@@ -71,6 +88,7 @@ class RequestOutput:
     """Why the request failed, when a finish_reason is "error"."""
     error_type: str = "RequestFailedError"
     """The class in ``octavo.errors`` of that; "QueueFullError" may be tried again."""
+    guided: GuideReceipt | None = None
 
 
 @dataclass(slots=True)

@@ -85,6 +85,8 @@ class GuidedParams:
     """As servers take it, as a dict or JSON text; or made of ``octavo_registry.structure``."""
     backend: str | None = None
     """A registered backend's name; None chooses the fastest that enforces all of it."""
+    origin: str = "guided"
+    """The field that a request gave it in, which errors name."""
 
     def __post_init__(self) -> None:
         given = [f.name for f in fields(self)[:6] if getattr(self, f.name) is not None]

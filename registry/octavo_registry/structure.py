@@ -86,7 +86,7 @@ _BY_NAME = {part.__name__: part for part in _PARTS}
 
 def plain(structure: Structure) -> dict[str, Any]:
     """Write a structure in JSON types."""
-    written: dict[str, Any] = {"part": type(structure).__name__}
+    written: dict[str, Any] = {"kind": type(structure).__name__}
     for field in fields(structure):
         written[field.name] = _plain_value(getattr(structure, field.name))
     return written
@@ -100,10 +100,10 @@ def _plain_value(value: Any) -> Any:
 
 def from_plain(written: Mapping[str, Any]) -> Structure:
     """Read what ``plain`` wrote."""
-    values = {name: value for name, value in written.items() if name != "part"}
-    if written["part"] != JsonText.__name__:  # its schema stays as it is
+    values = {name: value for name, value in written.items() if name != "kind"}
+    if written["kind"] != JsonText.__name__:  # its schema stays as it is
         values = {name: _from_plain_value(value) for name, value in values.items()}
-    structure: Structure = _BY_NAME[written["part"]](**values)
+    structure: Structure = _BY_NAME[written["kind"]](**values)
     return structure
 
 

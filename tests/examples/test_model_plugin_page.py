@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,6 +59,23 @@ def test_the_page_shows_what_the_command_writes(folder: Path) -> None:
         path = folder.parent / name.strip("`")
         assert path.exists()
         assert lines in ("", str(len(path.read_text().splitlines())))
+
+
+def test_signatures_are_those_of_the_layers() -> None:
+    (block,) = code_blocks(PAGE, "python signatures")
+    shown = re.findall(r"(\w+)\.(\w+)(\(.*?\))(?:$|  #)", block.replace("\n  ", " "), re.MULTILINE)
+    assert len(shown) == len(re.findall(r"^\w", block, re.MULTILINE)) > 15
+    for module, name, given in shown:
+        signature = inspect.signature(getattr(import_module(f"octavo.layers.{module}"), name))
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        bare = signature.replace(parameters=plain, return_annotation=signature.empty)
+        assert " ".join(given.split()) == str(bare), name
+
+
+def test_fields_of_a_variant_are_those_that_there_are() -> None:
+    table = PAGE.read_text().partition("field of `Variant`")[2].partition("More about it")[0]
+    named = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    assert named == {field.name for field in fields(Variant)}
 
 
 def test_it_is_60_lines() -> None:

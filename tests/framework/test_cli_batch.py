@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from octavo.cli import main
-from octavo.cli.batch.answers import ResultsFile
-from octavo.errors import ConfigError
+from octavo.cli.batch.answers import ResultsFile, refusal
+from octavo.errors import ConfigError, RequestFailedError
 from octavo.testing.random_model import make_random_model
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -58,7 +58,12 @@ def test_both_kinds_of_request_are_answered_in_openais_form(tmp_path, model) -> 
     code, results = run(
         tmp_path,
         model,
-        [completion("text", n=2, user="me"), completion("ids", [5, 6, 7]), chat("talk", seed=1)],
+        [
+            completion("text", n=2, user="me"),
+            completion("ids", [5, 6, 7]),
+            completion("many", ["a", "b"]),
+            chat("talk", seed=1, logprobs=True, chat_template="{{ messages[0].content }}"),
+        ],
     )
     assert code == 0
     assert {response["status_code"] for response in results.values()} == {200}
@@ -70,29 +75,32 @@ def test_both_kinds_of_request_are_answered_in_openais_form(tmp_path, model) -> 
         "prompt_tokens": 3,
         "completion_tokens": 4,
         "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
+    assert len(results["many"]["body"]["choices"]) == 2
     body = results["talk"]["body"]
     assert body["object"] == "chat.completion"
     assert body["choices"][0]["message"]["role"] == "assistant"
     assert body["choices"][0]["message"]["content"]
+    assert body["choices"][0]["logprobs"]["content"]
 
 
 def test_each_bad_line_gets_its_own_error_and_the_others_are_answered(tmp_path, model) -> None:
     lines = {
         "field": (
             completion("field", temprature=1),
-            "400 line 1: .*'temprature'; close: .*tempera",
+            "400 line 1: 'temprature' is no field .* close: .*tempera",
         ),
-        "range": (completion("range", temperature=-1), "400 temperature=-1 must be between"),
+        "range": (completion("range", temperature=-1), "400 temperature=-1.0 must be between"),
         "stream": (chat("stream", stream=True), "400 line 3: stream=True is not available"),
-        "tools": (chat("tools", tools=[{}]), r"400 line 4: tools=\[\{\}\] is not available"),
+        "tools": (chat("tools", tools=[{}]), r"400 tools\[0\]\.function=None must be an object"),
         "model": (completion("model") | {"body": {"model": "big"}}, "404 line 5: model='big'"),
         "url": (completion("url") | {"url": "/v1/embeddings"}, "404 line 6: url='/v1/embeddings'"),
         "method": (completion("method") | {"method": "GET"}, "405 line 7: method='GET'"),
         "long": (completion("long", "word " * 400), "400 .*128"),
-        "both": (chat("both", max_tokens=3), "400 line 9: max_tokens and max_completion_tokens"),
-        "bias": (completion("bias", logit_bias={"x": 1}), "400 line 10: logit_bias="),
-        "prompts": (completion("prompts", ["a", "b"]), "400 line 11: prompt=.*one prompt a line"),
+        "both": (chat("both", max_tokens=3), "400 max_tokens and max_completion_tokens"),
+        "bias": (completion("bias", logit_bias={"x": 1}), "400 line 10: logit_bias.* expected int"),
+        "prompts": (completion("prompts", ["a", 5]), "400 prompt must be .* not a mixture"),
         "role": (chat("role", messages=[{"content": "x"}]), r"400 messages\[0\]\.role=None"),
     }
     requests = [line for line, _ in lines.values()]
@@ -103,6 +111,28 @@ def test_each_bad_line_gets_its_own_error_and_the_others_are_answered(tmp_path, 
     assert results.keys() == lines.keys()
     for custom_id, (_, pattern) in lines.items():
         assert re.match(pattern, error_of(results[custom_id])), error_of(results[custom_id])
+    details = {name: results[name]["body"]["error"] for name in lines}
+    named = {name: each["param"] for name, each in details.items() if each["param"]}
+    assert named == {
+        "field": "temprature",
+        "range": "temperature",
+        "stream": "stream",
+        "tools": "tools",
+        "model": "model",
+        "long": "prompt",
+        "both": "max_completion_tokens",
+        "bias": "logit_bias",
+        "prompts": "prompt",
+        "role": "messages",
+    }
+    assert details["long"]["code"] == "context_length_exceeded"
+    assert details["range"]["type"] == "invalid_request_error"
+
+
+def test_a_failure_of_ours_says_its_cause_to_whom_the_machine_belongs() -> None:
+    line = refusal("a", RequestFailedError("/root/weights are gone"), CHAT)
+    assert error_of(line["response"]) == "500 /root/weights are gone"
+    assert line["response"]["body"]["error"]["type"] == "server_error"
 
 
 def test_a_line_without_an_id_or_with_anothers_is_told_by_number(tmp_path, model) -> None:

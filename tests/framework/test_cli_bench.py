@@ -361,6 +361,8 @@ def test_a_server_that_is_not_there_is_one_line(capsys) -> None:
         (["serve", "--url", "http://x", "--output-json", "/no/such/folder/x"], "no folder"),
         (["throughput", "nowhere", "--input-len", "0"], "input_len=0"),
         (["startup", "nowhere", "--num-warm", "-1"], "num_warm=-1"),
+        (["startup", "nowhere", "--num-warm", "0"], "one of them must be above 0"),
+        (["startup", "nowhere", "--max-num-seqs", "0"], "max_num_seqs=0"),
         (["startup", "nowhere", "--num-warm", "1"], "nowhere"),
     ],
 )

@@ -16,6 +16,8 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.cli import main
+from octavo.cli.chat import Conversation
+from octavo.cli.engine_flags import sampling_params
 from octavo.cli.terminal import Terminal
 from octavo.testing.random_model import make_random_model
 
@@ -85,12 +87,37 @@ def test_a_sampling_value_that_cannot_be_is_refused_before_a_model_is_looked_for
     assert capsys.readouterr().err == f"octavo: error: {said}\n"
 
 
-def test_min_tokens_may_be_above_the_default_of_max_tokens_until_the_model_is_known(
-    capsys, monkeypatch
-) -> None:
-    monkeypatch.setenv("OCTAVO_OFFLINE", "1")
-    assert main(["generate", "nowhere", "a", "--min-tokens", "2000"]) == 1
-    assert "no model 'nowhere'" in capsys.readouterr().err
+@pytest.mark.parametrize("recommended", [None, 20])
+def test_min_tokens_raise_a_max_tokens_that_nobody_gave(recommended: int | None) -> None:
+    default = SamplingParams(**({"max_tokens": recommended} if recommended else {}))
+    params = sampling_params(default, {"min_tokens": 2000}, max_tokens=256)
+    assert (params.min_tokens, params.max_tokens) == (2000, 2000)
+    params = sampling_params(default, {"min_tokens": 5}, max_tokens=256)
+    assert params.max_tokens == (recommended or 256)
+    assert sampling_params(default, {}, max_tokens=None).max_tokens == recommended
+
+
+class Telling(Terminal):
+    """Keeps what it tells people."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def remark(self, text: str) -> None:
+        self.told.append(text)
+
+
+def test_commands_of_a_chat_say_what_they_did() -> None:
+    terminal = Telling()
+    conversation = Conversation(None, terminal, system="Be brief.")
+    for line in ("/reset", "/system Rhyme.", "/system"):
+        assert conversation.take(line)
+    assert terminal.told == [
+        "What was said is forgotten.",
+        "A new conversation, with this system message.",
+        "A new conversation, without a system message.",
+    ]
 
 
 def test_json_is_one_line_for_each_prompt(model, llm, capsys, monkeypatch) -> None:

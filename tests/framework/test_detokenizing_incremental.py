@@ -147,3 +147,16 @@ def test_tens_of_thousands_of_tokens_a_second_are_decoded() -> None:
     for token in ids:
         detokenizer.push([token])
     assert len(ids) / (time.process_time() - start) > 50_000
+
+
+@pytest.mark.parametrize("kind", sample_tokenizers.KINDS)
+def test_special_tokens_that_are_kept_stay_in_the_text(kind: str) -> None:
+    tokenizer = sample_tokenizers.load(kind)
+    kept, skipped = sorted(tokenizer.special_ids)[:2]
+    ids = tokenizer.encode("one two", add_special_tokens=False)
+    mark = tokenizer.decode([kept], skip_special_tokens=False)
+    options = {"keep_special_tokens": (mark, "one")}
+    text = "".join(stream(tokenizer, [skipped, *ids, kept, *ids, skipped], **options))
+    assert text == tokenizer.decode([*ids, kept, *ids], skip_special_tokens=False)
+    assert mark in text
+    assert mark not in "".join(stream(tokenizer, [skipped, *ids, kept, *ids, skipped]))

@@ -34,7 +34,7 @@ from octavo.errors import EngineDeadError, OctavoError, ParameterError
 from octavo.inputs import PreparedRequest
 from octavo.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from octavo.params import OutputKind, SamplingParams
-from octavo.streaming import Mailbox, Stream, merge_delta
+from octavo.streaming import AT_ONCE, Mailbox, Stream, merge_delta
 from octavo_registry.manifest import Manifest
 
 STUB = Path(__file__).with_name("stub_engine.py")
@@ -325,3 +325,29 @@ async def test_a_mailbox_is_busy_until_its_readers_have_run() -> None:
     assert busy_while_reading == [True]
     await asyncio.sleep(0)
     assert not mailbox.is_busy
+
+
+async def test_between_groups_of_readers_the_loop_does_other_things() -> None:
+    loop = asyncio.get_running_loop()
+    mailbox = Mailbox(loop)
+    streams = [Stream(mailbox, delta=True) for _ in range(3 * AT_ONCE)]
+    num_read = 0
+    seen: list[int] = []
+
+    async def read(stream: Stream) -> None:
+        nonlocal num_read
+        await stream.next()
+        num_read += 1
+
+    def look() -> None:
+        seen.append(num_read)
+        if num_read < len(streams):
+            loop.call_soon(look)
+
+    readers = [asyncio.create_task(read(stream)) for stream in streams]
+    await asyncio.sleep(0)
+    output = RequestOutput("r", None, [1], [], False, RequestMetrics(0.0))
+    mailbox.post([(stream, output) for stream in streams])
+    look()
+    await asyncio.gather(*readers)
+    assert {AT_ONCE, 2 * AT_ONCE} <= set(seen)

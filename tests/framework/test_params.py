@@ -70,6 +70,7 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(values: dict[str, Any]) 
     with pytest.raises(ParameterError, match=name.replace("_", "[ _]")) as refusal:
         SamplingParams(**values)
     assert "\n" not in str(refusal.value)
+    assert refusal.value.param == name
 
 
 def test_none_stands_for_no_stops_as_in_vllm() -> None:

@@ -17,7 +17,9 @@ def register_tool_parsers(parsers):
 
 class Parser:
     samples = ("so: CALL now",)
+    markers = {markers}
     def __init__(self, tokenizer=None): pass
+    def form(self, tools, *, parallel): return {form}
     def stream(self, tools=None): return Stream()
 
 class Stream:
@@ -30,6 +32,21 @@ class Stream:
         return [Delta(content=before + after), *deltas] if self.text else []
 """
 SOUND = "self.text += text; return []"
+FORM = """
+from octavo_registry import CallForm
+from octavo_registry.structure import Literal
+FORM = CallForm(calls=Literal("{text}"), triggers=("CA",))
+"""
+
+
+def parser(module: str, feed: str = SOUND, *, form: str = "None", markers: str = "()") -> str:
+    return PARSER.format(module=module, feed=feed, form=form, markers=markers)
+
+
+@pytest.fixture(autouse=True)
+def short_texts(monkeypatch) -> None:
+    """The kit's long texts, in a length that is enough for these parsers."""
+    monkeypatch.setattr("octavo.testing.parsers.HARD_CHARACTERS", 2**12)
 
 
 def failures(host: PluginHost, plugin: str) -> dict[str, str]:
@@ -37,31 +54,103 @@ def failures(host: PluginHost, plugin: str) -> dict[str, str]:
 
 
 def test_a_sound_parser_passes(site) -> None:
-    site.write("sound", PARSER.format(module="sound", feed=SOUND))
+    site.write("sound", parser("sound"))
     report = run(PluginHost.discover(plugins=["sound"]), "sound")
     assert report.passed
-    assert len(report.checks) == 5
+    assert len(report.checks) == 9
 
 
 def test_a_parser_that_depends_on_cuts_is_found(site) -> None:
     feed = 'self.text += text.replace("CALL", "call"); return []'
-    site.write("leaky", PARSER.format(module="leaky", feed=feed))
+    site.write("leaky", parser("leaky", feed))
     found = failures(PluginHost.discover(plugins=["leaky"]), "leaky")
     assert "tool parser 'shout' does not depend on where text is cut" in found
     assert "tool parser 'shout' finds tool_calls in one of its samples" in found
 
 
 def test_a_parser_that_changes_plain_text_is_found(site) -> None:
-    feed = "self.text += text.upper(); return []"
-    site.write("loud", PARSER.format(module="loud", feed=feed))
+    feed = "self.text += text.replace('2', '3'); return []"
+    site.write("loud", parser("loud", feed))
     found = failures(PluginHost.discover(plugins=["loud"]), "loud")
     assert list(found) == ["tool parser 'shout' leaves plain text as it is"]
 
 
+def test_a_parser_that_loses_text_is_found(site) -> None:
+    feed = 'for c in text: self.text += "" if self.text.endswith("octav") else c\n        return []'
+    site.write("lossy", parser("lossy", feed))
+    found = failures(PluginHost.discover(plugins=["lossy"]), "lossy")
+    assert list(found) == ["tool parser 'shout' loses no text"]
+    assert "'octavo' of 'octavoso: CALL now'" in found["tool parser 'shout' loses no text"]
+
+
+def test_a_parser_that_reads_all_again_at_each_piece_is_found(site, monkeypatch) -> None:
+    monkeypatch.setattr("octavo.testing.parsers.HARD_CHARACTERS", 2**14)
+    monkeypatch.setattr("octavo.testing.parsers.HARD_SECONDS", 0.2)
+    feed = "self.text += text; 'x' + 3 * self.text.swapcase(); return []"
+    site.write("slow", parser("slow", feed))
+    found = failures(PluginHost.discover(plugins=["slow"]), "slow")
+    assert list(found) == ["tool parser 'shout' is done with hard text in time"]
+    assert (
+        "pieces take more than 0.2 s" in found["tool parser 'shout' is done with hard text in time"]
+    )
+
+
+def test_a_parser_that_does_not_read_its_own_form_is_found(site) -> None:
+    title = "tool parser 'shout' reads all that its form admits"
+    for module, text, problem in (
+        ("quiet", "CAR", "'CAR' gives ParsedMessage(content='CAR'"),
+        ("late", "a CALL", "'a CALL' begins with none of the triggers ('CA',)"),
+    ):
+        site.write(module, FORM.format(text=text) + parser(module, form="FORM"))
+        found = failures(PluginHost.discover(plugins=[module]), module)
+        assert found[title].startswith(problem)
+
+
+def test_markers_that_are_one_text_are_found(site) -> None:
+    site.write("marked", parser("marked", markers="'CALL'"))
+    found = failures(PluginHost.discover(plugins=["marked"]), "marked")
+    assert list(found) == ["tool parser 'shout' lists its special tokens"]
+
+
+REASONING = """
+from octavo_registry import Delta
+from octavo_registry.structure import TextUntil
+
+@hookimpl
+def register_reasoning_parsers(parsers):
+    parsers.add("muse", "{module}:Parser")
+
+class Parser:
+    samples = ("because.SO yes",)
+    markers = ()
+    def __init__(self, tokenizer=None): pass
+    def before_answer(self, prompt): return TextUntil(("{end}",))
+    def stream(self, tools=None, *, prompt=None): return Stream()
+
+class Stream:
+    def __init__(self): self.text = ""
+    def feed(self, text):
+        self.text += text
+        return []
+    def finish(self):
+        thought, end, answer = self.text.partition("SO")
+        if not end: thought, answer = "", thought
+        return [Delta(reasoning=thought or None, content=answer or None)]
+"""
+
+
+@pytest.mark.parametrize(("end", "passes"), [("SO", True), ("THUS", False)])
+def test_a_reasoning_parser_must_find_the_answer_behind_what_it_expects(site, end, passes) -> None:
+    site.write("musing", REASONING.format(module="musing", end=end))
+    found = failures(PluginHost.discover(plugins=["musing"]), "musing")
+    title = "reasoning parser 'muse' finds the answer behind the reasoning"
+    assert list(found) == ([] if passes else [title])
+
+
 def test_a_parser_that_raises_is_a_failed_check_and_no_exception(site) -> None:
-    site.write("raising", PARSER.format(module="raising", feed="raise ValueError(text)"))
+    site.write("raising", parser("raising", "raise ValueError(text)"))
     found = failures(PluginHost.discover(plugins=["raising"]), "raising")
-    assert len(found) == 3
+    assert len(found) == 5
     assert all(detail.startswith("raised ValueError") for detail in found.values())
 
 

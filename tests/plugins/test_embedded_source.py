@@ -10,7 +10,7 @@ from examples.train_tiny.evaluate import BAR, CAPITALS_BAR, Answer, ask, score
 from examples.train_tiny.heldout import Case, capital_cases, cases
 
 from octavo import LLM, SamplingParams
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, ModelError
 from octavo.weights import find_model
 from octavo_plugins.sources.embedded.source import MODELS, EmbeddedSource
 from octavo_registry import PluginHost
@@ -54,10 +54,19 @@ def test_a_model_that_ships_is_found_before_any_hub_is_asked(
     ]
 
 
-@pytest.mark.parametrize("name", ["octavo", "octavo/tiny2", "tiny", "/octavo/tiny", ""])
+@pytest.mark.parametrize("name", ["octavo", "org/tiny", "tiny", ""])
 def test_another_name_is_left_to_other_sources(name: str) -> None:
     assert EmbeddedSource().find(name, revision=None) is None
     assert EmbeddedSource().find(name, revision="main") is None
+
+
+@pytest.mark.parametrize("name", ["octavo/tinny", "octavo/Tiny", "/octavo/tiny"])
+def test_a_misspelt_name_is_told_even_where_a_hub_cannot_be_reached(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://localhost:1")
+    with pytest.raises(ModelError, match=f"'{name}'.*; with Octavo comes 'octavo/tiny'"):
+        find_model(PluginHost.discover(), name)
 
 
 def test_a_revision_of_a_model_that_ships_is_refused() -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 import sample_tokenizers
 from octavo.errors import ModelError
@@ -28,6 +29,38 @@ def test_text_and_ids_are_those_of_transformers(kind: str) -> None:
         )
         assert tokenizer.decode(ids, skip_special_tokens=skip) == expected
     assert tokenizer.convert_ids_to_tokens(ids) == tokenizer.hf.convert_ids_to_tokens(ids)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "gpt2", "phi3", "mistral", "", None])
+@pytest.mark.parametrize(
+    "named", ["PreTrainedTokenizerFast", "LlamaTokenizer", "Qwen2Tokenizer", "NoSuchClass", None]
+)
+def test_the_class_is_the_one_that_transformers_chooses(
+    named: str | None, model_type: str | None, tmp_path: Path
+) -> None:
+    """It goes by the tokenizer's own file, by the model's config, and by lists of exceptions."""
+    sample_tokenizers.save("byte_level", tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    config = {**json.loads(file.read_text()), "tokenizer_class": named}
+    file.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    if model_type is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    ours, theirs = TransformersTokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert type(ours.hf) is type(theirs)
+    assert ours.encode("the lazy dog") == theirs.encode("the lazy dog")
+
+
+def test_a_tokenizer_that_names_its_class_needs_no_class_of_the_models(tmp_path: Path) -> None:
+    """Their import takes longer than all the rest of loading one."""
+    sample_tokenizers.save("byte_level", tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    code = (
+        "import sys; from octavo_plugins.tokenizers.transformers.tokenizer import *;"
+        "TransformersTokenizer(sys.argv[1]);"
+        "sys.exit(len({'transformers.models.llama', 'torch._dynamo'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, check=False).returncode == 0
 
 
 def test_facts_about_the_vocabulary() -> None:

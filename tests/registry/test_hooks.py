@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -226,9 +227,15 @@ def test_hook_select_tool_parser() -> None:
     host = host_of(
         plugin("override", select_tool_parser=early), plugin("default", select_tool_parser=late)
     )
+    select = partial(host.hook.select_tool_parser, architecture="A", chat_template=None)
+    assert select(config={"override": "mine"}) == "mine"
+    assert select(config={}) == "default"
+
+
+def test_hook_select_tool_parser_gets_the_chat_template() -> None:
+    host = host_of(plugin("p", select_tool_parser=lambda chat_template: chat_template))
     select = host.hook.select_tool_parser
-    assert select(architecture="A", config={"override": "mine"}) == "mine"
-    assert select(architecture="A", config={}) == "default"
+    assert select(architecture="A", config={}, chat_template="{{ tools }}") == "{{ tools }}"
 
 
 def test_hook_select_chat_template() -> None:
@@ -331,6 +338,7 @@ def test_a_wrapper_sees_the_call_and_a_failing_one_is_stepped_over(fail, answer,
         plugin("timing", select_tool_parser=timing(log, fail=fail)),
         plugin("parser", select_tool_parser=lambda: "asked"),
     )
-    assert host.hook.select_tool_parser(architecture="A", config={}) == answer
+    selected = host.hook.select_tool_parser(architecture="A", config={}, chat_template=None)
+    assert selected == answer
     assert log == steps
     assert host.faults.counts == ({("timing", "select_tool_parser"): 1} if fail else {})

@@ -180,6 +180,8 @@ def test_a_key_and_a_path_are_part_of_every_request(capsys, monkeypatch) -> None
         (b'data: {"x": 1}\n\ndata: [DONE]\n\n', 200, "unknown form"),
         (b'{"error": {"message": "is full"}}', 503, "is full"),
         (b"<html>", 502, "answers 502"),
+        (b'{"error": {"message": "no key"}}', 401, "no key; give the server's key with --api-key"),
+        (b"", 401, "or OCTAVO_API_KEY"),
     ],
 )
 def test_an_answer_that_fails_is_one_line(stream, status, said, capsys, monkeypatch) -> None:

@@ -34,7 +34,8 @@ from openai.types.shared_params import Reasoning as ReasoningParam
 from typing_extensions import is_typeddict
 
 from markdown import ROOT, rows
-from octavo.server.errors import HttpError
+from octavo.errors import MessageError
+from octavo.server.errors import HttpError, reply_to
 from octavo.server.protocol import chat, completions, messages, responses, tokenize
 from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.fields import FieldTable, read_body
@@ -204,11 +205,11 @@ RESPONSE_PARTS = [
 
 
 def refusal(read: Any) -> str | None:
-    """The code of what it raises; None when it raises nothing."""
+    """The code of what it raises; None when it raises nothing, or has none."""
     try:
         read()
-    except HttpError as error:
-        return error.code
+    except (HttpError, MessageError) as error:
+        return reply_to(error).code
     return None
 
 
@@ -293,8 +294,8 @@ def test_lenient_servers_warn_of_unknown_fields_and_refuse_what_they_cannot_give
     _, warnings = read({"temprature": 1}, lenient=True)
     assert len(warnings) == 1
     assert "temprature" in warnings[0]
-    with pytest.raises(HttpError, match="tools"):
-        read({"tools": [{}]}, lenient=True)
+    with pytest.raises(HttpError, match=r"functions=.* is not available: describe them in tools"):
+        read({"functions": [{}]}, lenient=True)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ def test_values_that_ask_for_nothing_are_taken(body) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"user": 5}, {"metadata": "a"}, {"store": "yes"}, {"tools": [{}]}, {"n": True}]
+    "body", [{"user": 5}, {"metadata": "a"}, {"store": "yes"}, {"tools": [1]}, {"n": True}]
 )
 def test_values_of_wrong_types_are_refused_where_they_have_no_effect_too(body) -> None:
     with pytest.raises(HttpError) as raised:

@@ -22,7 +22,6 @@ def test_what_is_said_to_be_off_is_refused(http) -> None:
     asked = {
         "priority": {"priority": 1},
         "structured_output": {"guided_json": {}},
-        "tools": {"tools": [{"type": "function", "function": {"name": "f"}}]},
         "request_chat_template": {"chat_template": "{{ messages }}"},
         "lenient": {"nonsense": 1},
     }

@@ -133,7 +133,7 @@ def test_completions_take_one_prompt_or_many(client) -> None:
     [
         ({"temperature": 7e3}, openai.BadRequestError, "temperature"),
         ({"model": "no/such"}, openai.NotFoundError, "model"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError,
+        ({"tools": [{"type": "function", "function": {"name": "f g"}}]}, openai.BadRequestError,
          "tools"),
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
         ({"extra_body": {"nonsense": 1}}, openai.BadRequestError, "nonsense"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from html.parser import HTMLParser
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode, checks
+
+from octavo.server.docs_page import docs_page
 
 CHECKS = [
     checks.not_a_server_error,
@@ -76,5 +80,63 @@ def test_anthropics_routes_have_anthropics_errors(http) -> None:
         assert content["schema"]["$ref"].endswith(f"/{name}")
 
 
-def test_the_page_of_the_document_is_served(http) -> None:
-    assert "/openapi.json" in http.get("/docs").text
+class Page(HTMLParser):
+    """What a browser would find in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self.forms: set[tuple[str, str]] = set()
+        self.bodies: list[str] = []
+        self._in_body = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids |= {given["id"]} if "id" in given else set()
+        self.links |= {given[name] for name in ("href", "src", "action") if name in given}
+        if tag == "form":
+            self.forms.add((given["data-method"].lower(), "/" + given["data-path"]))
+        self._in_body = tag == "textarea"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_body:
+            self.bodies.append(data)
+
+
+def test_the_page_shows_every_operation_and_type_and_needs_no_other_file(http) -> None:
+    described = http.get("/openapi.json").json()
+    answer = http.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    page = Page(answer.text)
+    operations = {(method, path) for path, each in described["paths"].items() for method in each}
+    assert page.forms == operations
+    assert set(described["components"]["schemas"]) <= page.ids
+    assert {link for link in page.links if not link.startswith("#")} == {"openapi.json"}
+    assert {link[1:] for link in page.links if link.startswith("#")} <= page.ids
+
+
+def test_what_the_page_would_send_is_answered(http) -> None:
+    page = Page(http.get("/docs").text)
+    forms = re.findall(r'data-method="POST" data-path="([^"]+)"', http.get("/docs").text)
+    assert len(forms) == len(page.bodies) > 5
+    for path, body in zip(forms, page.bodies, strict=True):
+        request = {**json.loads(body), **({} if "token" in path else {"max_tokens": 4})}
+        if path == "v1/responses":
+            request["max_output_tokens"] = request.pop("max_tokens")
+        assert http.post(f"/{path}", json=request).status_code == 200, path
+
+
+def test_what_a_plugin_describes_is_text_in_the_page() -> None:
+    operation = {"summary": "<script>alert(1)</script>", "requestBody": {"content": {"text/x": {}}}}
+    bare = {"responses": {"200": {"content": {"a/b": {"schema": {"enum": ["<b>", 1]}}}}}}
+    text = docs_page(
+        {
+            "info": {"title": "Octavo", "version": "1"},
+            "paths": {'/a"b': {"post": operation}, "/{name}": {"get": bare, "put": {}}},
+            "components": {"schemas": {"<T>": {"properties": {"<f>": {"default": "<d>"}}}}},
+        }
+    )
+    assert not re.search(r"<script>alert|<T>|<f>|<d>|<b>\"", text)
+    assert Page(text).forms == {("post", '/a"b'), ("get", "/{name}"), ("put", "/{name}")}

@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from live_server import OCTAVO, LiveServer, running_server
-from octavo.errors import ConfigError
 from server_faults import (
     answer,
     body,
@@ -135,14 +134,14 @@ def test_connections_above_the_limit_are_told_to_come_back(live) -> None:
 
 
 def test_an_overloaded_server_refuses_at_once_and_finishes_what_it_took(live) -> None:
-    ask = request_bytes("/v1/completions", long_body(max_tokens=600))
+    ask = request_bytes("/v1/completions", long_body(max_tokens=300))
     with ExitStack() as stack:
         taken = [stack.enter_context(connect(live.url)) for _ in range(12)]
         for client in taken:  # four rows, eight places in the queue
             client.sendall(ask)
         until(lambda: httpx.get(f"{live.url}/load").json()["server_load"] == 12)
         took = []
-        for _ in range(12):  # long before the first of those taken has its 600 tokens
+        for _ in range(12):  # long before the first of those taken has its 300 tokens
             with connect(live.url) as refused:
                 began = time.monotonic()
                 refused.sendall(ask)
@@ -152,7 +151,7 @@ def test_an_overloaded_server_refuses_at_once_and_finishes_what_it_took(live) ->
             assert error_of(data)["code"] == "overloaded"
         assert sorted(took)[3] < 0.05  # the machine may be busy with other tests
         for client in taken:
-            client.settimeout(60)
+            client.settimeout(120)
             assert answer(client)[0] == 200
 
 
@@ -204,57 +203,3 @@ def test_tls_is_served_and_may_ask_for_certificates(tmp_path: Path, asks_for_cer
                 httpx.get(f"{server.url}/health", verify=trusting)
             trusting.load_cert_chain(cert, key)
         assert httpx.get(f"{server.url}/health", verify=trusting).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("prot: 1", "octavo has no option 'prot' here; close: ['port']"),
-        ("port: 1\nport: 2", "port is given twice"),
-        ("host:", "host needs a value"),
-        ("lenient: 3", "lenient must be true or false"),
-        ("port: [1, 2]", "port takes one value, not a list"),
-        ("port: many", "argument --port: 'many' must be a whole number"),
-        ("- port", "the file must be a mapping"),
-        ("a: [", "while parsing"),
-    ],
-)
-def test_a_config_file_that_is_wrong_is_an_error_that_names_it(tmp_path, text, said) -> None:
-    file = tmp_path / "octavo.yaml"
-    file.write_text(text)
-    command = [sys.executable, "-c", OCTAVO, "serve", "octavo/tiny", "--config", str(file)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert said in ended.stderr
-
-
-def test_flags_win_over_the_file_and_a_model_given_over_the_files(tmp_path, capsys) -> None:
-    from octavo.cli.config_file import take_config
-    from octavo.cli.parser import Parser, add_common_options
-    from octavo.cli.serve import ServeCommand
-
-    file = tmp_path / "octavo.yaml"
-    file.write_text(
-        "model: octavo/tiny\nport: 1\napi-key: [a, '012']\nlenient: true\naccess_log: false\n"
-        "plugin: [x.y]\nplugin.some.key: 3\nhf_overrides: {a: [1, true]}\n"
-    )
-
-    def parsed(*args: str):
-        found, rest = take_config(["--config", str(file), *args])
-        assert found is not None
-        early = found.plugin_args(rest)
-        parser = Parser(prog="octavo serve")
-        ServeCommand().configure(parser)
-        add_common_options(parser)
-        return early, parser.parse_args([*found.args(parser, rest), *rest])
-
-    early, args = parsed()
-    assert early == ["--plugin.some.key=3", "--plugin=x.y"]
-    assert (args.model, args.port, args.api_key) == ("octavo/tiny", 1, ["a", "012"])
-    assert (args.lenient, args.access_log) == (True, False)
-    assert args.hf_overrides == {"a": [1, True]}
-    early, args = parsed("other", "--port=2", "--api-key", "c", "--access-log", "--no-lenient")
-    assert (args.model, args.port, args.api_key) == ("other", 2, ["c"])
-    assert (args.lenient, args.access_log) == (False, True)
-    with pytest.raises(ConfigError, match="given twice"):
-        take_config(["--config", str(file), f"--config={file}"])

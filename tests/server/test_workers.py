@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest.mock import MagicMock
+from queue import SimpleQueue
+from typing import Any
+from unittest.mock import MagicMock, call
 
 import httpx
+import msgspec
 import pytest
 import zmq
 
-from live_server import FLAGS, OCTAVO, running_server
-from octavo.engine.messages import PromptReport, SequenceEnd, SequenceLogprobs, StepOutputs
-from octavo.engine.server import _Clients, _Link, split_outputs
-from octavo.server.processes import EngineEnded, EngineStarted
-from octavo.server.worker import _Engines
-from server_faults import answer, body, connect, engine_of, long_body, named, request_bytes, until
+from live_server import FLAGS, OCTAVO, LiveServer, running_server
+from octavo.engine.messages import (
+    AbortSequences,
+    AddRequests,
+    EngineRequest,
+    PromptReport,
+    ReplaceWorker,
+    SequenceEnd,
+    SequenceLogprobs,
+    StepOutputs,
+    TokenSampling,
+)
+from octavo.engine.server import _apply, _Clients, _Link, split_outputs
+from octavo.observability.shared_metrics import PUBLISH_SECONDS
+from octavo.server.processes import Cut, Drain, EngineEnded, EngineStarted
+from octavo.server.worker import _obey
+from server_faults import (
+    answer,
+    body,
+    children,
+    connect,
+    engine_of,
+    long_body,
+    named,
+    request_bytes,
+    until,
+)
 
 
 def test_each_worker_gets_the_outputs_of_its_own_sequences() -> None:
@@ -66,27 +91,65 @@ def test_a_worker_whose_requests_all_wait_hears_that_others_run(
             assert heard
 
 
-def test_a_worker_that_saw_its_engine_end_by_itself_waits_for_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[str] = []
+def test_an_engine_drops_what_a_lost_worker_asked_for_and_finds_the_next_one() -> None:
+    with zmq.Context() as context:
+        sockets = [context.socket(zmq.DEALER) for _ in range(4)]
+        for place, name in zip(sockets, ("parent", "first", "second", "new"), strict=True):
+            place.bind(f"inproc://{name}")
+        parent = context.socket(zmq.DEALER)
+        parent.connect("inproc://parent")
+        clients = _Clients(context, _Link(parent))
+        clients.add_workers(("inproc://first", "inproc://second"))
+        core = MagicMock()
+        for place, sequences in ((1, (0, 2, 4)), (2, (1, 3, 5))):
+            request = EngineRequest(
+                request_id="a",
+                sequences=sequences,
+                prompt_token_ids=[1],
+                sampling=TokenSampling(seed=0, max_tokens=1),
+            )
+            sockets[place].send(msgspec.msgpack.encode(AddRequests([request])))
+            _apply(*_received(clients, core))
+        sockets[1].send(msgspec.msgpack.encode(AbortSequences([2])))
+        _apply(*_received(clients, core))
+        clients.send(
+            StepOutputs(sequences=[0, 1, 4], tokens=[1] * 3, ends=[SequenceEnd(4, "stop")])
+        )
+        sockets[0].send(msgspec.msgpack.encode(ReplaceWorker(0, "inproc://new")))
+        _apply(*_received(clients, core))
+        assert [call.args for call in core.abort.call_args_list] == [([2],), ([0],)]
+        clients.send(StepOutputs(sequences=[6], tokens=[7]))
+        heard = msgspec.msgpack.decode(sockets[3].recv(), type=StepOutputs)
+        assert (heard.sequences, heard.tokens) == ([6], [7])
+        clients.close()
+        for closing in (parent, *sockets):
+            closing.close(linger=0)
 
-    def link(address: str, ready: object) -> MagicMock:
-        made.append(address)
-        return MagicMock(alive=False)
 
-    monkeypatch.setattr("octavo.server.worker.WorkerLink", link)
-    said = iter([EngineEnded("killed"), None, EngineStarted("second", MagicMock()), None])
-    monkeypatch.setattr("octavo.server.worker._next", lambda pipe: next(said))
-    monkeypatch.setattr("os._exit", lambda code: None)
-    engines = _Engines(MagicMock(address="first"))
-    engines.link(MagicMock(), MagicMock())
-    engines.listen(0)
-    later = threading.Timer(0.05, engines.listen, (0,))
-    later.start()
-    engines.link(MagicMock(), MagicMock())
-    later.join()
-    assert made == ["first", "second"]
+def _received(clients: _Clients, core: MagicMock) -> tuple[Any, MagicMock, _Clients, _Link]:
+    received = clients.receive(block=True)
+    assert received is not None
+    message, link = received
+    return message, core, clients, link
+
+
+def test_a_worker_does_as_its_parent_says() -> None:
+    orders: SimpleQueue[Any] = SimpleQueue()
+    engines: SimpleQueue[Any] = SimpleQueue()
+    started = EngineStarted("ipc://second", MagicMock())
+    for order in (EngineEnded("killed", False), started, Drain(), Cut()):
+        orders.put(order)
+    did = MagicMock()
+    type(did.http).is_running = property(lambda http: not orders.empty())
+    _obey(orders, engines, did.engine, did.http)
+    assert did.mock_calls == [
+        call.http.engine_ended("killed", is_last=False),
+        call.engine.restart(),
+        call.http.engine_started(),
+        call.http.drain(),
+        call.http.cut(),
+    ]
+    assert engines.get_nowait() is started
 
 
 @pytest.mark.slow
@@ -112,18 +175,18 @@ def test_workers_share_an_engine_and_end_with_it(tmp_path: Path) -> None:
             )
         assert [r.json()["usage"]["completion_tokens"] for r in replies] == [40] * 16
         os.kill(engine_of(server.process.pid), signal.SIGKILL)
-        assert server.process.wait(15) == 1
+        assert server.process.wait(30) == 1
         assert "was killed by SIGKILL" in server.log.read_text().splitlines()[-1]
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 5)
 
 
 @pytest.mark.slow
-def test_workers_drain_at_a_signal_and_a_lost_worker_ends_the_server(tmp_path: Path) -> None:
+def test_workers_get_another_engine_and_drain_at_a_signal(tmp_path: Path) -> None:
     flags = ("--api-workers", "2", "--on-engine-death", "restart")
     with running_server(tmp_path / "log", *flags) as server:
         os.kill(engine_of(server.process.pid), signal.SIGKILL)
         until(lambda: "another engine has started" in server.log.read_text(), 60)
-        until(lambda: server.log.read_text().count("another engine has started") == 3, 20)
+        until(lambda: all(is_healthy(server) for _ in range(16)), 20)  # whichever worker answers
         with ThreadPoolExecutor(6) as pool:
             asked = [
                 pool.submit(
@@ -134,11 +197,92 @@ def test_workers_drain_at_a_signal_and_a_lost_worker_ends_the_server(tmp_path: P
             time.sleep(1)
             server.process.terminate()
             assert [each.result().status_code for each in asked] == [200] * 6
-        assert server.process.wait(15) == 0
-    with running_server(tmp_path / "log2", "--api-workers", "2") as server:
-        os.kill(named(server.process.pid, "octavo.server.worker")[1], signal.SIGKILL)
-        assert server.process.wait(15) == 1
-        assert "HTTP worker 1 has ended" in server.log.read_text().splitlines()[-1]
+        assert server.process.wait(30) == 0
+
+
+def is_healthy(server: LiveServer) -> bool:
+    return httpx.get(f"{server.url}/health", timeout=20).status_code == 200
+
+
+@pytest.mark.slow
+def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Path) -> None:
+    with running_server(tmp_path / "log", "--api-workers", "2") as server:
+        for _ in range(8):
+            httpx.post(f"{server.url}/v1/completions", json=body(max_tokens=4))
+        time.sleep(2 * PUBLISH_SECONDS)
+        with connect(server.url) as one, connect(server.url) as other:
+            asking = {one: worker_of(server, one), other: worker_of(server, other)}
+            for client in asking:
+                client.sendall(request_bytes("/v1/completions", long_body(stream=True, n=4)))
+            lost, kept = asking[one], asking[other]
+            until(lambda: sample(server, "num_requests_running") == 8)
+            os.kill(lost, signal.SIGKILL)
+            left = 0 if lost == kept else 4
+            until(lambda: sample(server, "num_requests_running") == left, 5)
+            if lost != kept:
+                assert b"[DONE]" in read_all(other)
+        with ThreadPoolExecutor(16) as pool:  # some wait in the lost one's socket
+            url = f"{server.url}/v1/completions"
+            asks = [pool.submit(httpx.post, url, json=body(), timeout=60) for _ in range(16)]
+            assert {each.result().status_code for each in asks} == {200}
+        until(lambda: lost not in (found := workers_of(server)) and len(found) == 2, 60)
+        time.sleep(2 * PUBLISH_SECONDS)
+        name = 'http_requests_total{.*route="/v1/completions",status="200".*}'
+        sums = {sample(server, name) for _ in range(8)}  # through any worker
+        assert sums == {8 + 16 + (lost != kept)}
+        assert sample(server, "kv_cache_usage_perc") == 0
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    log = server.log.read_text()
+    assert log.count("another HTTP worker is started, since HTTP worker ") == 1
+    assert "was killed by SIGKILL" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.slow
+def test_a_signal_to_all_processes_at_once_lets_what_is_in_flight_complete(tmp_path: Path) -> None:
+    with running_server(tmp_path / "log", "--api-workers", "2") as server:
+        with ThreadPoolExecutor(4) as pool:
+            url = f"{server.url}/v1/completions"
+            asked = [pool.submit(httpx.post, url, json=long_body(), timeout=60) for _ in range(4)]
+            until(lambda: sample(server, "num_requests_running") == 4)
+            for pid in (server.process.pid, *children(server.process.pid)):
+                os.kill(pid, signal.SIGTERM)
+            assert [each.result().status_code for each in asked] == [200] * 4
+        assert server.process.wait(30) == 0
+
+
+def workers_of(server: LiveServer) -> list[int]:
+    return named(server.process.pid, "octavo.server.worker")
+
+
+def sample(server: LiveServer, name: str) -> float:
+    text = httpx.get(f"{server.url}/metrics", timeout=20).text
+    (found,) = re.findall(rf"^octavo:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+    return float(found)
+
+
+def worker_of(server: LiveServer, client: socket.socket) -> int:
+    """The process that has the other end of the connection."""
+    port = client.getsockname()[1]
+    client.sendall(request_bytes("/ping"))
+    assert answer(client)[0] == 200  # it has been accepted
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (inode,) = [row[9] for row in rows if row[2].endswith(f":{port:04X}")]
+    (found,) = [
+        pid
+        for pid in workers_of(server)
+        if any(os.readlink(f) == f"socket:[{inode}]" for f in Path(f"/proc/{pid}/fd").iterdir())
+    ]
+    return found
+
+
+def read_all(client: socket.socket) -> bytes:
+    data = b""
+    client.settimeout(60)
+    while b"[DONE]" not in data and (more := client.recv(65536)):
+        data += more
+    return data
 
 
 @pytest.mark.slow
@@ -152,7 +296,7 @@ def test_what_ends_while_workers_start_leaves_nobody_waiting(tmp_path: Path, vic
             workers = named(server.pid, "octavo.server.worker")
             pid = server.pid if victim == "server" else engine_of(server.pid)
             os.kill(pid, signal.SIGKILL)
-            assert server.wait(15) == (-signal.SIGKILL if victim == "server" else 1)
+            assert server.wait(30) == (-signal.SIGKILL if victim == "server" else 1)
             until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 20)
         finally:
             server.kill()

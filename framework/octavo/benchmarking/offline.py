@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from octavo.benchmarking.workload import Ask, Lengths, random_ids, read_asks
 from octavo.config.checks import check_range
 from octavo.errors import ConfigError, RequestFailedError
 from octavo.params import SamplingParams
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
@@ -50,6 +51,11 @@ class ThroughputBench:
             input_len=self.input_len, output_len=self.output_len, range_ratio=self.range_ratio
         )
 
+    def __str__(self) -> str:
+        """In words."""
+        requests = counted(self.num_prompts, "request")
+        return f"{requests} at once, {self.prompts or self.lengths()}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyBench:
@@ -78,9 +84,15 @@ class LatencyBench:
         """Tokens of prompts and answers."""
         return Lengths(input_len=self.input_len, output_len=self.output_len)
 
+    def __str__(self) -> str:
+        """In words."""
+        batches = counted(self.num_iters, "batch", "batches")
+        requests = counted(self.batch_size, "request")
+        return f"{batches} of {requests}, {self.lengths()}, after {self.num_warmups} to warm up"
 
-def throughput(llm: LLM, bench: ThroughputBench) -> dict[str, Any]:
-    """Requests and tokens a second."""
+
+def throughput(llm: LLM, bench: ThroughputBench, *, shown: bool = False) -> dict[str, Any]:
+    """Requests and tokens a second; with a progress bar if ``shown``."""
     rng = random.Random(bench.prompt_seed)
     if bench.prompts is not None:
         asks = read_asks(Path(bench.prompts), bench.num_prompts, bench.output_len)
@@ -91,7 +103,7 @@ def throughput(llm: LLM, bench: ThroughputBench) -> dict[str, Any]:
     is_random = bench.prompts is None
     _run(llm, asks[:2], most=WARMUP_TOKENS, detokenize=bench.detokenize, ignore_eos=is_random)
     seconds, num_input, num_output = _run(
-        llm, asks, detokenize=bench.detokenize, ignore_eos=is_random
+        llm, asks, detokenize=bench.detokenize, ignore_eos=is_random, shown=shown
     )
     return {
         "requests": len(asks),
@@ -104,12 +116,17 @@ def throughput(llm: LLM, bench: ThroughputBench) -> dict[str, Any]:
     }
 
 
-def latency(llm: LLM, bench: LatencyBench) -> dict[str, Any]:
-    """Seconds of a batch from its prompts to its last token."""
+def latency(
+    llm: LLM, bench: LatencyBench, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Seconds of a batch from its prompts to its last token; ``tell`` hears how far it is."""
     rng = random.Random(bench.prompt_seed)
     ids = _ids(llm)
-    seconds = []
-    for number in range(bench.num_warmups + bench.num_iters):
+    seconds: list[float] = []
+    count = bench.num_warmups + bench.num_iters
+    for number in range(count):
+        took_before = f", the last took {seconds[-1] * 1000:,.0f} ms" if seconds else ""
+        tell(f"batch {number + 1} of {count}{took_before}")
         # Other prompts each time: none is in the prefix cache.
         asks = list(random_ids(bench.batch_size, bench.lengths(), ids, rng))
         took, _, _ = _run(llm, asks, detokenize=False, ignore_eos=True)
@@ -121,7 +138,13 @@ def latency(llm: LLM, bench: LatencyBench) -> dict[str, Any]:
 
 
 def _run(
-    llm: LLM, asks: Sequence[Ask], *, detokenize: bool, ignore_eos: bool, most: int | None = None
+    llm: LLM,
+    asks: Sequence[Ask],
+    *,
+    detokenize: bool,
+    ignore_eos: bool,
+    most: int | None = None,
+    shown: bool = False,
 ) -> tuple[float, int, int]:
     """Seconds, prompt tokens and output tokens."""
     params = [
@@ -138,11 +161,12 @@ def _run(
         for ask in asks
     ]
     began = time.perf_counter()
-    outputs = llm.generate(prompts, params, use_tqdm=False)
+    outputs = llm.generate(prompts, params, use_tqdm=shown)
     seconds = time.perf_counter() - began
     failed = [output.error for output in outputs if output.error is not None]
     if failed:
-        raise RequestFailedError(f"{len(failed)} of {len(outputs)} requests failed: {failed[0]}")
+        requests = counted(len(outputs), "request")
+        raise RequestFailedError(f"{len(failed)} of {requests} failed: {failed[0]}")
     return (
         seconds,
         sum(len(output.prompt_token_ids) for output in outputs),

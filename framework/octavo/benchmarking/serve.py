@@ -26,6 +26,7 @@ from octavo.benchmarking.workload import (
 from octavo.client import Address, ServerError, get_json, post_json
 from octavo.config.checks import check_choice, check_range
 from octavo.errors import ConfigError
+from octavo.wording import counted
 
 SAMPLE_SYLLABLES = 4000
 """Of the text whose token ids random prompts are made of."""
@@ -85,6 +86,13 @@ class ServeBench:
         return Lengths(
             input_len=self.input_len, output_len=self.output_len, range_ratio=self.range_ratio
         )
+
+    def __str__(self) -> str:
+        """In words."""
+        rate = "at once" if math.isinf(self.request_rate) else f"at {self.request_rate:g} a second"
+        most = f", {self.max_concurrency:,} under way at most" if self.max_concurrency else ""
+        requests = counted(self.num_prompts, "request")
+        return f"{requests} {rate}{most}, {self.prompts or self.lengths()}, to {self.endpoint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from octavo.benchmarking.machine import describe_machine
 from octavo.benchmarking.processes import BenchError
 from octavo.benchmarking.summary import spread
 from octavo.config.checks import check_range
+from octavo.errors import ConfigError
+from octavo.wording import counted
 
 CACHES = ("OCTAVO_KERNEL_CACHE", "CUDA_CACHE_PATH", "PYTHONPYCACHEPREFIX")
 """Folders of what is compiled on the way; a cold start has empty ones."""
@@ -35,21 +39,38 @@ class StartupBench:
         check_range("num_warm", self.num_warm, 0)
         check_range("num_cold", self.num_cold, 0)
         check_range("timeout_seconds", self.timeout_seconds, 1e-3)
+        if self.num_warm + self.num_cold == 0:
+            raise ConfigError("num_warm=0 and num_cold=0: one of them must be above 0")
+
+    def __str__(self) -> str:
+        """In words."""
+        cold = f"{counted(self.num_cold, 'start')} with empty caches"
+        warm = f"{counted(self.num_warm, 'start')} with full ones after one that fills them"
+        return " and ".join([cold] * bool(self.num_cold) + [warm] * bool(self.num_warm))
 
 
-def startup(options: dict[str, Any], bench: StartupBench) -> dict[str, Any]:
-    """Seconds of each start and of its parts, as JSON has them, and their spread."""
+def startup(
+    options: dict[str, Any], bench: StartupBench, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Seconds of each start and of its parts, as JSON has them, their spread, and the machine.
+
+    ``tell`` hears how far it is.
+    """
     cold = []
-    for _ in range(bench.num_cold):
+    machine: dict[str, str] = {}
+    for number in range(bench.num_cold):
+        tell(f"cold start {number + 1} of {bench.num_cold}")
         with tempfile.TemporaryDirectory() as folder:
             caches = {name: str(Path(folder) / name) for name in CACHES}
-            cold.append(_start(options, caches, bench.timeout_seconds))
+            parts, machine = _start(options, caches, bench.timeout_seconds)
+            cold.append(parts)
     warm = []
     for number in range(bench.num_warm and bench.num_warm + 1):
-        parts = _start(options, {}, bench.timeout_seconds)
+        tell(f"warm start {number} of {bench.num_warm}" if number else "a start to fill the caches")
+        parts, machine = _start(options, {}, bench.timeout_seconds)
         if number:
             warm.append(parts)
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"machine": machine}
     for name, starts in (("warm", warm), ("cold", cold)):
         figures[f"{name}_starts"] = starts
         for part in ("import", "load", "first_token", "total"):
@@ -59,8 +80,13 @@ def startup(options: dict[str, Any], bench: StartupBench) -> dict[str, Any]:
     return figures
 
 
-def _start(options: dict[str, Any], caches: dict[str, str], timeout: float) -> dict[str, float]:
-    """Seconds until Octavo is imported, the model is loaded, the first token is there; the sum."""
+def _start(
+    options: dict[str, Any], caches: dict[str, str], timeout: float
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds until Octavo is imported, the model is loaded, the first token is there; the sum.
+
+    And what the process says of its machine.
+    """
     command = [sys.executable, "-m", "octavo.benchmarking.startup", json.dumps(options)]
     env = {**os.environ, **caches, "PYTHONPATH": os.pathsep.join(sys.path)}
     began = time.time()
@@ -74,13 +100,14 @@ def _start(options: dict[str, Any], caches: dict[str, str], timeout: float) -> d
     if ended.returncode or not lines:
         said = ended.stderr.strip().splitlines()
         raise BenchError(f"the start failed: {said[-1] if said else ended.returncode}")
-    imported, loaded, first = json.loads(lines[-1])
-    return {
+    (imported, loaded, first), machine = json.loads(lines[-1])
+    parts = {
         "import": imported - began,
         "load": loaded - imported,
         "first_token": first - loaded,
         "total": first - began,
     }
+    return parts, machine
 
 
 def main() -> None:
@@ -96,7 +123,8 @@ def main() -> None:
         SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False),
         use_tqdm=False,
     )
-    sys.stdout.write(json.dumps([imported, loaded, time.time()]) + "\n")
+    times = [imported, loaded, time.time()]
+    sys.stdout.write(json.dumps([times, describe_machine()]) + "\n")
     sys.stdout.flush()
     llm.close()
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from octavo.benchmarking.load import Planned
 from octavo.errors import ConfigError
+from octavo.wording import counted
 
 Endpoint = Literal["completions", "chat"]
 PATHS: dict[Endpoint, str] = {
@@ -53,9 +54,21 @@ class Lengths:
         """Return the lengths of one prompt and its output."""
         return self._draw(rng, self.input_len), self._draw(rng, self.output_len)
 
+    def largest(self) -> int:
+        """Tokens of the longest prompt with the longest output."""
+        return self._most(self.input_len) + self._most(self.output_len)
+
+    def __str__(self) -> str:
+        """In words."""
+        ratio = f", give or take {self.range_ratio:.0%}" if self.range_ratio else ""
+        return f"{counted(self.input_len, 'token')} in, {self.output_len:,} out{ratio}"
+
     def _draw(self, rng: random.Random, length: int) -> int:
         low = math.floor(length * (1 - self.range_ratio))
-        return rng.randint(max(1, low), math.ceil(length * (1 + self.range_ratio)))
+        return rng.randint(max(1, low), self._most(length))
+
+    def _most(self, length: int) -> int:
+        return math.ceil(length * (1 + self.range_ratio))
 
 
 def random_ids(

@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from octavo.benchmarking.machine import describe_machine
 from octavo.benchmarking.offline import LatencyBench, ThroughputBench
 from octavo.benchmarking.serve import ServeBench
 from octavo.benchmarking.startup import StartupBench
 from octavo.benchmarking.summary import Spread, parse_goodput
+from octavo.benchmarking.workload import Lengths
 from octavo.cli.bench_report import BUSY_SHARE, rates, spreads
 from octavo.cli.engine_flags import add_engine_flags, engine_keywords
 from octavo.cli.fields import add_fields, given_fields
 from octavo.cli.terminal import Terminal
 from octavo.errors import ConfigError
+from octavo.wording import counted
 from octavo_registry import PluginHost
+
+if TYPE_CHECKING:
+    from octavo.llm import LLM
 
 
 class BenchCommand:
@@ -59,8 +67,10 @@ class BenchCommand:
                 return _serve(args, terminal)
             case "startup":
                 return _startup(args, host, terminal)
+            case "latency":
+                return _latency(args, host, terminal)
             case _:
-                return _offline(args, host, terminal)
+                return _throughput(args, host, terminal)
 
 
 def _add_output(parser: ArgumentParser) -> None:
@@ -77,7 +87,7 @@ def _serve(args: Namespace, terminal: Terminal) -> int:
     goodput = parse_goodput(args.goodput)
     address = parse_address(args.url, args.api_key)
     _check_files(args.output_json, args.plot)
-    with terminal.working(f"{bench.num_prompts} requests to {address}"):
+    with terminal.working(f"{counted(bench.num_prompts, 'request')} to {address}"):
         result = run_serve_bench(address, bench, goodput)
     _write_json(args.output_json, result.as_dict())
     if args.plot is not None:
@@ -86,6 +96,7 @@ def _serve(args: Namespace, terminal: Terminal) -> int:
         args.plot.write_text(draw(result.records, f"{result.model} at {address}"))
     if str(args.output_json) != "-":
         summary = result.summary
+        terminal.write(f"{result.model} at {address}\n{bench}\n\n")
         terminal.rows(rates(summary, result.num_processes, result.cpu_share))
         terminal.write("\n")
         terminal.rows(
@@ -108,41 +119,79 @@ def _serve(args: Namespace, terminal: Terminal) -> int:
     return 1 if result.summary.failed else 0
 
 
-def _offline(args: Namespace, host: PluginHost, terminal: Terminal) -> int:
-    kind = ThroughputBench if args.kind == "throughput" else LatencyBench
-    bench = kind(**given_fields(args, kind))
-    _check_files(args.output_json)
-    from octavo.benchmarking.offline import latency, throughput
-    from octavo.llm import LLM
+def _throughput(args: Namespace, host: PluginHost, terminal: Terminal) -> int:
+    bench = ThroughputBench(**given_fields(args, ThroughputBench))
+    lengths = bench.lengths() if bench.prompts is None else None
+    options = _begin(args, host, terminal, bench, lengths)
+    from octavo.benchmarking.offline import throughput
 
-    with terminal.working(f"loading {args.model}"):
-        llm = LLM(**engine_keywords(args, host))
-    with llm, terminal.working("measuring"):
-        if isinstance(bench, ThroughputBench):
-            figures = throughput(llm, bench)
-        else:
-            figures = latency(llm, bench)
-    _show(args, bench, figures, terminal)
+    with _loaded(options, terminal) as llm:
+        figures = throughput(llm, bench, shown=terminal.tells_people)
+        _end(args, bench, {"machine": describe_machine(), **figures}, terminal)
+    return 0
+
+
+def _latency(args: Namespace, host: PluginHost, terminal: Terminal) -> int:
+    bench = LatencyBench(**given_fields(args, LatencyBench))
+    options = _begin(args, host, terminal, bench, bench.lengths())
+    from octavo.benchmarking.offline import latency
+
+    with _loaded(options, terminal) as llm:
+        with terminal.working("measuring") as tell:
+            figures = latency(llm, bench, tell)
+        _end(args, bench, {"machine": describe_machine(), **figures}, terminal)
     return 0
 
 
 def _startup(args: Namespace, host: PluginHost, terminal: Terminal) -> int:
+    bench = StartupBench(**given_fields(args, StartupBench))
+    options = _begin(args, host, terminal, bench, None)
     from octavo.benchmarking.startup import startup
 
-    bench = StartupBench(**given_fields(args, StartupBench))
-    _check_files(args.output_json)
-    with terminal.working(f"starting {args.model}"):
-        figures = startup(engine_keywords(args, host), bench)
-    _show(args, bench, figures, terminal)
+    with terminal.working("starting") as tell:
+        figures = startup(options, bench, tell)
+    _end(args, bench, figures, terminal)
     return 0
 
 
-def _show(args: Namespace, bench: Any, figures: dict[str, Any], terminal: Terminal) -> None:
+def _begin(
+    args: Namespace, host: PluginHost, terminal: Terminal, bench: object, lengths: Lengths | None
+) -> dict[str, Any]:
+    """Check all that can be without the weights, say what is measured; the engine's options."""
+    from octavo.config.model_folder import open_model
+    from octavo.options import read_options
+
+    _check_files(args.output_json)
+    options = engine_keywords(args, host)
+    config = read_options(options, caller=f"octavo bench {args.kind}").config
+    with terminal.working(f"looking for {args.model}"):
+        folder = open_model(config.model, host)
+    if lengths is not None and lengths.largest() > folder.max_model_len:
+        raise ConfigError(
+            f"{lengths} is {lengths.largest():,} tokens at most, more than the "
+            f"{folder.max_model_len:,} that {args.model} takes; lower --input-len or --output-len"
+        )
+    if str(args.output_json) != "-":
+        terminal.write(f"{args.model}, {folder.architecture} in {folder.dtype}\n{bench}\n\n")
+    return options
+
+
+@contextmanager
+def _loaded(options: dict[str, Any], terminal: Terminal) -> Iterator[LLM]:
+    from octavo.llm import LLM
+
+    with terminal.working(f"loading {options['model']}"):
+        llm = LLM(**options)
+    with llm:
+        yield llm
+
+
+def _end(args: Namespace, bench: Any, figures: dict[str, Any], terminal: Terminal) -> None:
     _write_json(args.output_json, {"model": args.model, "options": asdict(bench), **figures})
     if str(args.output_json) == "-":
         return
     numbers = [
-        (name.replace("_", " "), f"{value:,.2f}" if isinstance(value, float) else str(value))
+        (name.replace("_", " "), f"{value:,.2f}" if isinstance(value, float) else f"{value:,}")
         for name, value in figures.items()
         if isinstance(value, (int, float))
     ]
@@ -151,6 +200,11 @@ def _show(args: Namespace, bench: Any, figures: dict[str, Any], terminal: Termin
     named = {name: value for name, value in figures.items() if isinstance(value, Spread)}
     if named:
         terminal.rows(spreads(named))
+    machine = figures["machine"]
+    terminal.write(
+        f"\non {machine['device']}; Octavo {machine['octavo']}, torch {machine['torch']}, "
+        f"Python {machine['python']}\n"
+    )
 
 
 def _check_files(*paths: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.benchmarking.summary import TITLES, Spread, Summary
+from octavo.wording import counted
 
 BUSY_SHARE = 0.7
 """Of a core: from here on a client may be late to read what a server has sent."""
@@ -12,6 +13,7 @@ BUSY_SHARE = 0.7
 
 def rates(summary: Summary, num_processes: int, cpu_share: float) -> list[tuple[str, str]]:
     """Counts and rates, one a row."""
+    processes = counted(num_processes, "process", "processes")
     rows = [
         ("requests completed", f"{summary.completed:,}"),
         ("requests failed", f"{summary.failed:,}"),
@@ -21,7 +23,7 @@ def rates(summary: Summary, num_processes: int, cpu_share: float) -> list[tuple[
         ("output tokens a second", f"{summary.output_throughput:,.1f}"),
         ("all tokens a second", f"{summary.total_token_throughput:,.1f}"),
         ("requests at a time, at most", f"{summary.peak_concurrency:,}"),
-        ("client", f"{num_processes} processes, {cpu_share:.0%} of a core at most"),
+        ("client", f"{processes}, {cpu_share:.0%} of a core at most"),
     ]
     if summary.goodput is not None and summary.goodput_share is not None:
         good = f"{summary.goodput:,.2f} requests a second, {summary.goodput_share:.1%} of all"

@@ -13,7 +13,7 @@ from octavo_registry.naming import near_matches
 
 COMMANDS = {
     "/system": "TEXT: set the system message and start anew; without TEXT: none",
-    "/reset": "forget the conversation",
+    "/reset": "forget the conversation; the system message stays",
     "/exit": "end (as Ctrl-D does)",
     "/help": "show this",
 }
@@ -59,8 +59,11 @@ class Conversation:
                 return False
             case "/reset":
                 self._start(self._system)
+                self._terminal.remark("What was said is forgotten.")
             case "/system":
                 self._start(rest.strip())
+                has = "with this" if self._system else "without a"
+                self._terminal.remark(f"A new conversation, {has} system message.")
             case "/help":
                 self._terminal.rows(list(COMMANDS.items()))
             case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import Action, BooleanOptionalAction
+from argparse import Action, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import yaml
 
 from octavo.cli.parser import PLUGIN_OPTION, Parser
 from octavo.errors import ConfigError
-from octavo_registry.naming import near_matches
 
 FLAG = "--config"
 MODEL = "model"
@@ -26,20 +25,32 @@ class ConfigFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        try:
-            root = yaml.compose(Path(path).read_text(), yaml.SafeLoader)
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise ConfigError(f"--config {path}: {' '.join(str(error).split())}") from error
-        if not isinstance(root, yaml.MappingNode):
-            raise self._wrong("the file must be a mapping, such as port: 8000")
         self._nodes: dict[str, yaml.Node] = {}
+        self._lines: dict[str, int] = {}
+        """Where each stands, from 1."""
+        root = self._read()
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError(f"--config {path}: the file must be a mapping, such as port: 8000")
         for key, node in root.value:
-            name = str(key.value)
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "a list or mapping"
             if not name.startswith(_PLUGIN_KEY):
                 name = name.replace("-", "_")
-            if name in self._nodes:
-                raise self._wrong(f"{name} is given twice")
+            before = self._lines.get(name)
+            self._lines[name] = key.start_mark.line + 1
+            if before is not None:
+                raise self._wrong(name, f"{name} is given twice, first in line {before}")
             self._nodes[name] = node
+
+    def _read(self) -> yaml.Node | None:
+        try:
+            return yaml.compose(Path(self._path).read_text(encoding="utf-8"), yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = f":{mark.line + 1}" if mark else ""
+            said = ": ".join(filter(None, (error.context, error.problem)))
+            raise ConfigError(f"--config {self._path}{line}: this is no YAML: {said}") from error
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise ConfigError(f"--config {self._path}: {' '.join(str(error).split())}") from error
 
     def plugin_args(self, given: Sequence[str]) -> list[str]:
         """Arguments about plugins, which are loaded before a command's own flags are known."""
@@ -63,8 +74,8 @@ class ConfigFile:
             if name == MODEL and parser.offer(MODEL, self._text(MODEL, node)):
                 continue
             if name not in actions:
-                hint = near_matches(name, sorted({*actions, *_EARLY, MODEL}))
-                raise self._wrong(f"octavo has no option {name!r} here; {hint}")
+                hint = parser.hint(name, (*actions, *_EARLY, MODEL))
+                raise self._wrong(name, f"{parser.prog} has no option {name!r}; {hint}")
             action = actions[name]
             if not any(_is_given(flag, given) for flag in action.option_strings):
                 args += self._as_flags(action, name, node)
@@ -74,17 +85,28 @@ class ConfigFile:
         flag = _flag(name)
         if action.nargs == 0:
             if node.tag != _BOOL:
-                raise self._wrong(f"{name} must be true or false")
+                raise self._wrong(name, f"{name} must be true or false")
             if yaml.safe_load(node.value):
                 return [flag]
             return [f"--no-{flag[2:]}"] if isinstance(action, BooleanOptionalAction) else []
-        if isinstance(node, yaml.SequenceNode):
-            if type(action).__name__ != "_AppendAction":
-                raise self._wrong(f"{name} takes one value, not a list")
-            return [f"{flag}={text}" for text in self._texts(name)]
         if isinstance(node, yaml.MappingNode):
-            return [f"{flag}={json.dumps(yaml.safe_load(yaml.serialize(node)))}"]
-        return [f"{flag}={self._text(name, node)}"]
+            text = json.dumps(yaml.safe_load(yaml.serialize(node)))
+            return [f"{flag}={self._checked(action, name, text)}"]
+        if isinstance(node, yaml.SequenceNode) and type(action).__name__ != "_AppendAction":
+            raise self._wrong(name, f"{name} takes one value, not a list")
+        return [f"{flag}={self._checked(action, name, text)}" for text in self._texts(name)]
+
+    def _checked(self, action: Action, name: str, text: str) -> str:
+        """The text, if the flag takes it: its own error would not say where it stands."""
+        try:
+            if callable(action.type):
+                action.type(text)
+        except ArgumentTypeError as error:
+            raise self._wrong(name, f"{name}: {error}") from error
+        except (TypeError, ValueError) as error:
+            wanted = getattr(action.type, "__name__", "value")
+            raise self._wrong(name, f"{name}: {text!r} is no {wanted}") from error
+        return text
 
     def _texts(self, name: str) -> Iterator[str]:
         node = self._nodes[name]
@@ -93,11 +115,11 @@ class ConfigFile:
 
     def _text(self, name: str, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL:
-            raise self._wrong(f"{name} needs a value; leave it out for the default")
+            raise self._wrong(name, f"{name} needs a value; leave it out for the default")
         return str(node.value)
 
-    def _wrong(self, what: str) -> ConfigError:
-        return ConfigError(f"--config {self._path}: {what}")
+    def _wrong(self, name: str, what: str) -> ConfigError:
+        return ConfigError(f"--config {self._path}:{self._lines[name]}: {what}")
 
 
 def take_config(args: Sequence[str]) -> tuple[ConfigFile | None, list[str]]:

@@ -73,8 +73,11 @@ def sampling_params(
 ) -> SamplingParams:
     """The model's own recommendation, changed by what was given.
 
-    ``max_tokens`` takes the place of the API's 16, which is meant for programs.
+    ``max_tokens`` takes the place of the API's 16, which is meant for programs. A ``min_tokens``
+    that was given raises what was not.
     """
-    if default.max_tokens == SamplingParams().max_tokens:
-        given = {"max_tokens": max_tokens, **given}
-    return replace(default, **given)
+    if default.max_tokens != SamplingParams().max_tokens:
+        max_tokens = default.max_tokens
+    if max_tokens is not None:
+        max_tokens = max(max_tokens, given.get("min_tokens", 0))
+    return replace(default, **{"max_tokens": max_tokens, **given})

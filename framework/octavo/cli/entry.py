@@ -10,7 +10,7 @@ from io import TextIOWrapper
 
 from octavo.cli.config_file import take_config
 from octavo.cli.parser import Parser, add_common_options, take_plugin_options
-from octavo.errors import ConfigError, OctavoError, ParameterError, PromptError, UnknownNameError
+from octavo.errors import BadRequestError, ConfigError, OctavoError, UnknownNameError
 from octavo.observability.function_trace import trace_functions
 from octavo.observability.logs import configure_logging, warn_of_misspelled_variables
 from octavo_registry import LazyRegistry, PluginHost
@@ -18,7 +18,7 @@ from octavo_registry.commands import Command
 from octavo_registry.faults import one_line
 from octavo_registry.naming import near_matches
 
-USER_ERRORS = (ConfigError, ParameterError, PromptError, UnknownNameError)
+USER_ERRORS = (BadRequestError, ConfigError, UnknownNameError)
 """Exit code 2; any other error is 1."""
 BUILT_IN = {
     "bench": ("bench:BenchCommand", "measure a server or an engine"),
@@ -98,7 +98,8 @@ def _run(args: list[str]) -> int:
     command.configure(parser)
     add_common_options(parser, host.options.declared())
     if file:
-        rest = [*file.args(parser, rest), *rest]
+        words = parser.subcommand(rest)
+        rest = [*words, *file.args(parser.chosen(words), rest), *rest[len(words) :]]
     return command.run(parser.parse_args(rest), host)
 
 

@@ -17,6 +17,7 @@ import torch
 
 from octavo.environment import JIT
 from octavo.planning import host_memory
+from octavo.wording import counted
 from octavo_kernels.__main__ import all_specs
 from octavo_kernels.build import (
     PREBUILT,
@@ -161,7 +162,7 @@ def _kernels(capability: tuple[int, int]) -> Finding:
 
 def _host_memory() -> Finding:
     free = host_memory()
-    found = f"{free / GIB:.1f} GiB to be had, {os.cpu_count()} processors"
+    found = f"{free / GIB:.1f} GiB to be had, {counted(os.cpu_count() or 1, 'processor')}"
     if free >= ENOUGH_HOST_BYTES:
         return Finding(subject="memory", verdict="good", found=found)
     advice = "loading and swapping need some: end other programs"

@@ -16,6 +16,7 @@ from octavo.cli.engine_flags import (
 )
 from octavo.cli.terminal import Terminal
 from octavo.errors import RequestFailedError
+from octavo.wording import counted
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class GenerateCommand:
             _write(output, terminal, as_json=args.json)
         failed = [output.error for output in outputs if output.error is not None]
         if failed and not args.json:
-            raise RequestFailedError(f"{len(failed)} of {len(outputs)} prompts: {failed[0]}")
+            asked = counted(len(outputs), "prompt")
+            raise RequestFailedError(f"{len(failed)} of {asked}: {failed[0]}")
         return 1 if failed else 0
 
 
@@ -75,7 +77,7 @@ def _generate(
     with llm:
         default = llm.get_default_sampling_params()
         params = sampling_params(default, given, max_tokens=MAX_TOKENS)
-        return llm.generate(list(prompts), params, use_tqdm=sys.stderr.isatty())
+        return llm.generate(list(prompts), params, use_tqdm=terminal.tells_people)
 
 
 def _write(output: RequestOutput, terminal: Terminal, *, as_json: bool) -> None:

@@ -27,14 +27,28 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             what = "option" if name.startswith("-") else "argument"
-            known = set(self.option_names()) if what == "option" else ()
-            hint = f"; {near_matches(name, known)}" if known else ""
+            hint = f"; {self.hint(name, self.option_names())}" if what == "option" else ""
             raise ConfigError(f"{self.prog} takes no {what} {name!r}{hint}")
         return parsed
+
+    def hint(self, name: str, known: Iterable[str]) -> str:
+        """What a name that is not known may mean: those near it, or where all are."""
+        from difflib import get_close_matches  # only needed on the way to an error
+
+        close = get_close_matches(name, sorted(set(known)))
+        return f"close: {close}" if close else f"{self.prog} --help lists all"
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing usage and exiting."""
         raise ConfigError(f"{self.prog}: {message}; see {self.prog} --help")
+
+    def subcommand(self, args: Sequence[str]) -> list[str]:
+        """The word that names one of this parser's, if there are any and the first does."""
+        return [word for word in args[:1] if word in self._subcommands()]
+
+    def chosen(self, words: Sequence[str]) -> Parser:
+        """The parser that such words name; this one without any."""
+        return self._subcommands()[words[0]] if words else self
 
     def actions(self) -> list[argparse.Action]:
         """Return what this parser itself takes."""
@@ -56,11 +70,13 @@ class Parser(argparse.ArgumentParser):
     def option_names(self) -> list[str]:
         """Return all option strings, those of subcommands included."""
         names = list(self._option_string_actions)
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for parser in action.choices.values():
-                    names.extend(parser.option_names())
+        for parser in self._subcommands().values():
+            names.extend(parser.option_names())
         return names
+
+    def _subcommands(self) -> dict[str, Parser]:
+        found = [a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        return {name: parser for parsers in found for name, parser in parsers.items()}
 
     def _get_nargs_pattern(self, action: argparse.Action) -> str:
         # What options are looked for among takes nothing yet: Python 3.11 gives it the "--".

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from octavo.cli.engine_flags import add_engine_flags, engine_keywords
 from octavo.cli.terminal import Terminal
 from octavo.errors import ConfigError
+from octavo.wording import counted
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
@@ -60,10 +61,11 @@ def _write(budget: Budget, model: str, terminal: Terminal) -> None:
     per_token = f"{budget.bytes_per_token / 1024:.4g} KiB a token"
     if budget.window_bytes_per_sequence:
         per_token += f", {_gib(budget.window_bytes_per_sequence)} a sequence for windows"
+    rows = counted(budget.max_num_seqs, "row")
     terminal.rows(
         [
             ("  weights", _gib(budget.weight_bytes), stored),
-            ("  workspace", _gib(budget.workspace_bytes), f"{budget.max_num_seqs} rows a step"),
+            ("  workspace", _gib(budget.workspace_bytes), f"{rows} a step"),
             ("  KV cache", _gib(budget.cache_bytes), per_token),
         ]
     )

@@ -31,7 +31,7 @@ class ServeCommand:
         from octavo.observability.tracing import exporter_class  # what follows is slow to import
         from octavo.server.keys import api_keys
         from octavo.server.listening import allow_files, bind, unbind
-        from octavo.server.processes import serve_in_one, serve_in_workers
+        from octavo.server.processes import serve
 
         config = _server_config(args)
         keys = api_keys(config.access)  # a wrong file is known before the model is loaded
@@ -44,7 +44,6 @@ class ServeCommand:
         names = config.serve.served_model_name or (args.model,)
         listeners = bind(config.listen, config.listen.api_workers)
         try:
-            serve = serve_in_one if config.listen.api_workers == 1 else serve_in_workers
             return serve(options, config, names, keys, listeners)
         finally:
             unbind(config.listen, listeners)

@@ -160,7 +160,7 @@ def _remote(
         raise ConfigError(f"{flag} is for an engine of this process, and has no effect with --url")
     shared = {name: value for name, value in given.items() if name != "output_kind"}
     if max_tokens is not None:
-        shared.setdefault("max_tokens", max_tokens)
+        shared.setdefault("max_tokens", max(max_tokens, shared.get("min_tokens", 0)))
     if hasattr(args, "seed"):
         shared["seed"] = args.seed
     with terminal.working(f"asking {address}"):

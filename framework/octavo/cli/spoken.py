@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from octavo.cli.terminal import Terminal
+from octavo.wording import counted
 
 
 class Spoken:
@@ -35,6 +36,6 @@ class Spoken:
             return "no tokens"
         seconds = max(time.monotonic() - self._began, 1e-9)
         return (
-            f"{self.num_tokens} tokens, {self.num_tokens / seconds:.1f} a second, "
+            f"{counted(self.num_tokens, 'token')}, {self.num_tokens / seconds:.1f} a second, "
             f"first after {(self._first - self._began) * 1000:.0f} ms"
         )

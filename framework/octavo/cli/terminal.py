@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self.for_people = sys.stdout.isatty()
+        self.tells_people = sys.stderr.isatty()
 
     def write(self, text: str, style: str = "") -> None:
         """Write at once, as a stream does; without a newline of its own."""
@@ -26,7 +27,7 @@ class Terminal:
 
     def remark(self, text: str) -> None:
         """Tell people something beside the result; a pipe's reader never sees it."""
-        if sys.stderr.isatty():
+        if self.tells_people:
             from rich.text import Text
 
             _console(stderr=True).print(Text(text, "dim"), soft_wrap=True)
@@ -40,13 +41,13 @@ class Terminal:
             self.write("\n")
 
     @contextmanager
-    def working(self, text: str) -> Iterator[None]:
-        """Show that something takes its time."""
-        if not sys.stderr.isatty():
-            yield
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show that something takes its time; what is yielded tells how far it is."""
+        if not self.tells_people:
+            yield lambda text: None
             return
-        with _console(stderr=True).status(text):
-            yield
+        with _console(stderr=True).status(text) as status:
+            yield status.update
 
 
 def _console(*, stderr: bool) -> Any:

@@ -90,6 +90,8 @@ def _refusal(address: Address, path: str, response: HTTPResponse) -> ServerError
         body = None
     silent = f"{address}{path} answers {response.status} {response.reason}"
     message, code = _told(body, silent)
+    if response.status == 401:
+        message += "; give the server's key with --api-key or OCTAVO_API_KEY"
     retry_after = response.headers.get("Retry-After", "")
     again = f" (try again in {retry_after} s)" if retry_after.isdigit() else ""
     return ServerError(f"{message}{again}", code)

@@ -48,6 +48,13 @@ class ModelConfig:
     """A registered backend's name; None lets plugins choose."""
     chat_template: str | None = None
     """A file, or the template itself; None: the tokenizer's."""
+    tool_call_parser: str | None = "auto"
+    """A registered tool parser's name; "auto": the one that plugins choose by the model's chat
+    template; None (in Python) leaves calls in the text."""
+    enable_auto_tool_choice: bool = True
+    """Whether requests may leave it to the model if it calls tools."""
+    reasoning_parser: str | None = None
+    """A registered reasoning parser's name; None leaves reasoning in the text."""
     generation_config: Literal["auto", "none"] = "auto"
     """Whether generation_config.json gives the default sampling parameters."""
     seed: int = 0

@@ -96,6 +96,7 @@ class Continuation:
                 self._tokenizer,
                 prompt_ids=self._prompt_ids,
                 skip_special_tokens=self._params.skip_special_tokens,
+                keep_special_tokens=self._params.keep_special_tokens,
                 spaces_between_special_tokens=self._params.spaces_between_special_tokens,
             )
         if not self._stops.strings:

@@ -26,12 +26,22 @@ class IncrementalDetokenizer:
         *,
         prompt_ids: Sequence[int] = (),
         skip_special_tokens: bool = True,
+        keep_special_tokens: Sequence[str] = (),
         spaces_between_special_tokens: bool = True,
     ) -> None:
-        """``prompt_ids`` is what the text goes on from: its last tokens decide on a first space."""
+        """``prompt_ids`` is what the text goes on from: its last tokens decide on a first space.
+
+        ``keep_special_tokens`` are not skipped, each the text of one token.
+        """
         self._tokenizer = tokenizer
-        self._flags = (skip_special_tokens, spaces_between_special_tokens)
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        # What is skipped never gets into the window: there nothing is left to skip.
+        self._flags = (False, spaces_between_special_tokens)
+        self._skipped: frozenset[int] = frozenset()
+        if skip_special_tokens:
+            kept = (
+                tokenizer.encode(text, add_special_tokens=False) for text in keep_special_tokens
+            )
+            self._skipped = tokenizer.special_ids.difference(*kept)
         self._window = self._visible(prompt_ids[-_KEPT_TOKENS:])
         self._emitted = self._num_prompt_chars()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from octavo.detokenizing.continuation import Continuation
 from octavo.detokenizing.logprobs import LogprobDecoder
 from octavo.engine.messages import EngineRequest, SequenceEnd, SequenceLogprobs, StepOutputs
 from octavo.errors import ParameterError
-from octavo.outputs import RequestMetrics, RequestOutput, TokenLogprobs
+from octavo.outputs import GuideReceipt, RequestMetrics, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
 from octavo_registry import RequestOutcome
 from octavo_registry.faults import one_line
@@ -57,12 +57,14 @@ class _LiveRequest:
     continuations: list[Continuation]
     raw_prompt_logprobs: list[SequenceLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    guided: GuideReceipt | None = None
     error: str | None = None
     error_type: str = "RequestFailedError"
 
     @property
     def finished(self) -> bool:
-        return all(c.finish_reason is not None for c in self.continuations)
+        # Not `all` of a generator: at each token that takes twice as long.
+        return None not in [c.finish_reason for c in self.continuations]
 
 
 class OutputProcessor:
@@ -101,14 +103,19 @@ class OutputProcessor:
     ) -> None:
         """Expect a request's outputs; to be called before the engine gets the request."""
         if request.request_id in self._requests:
-            raise ParameterError(f"request_id={request.request_id!r} is in use; choose another")
+            raise ParameterError(
+                f"request_id={request.request_id!r} is in use; choose another", param="request_id"
+            )
         continuations = [
             Continuation(index, request, params, self._tokenizer, self._logprob_decoder)
             for index in range(len(request.sequences))
         ]
-        self._requests[request.request_id] = _LiveRequest(
+        live = _LiveRequest(
             request, params, prompt_text, RequestMetrics(arrival_seconds), continuations
         )
+        if request.guide is not None and params.guided is not None:
+            live.guided = GuideReceipt(params.guided.constraint, request.guide.backend)
+        self._requests[request.request_id] = live
         self._continuations.update(zip(request.sequences, continuations, strict=True))
 
     def process(self, outputs: StepOutputs) -> ProcessedStep:
@@ -177,6 +184,9 @@ class OutputProcessor:
                 metrics.seconds_in_queue = report.seconds_in_queue
                 metrics.seconds_in_prefill = report.seconds_in_prefill
                 request.raw_prompt_logprobs = report.logprobs
+                if request.guided is not None:
+                    seconds = report.seconds_for_guide
+                    request.guided = replace(request.guided, compile_seconds=seconds)
                 if self.observer is not None:
                     num_prompt_tokens = len(request.request.prompt_token_ids)
                     waited = now - metrics.arrival_seconds
@@ -273,6 +283,7 @@ class OutputProcessor:
                     prompt_logprobs=request.prompt_logprobs,
                     error=request.error,
                     error_type=request.error_type,
+                    guided=request.guided,
                 )
             )
         return outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from octavo.engine.server import serve
@@ -15,6 +16,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m octavo.engine", description=main.__doc__)
     parser.add_argument("--connect", required=True, metavar="ADDRESS", help="a ZeroMQ address")
     address = parser.parse_args().connect
+    # Service managers send it to all processes at once; this one ends when its parent has drained.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
     trace_functions()
     configure_logging(default="WARNING", form=ENGINE_FORMAT)
     return serve(address)

@@ -159,6 +159,8 @@ class PromptReport(msgspec.Struct, frozen=True, array_like=True):
     """From its arrival in the engine to its first step."""
     seconds_in_prefill: float | None = None
     """From there to this token; what preemptions took is in it."""
+    seconds_for_guide: float | None = None
+    """Before it was queued: until the guide that it asked for was compiled."""
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Final
 
@@ -14,7 +15,9 @@ MAX_LINE_CHARS: Final = 300
 class OutputRelay:
     """Copies a pipe to this process's standard error in a thread, until the pipe ends."""
 
-    def __init__(self, pipe: IO[bytes]) -> None:
+    def __init__(self, pipe: IO[bytes], ended: Callable[[], None]) -> None:
+        """``ended`` is called in that thread after the pipe's end."""
+        self._ended = ended
         self._last = ""
         # Line ends stay as they are, so that a progress bar's carriage returns still work.
         self._text = io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="")
@@ -33,3 +36,4 @@ class OutputRelay:
                 # Whatever became of our stderr: a pipe that nobody empties would stop the child.
                 with suppress(AttributeError, OSError, ValueError):
                     sys.stderr.write(line)
+        self._ended()

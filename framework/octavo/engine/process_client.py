@@ -17,6 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,18 +25,20 @@ import msgspec
 import zmq
 
 from octavo.config import EngineConfig
-from octavo.engine.messages import EngineReady, Shutdown, StartEngine
+from octavo.engine.messages import EngineReady, ReplaceWorker, Shutdown, StartEngine
 from octavo.engine.output_relay import OutputRelay
 from octavo.engine.socket_client import (
     LAST_WORDS_MILLISECONDS,
     LIVENESS_MILLISECONDS,
     SocketClient,
+    ring,
 )
 from octavo.errors import EngineDeadError
 from octavo_registry.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
+CLOSE_SECONDS: Final = 4.0
 # Without -P the working directory would come before the modules that this process uses.
 ENGINE_COMMAND: Final = (sys.executable, "-P", "-m", "octavo.engine")
 
@@ -68,11 +71,13 @@ class ProcessClient(SocketClient):
             )
             cleanup.callback(_end_process, self._process, self._socket)
             assert self._process.stdout is not None  # a pipe was asked for
-            self._relay = OutputRelay(self._process.stdout)
+            # Where the output ends, so has the process: a poll that waits looks at once. (The
+            # thread must not hold this client, which is closed when nobody does.)
+            self._relay = OutputRelay(self._process.stdout, partial(ring, self._wake))
             try:
                 self._start(config, manifest, tuple(worker_addresses))
             except BaseException:
-                self._process.terminate()  # a process that still loads hears no Shutdown
+                self._process.kill()  # a process that still loads hears no Shutdown
                 raise
             # Also at garbage collection and at the interpreter's exit, if nobody calls close().
             self._close = weakref.finalize(self, cleanup.pop_all().close)
@@ -92,6 +97,10 @@ class ProcessClient(SocketClient):
         """End the process at once; safe from any thread."""
         self._killed_because = cause
         self._process.kill()
+
+    def replace_worker(self, place: int, address: str) -> None:
+        """End what a lost worker has asked for, and connect to another in its place."""
+        self._send(ReplaceWorker(place, address))
 
     def close(self) -> None:
         """End the process within five seconds and remove the socket's folder."""
@@ -126,8 +135,7 @@ class ProcessClient(SocketClient):
             self._end = self._killed_because
             return EngineDeadError(self._end)
         try:
-            code = self._process.wait(LAST_WORDS_MILLISECONDS / 1000)
-            end = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
+            end = how_it_ended(self._process.wait(LAST_WORDS_MILLISECONDS / 1000))
         except subprocess.TimeoutExpired:
             end = "closed its connection"
         line = self._relay.last_line(LAST_WORDS_MILLISECONDS / 1000)
@@ -136,23 +144,24 @@ class ProcessClient(SocketClient):
         return EngineDeadError(self._end)
 
 
-def _signal_name(number: int) -> str:
+def how_it_ended(code: int) -> str:
+    """Say what a process's exit code means."""
+    if code >= 0:
+        return f"exited with code {code}"
     try:
-        return signal.Signals(number).name
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"signal {number}"
+        return f"was killed by signal {-code}"
 
 
 def _end_process(process: subprocess.Popen[bytes], socket: zmq.Socket[bytes]) -> None:
     """Ask, then insist: five seconds at most."""
     with suppress(zmq.ZMQError):
         socket.send(msgspec.msgpack.encode(Shutdown()), zmq.NOBLOCK)
-    for wait_seconds, insist in ((2.5, process.terminate), (1.5, process.kill)):
-        try:
-            process.wait(wait_seconds)
-            break
-        except subprocess.TimeoutExpired:
-            insist()
-    process.wait()
+    try:
+        process.wait(CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
     if process.stdin is not None:
         process.stdin.close()

@@ -5,6 +5,7 @@ Messages are taken between steps; without work the process sleeps on its sockets
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -26,6 +27,7 @@ from octavo.engine.messages import (
     ClientMessage,
     EngineFailed,
     EngineMessage,
+    ReplaceWorker,
     Shutdown,
     StartEngine,
     StepOutputs,
@@ -66,6 +68,8 @@ def serve(address: str, load: CoreFactory = load_core) -> int:
             follow_level(start.log_level)
             core = load(start.config, start.manifest)
             clients.add_workers(start.worker_addresses)
+            # What is loaded stays: a collection that looks at it all stops a step for 0.2 s.
+            gc.freeze()
         except Exception as error:
             if not isinstance(error, OctavoError):
                 log.exception("the engine cannot start")
@@ -81,6 +85,7 @@ def serve(address: str, load: CoreFactory = load_core) -> int:
         finally:
             core.close()
             clients.close()
+            gc.unfreeze()  # what stays frozen at exit, extension modules report as leaks
     return 0
 
 
@@ -89,6 +94,8 @@ class _Link:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
+        self.sequences: set[int] = set()
+        """What was asked for here and has not ended."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ClientMessage)
         self._told_seconds = 0.0
@@ -98,6 +105,7 @@ class _Link:
 
     def send_step(self, outputs: StepOutputs) -> None:
         """Send what there is; without anything, a sign of progress now and then."""
+        self.sequences.difference_update(end.sequence for end in outputs.ends)
         now = time.monotonic()
         has_news = outputs.sequences or outputs.ends or outputs.preempted
         if has_news or now - self._told_seconds > PROGRESS_SECONDS:
@@ -125,13 +133,23 @@ class _Clients:
         self._poller.register(parent.socket, zmq.POLLIN)
 
     def add_workers(self, addresses: tuple[str, ...]) -> None:
-        for address in addresses:
-            socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.set_hwm(0)
-            socket.connect(address)
-            self._poller.register(socket, zmq.POLLIN)
-            self._workers.append(_Link(socket))
+        self._workers += [self._connected(address) for address in addresses]
+
+    def replace_worker(self, place: int, address: str) -> list[int]:
+        """Connect to another in a lost one's place; returns the sequences that nobody reads now."""
+        lost = self._workers[place]
+        self._poller.unregister(lost.socket)
+        lost.socket.close()
+        self._workers[place] = self._connected(address)
+        return list(lost.sequences)
+
+    def _connected(self, address: str) -> _Link:
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.set_hwm(0)
+        socket.connect(address)
+        self._poller.register(socket, zmq.POLLIN)
+        return _Link(socket)
 
     def receive(self, *, block: bool) -> tuple[ClientMessage, _Link] | None:
         if block:
@@ -185,7 +203,7 @@ def _run(core: Engine, clients: _Clients) -> None:
             message, link = received
             if isinstance(message, Shutdown):
                 return
-            _apply(message, core, link)
+            _apply(message, core, clients, link)
         clients.send(core.step())
 
 
@@ -197,12 +215,16 @@ def _next_message(core: Engine, clients: _Clients) -> tuple[ClientMessage, _Link
     return received
 
 
-def _apply(message: ClientMessage, core: Engine, link: _Link) -> None:
+def _apply(message: ClientMessage, core: Engine, clients: _Clients, link: _Link) -> None:
     match message:
         case AddRequests(requests):
+            link.sequences.update(s for request in requests for s in request.sequences)
             core.add(requests)
         case AbortSequences(sequences):
+            link.sequences.difference_update(sequences)
             core.abort(sequences)
+        case ReplaceWorker(place, address):
+            core.abort(clients.replace_worker(place, address))
         case CallUtility(call_id, method):
             try:
                 link.send(UtilityResult(call_id, core.call(method)))

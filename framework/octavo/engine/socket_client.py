@@ -7,7 +7,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ class SocketClient(ABC):
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(EngineMessage)
         self._waiting: deque[StepOutputs] = deque()
-        self._calls = 0
+        self._calls = self._answered = 0
         self._end: str | None = None
         context = zmq.Context()
         cleanup.callback(context.term)
@@ -88,10 +88,7 @@ class SocketClient(ABC):
 
     def wake(self) -> None:
         """Make a waiting ``poll`` return; safe from any thread, also after ``close``."""
-        try:
-            self._wake.send(b"\0")
-        except OSError:
-            return  # full: a wake is already under way; closed: nobody waits
+        ring(self._wake)
 
     def call(self, method: str) -> Any:
         """Run a utility; outputs that arrive meanwhile wait for the next ``poll``."""
@@ -101,10 +98,20 @@ class SocketClient(ABC):
             message = self._receive(LIVENESS_MILLISECONDS / 1000)
             if isinstance(message, StepOutputs):
                 self._waiting.append(message)
-            elif isinstance(message, UtilityResult) and message.call_id == self._calls:
+            elif isinstance(message, UtilityResult) and self.has_answered:
                 if message.error is not None:
                     raise OctavoError(message.error)
                 return message.value
+
+    def ping(self) -> None:
+        """Ask for a sign of life, which ``poll`` takes in."""
+        self._calls += 1
+        self._send(CallUtility(self._calls, "stats"))
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the last ping, or call, has its answer."""
+        return self._answered == self._calls
 
     def _wait_for_engine(self) -> None:
         while not self._socket.poll(LIVENESS_MILLISECONDS, zmq.POLLOUT):
@@ -135,12 +142,11 @@ class SocketClient(ABC):
                 return self._take()
             if events:
                 self._wake_end.recv(4096)
-                return None
             if self._is_gone():
                 if self._socket.poll(LAST_WORDS_MILLISECONDS):
                     return self._take()
                 raise self._died()
-            if left == 0:
+            if events or left == 0:
                 return None
 
     def _take(self) -> EngineMessage:
@@ -148,7 +154,15 @@ class SocketClient(ABC):
         if isinstance(message, EngineFailed):
             self._end = message.message
             raise error_class(message.error)(message.message)
+        if isinstance(message, UtilityResult):
+            self._answered = message.call_id
         return message
+
+
+def ring(wake: socket.socket) -> None:
+    """Make the poll return that waits at the other end."""
+    with suppress(OSError):  # full: a wake is already under way; closed: nobody waits
+        wake.send(b"\0")
 
 
 def _bind(socket: zmq.Socket[bytes], path: Path) -> str:

@@ -82,7 +82,9 @@ class EngineThread:
         with self._lock:
             self._check_open()
             if request_id in self._open:
-                raise ParameterError(f"request_id={request_id!r} is in use; choose another")
+                raise ParameterError(
+                    f"request_id={request_id!r} is in use; choose another", param="request_id"
+                )
             if not self._open:
                 self._news_seconds = time.monotonic()
             self._open[request_id] = stream

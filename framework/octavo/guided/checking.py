@@ -57,7 +57,6 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     guide: GuideRequest | None = None
     error: str = ""
     error_type: str = UnsupportedConstraint.__name__
-    param: str | None = "guided"
 
 
 class GuideChecker:
@@ -88,7 +87,7 @@ class GuideChecker:
             kind = error_class(checked.error_type)
             if not issubclass(kind, BadRequestError):
                 kind = UnsupportedConstraint
-            raise kind(checked.error, param=checked.param)
+            raise kind(checked.error, param=params.origin)
         return checked.guide
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class _Compiler:
             raise
         except BadRequestError as error:
             kind = type(error).__name__
-            return Checked(error=str(error), error_type=kind, param=error.param)
+            return Checked(error=str(error), error_type=kind)
         except Exception as error:
             return Checked(error=one_line(error))
         if not mask_W.any():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from octavo.engine.messages import AskedGuide, GuideRequest
-from octavo.errors import ParameterError, UnsupportedConstraint
+from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
 from octavo.guided.constraint import (
     MOST_CHARS,
     CheckedConstraint,
@@ -24,19 +26,17 @@ def asked_guide(params: GuidedParams) -> AskedGuide:
     """Write the constraint in JSON types, of a bounded size; what it means is not looked at."""
     name = params.constraint
     value = getattr(params, name)
-    if name == "json":
-        value = schema_of(value)
-    elif isinstance(value, Structure):
-        value = {"structure": plain(value)}
-    try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ParameterError(f"{name} is not made of JSON types: {error}", param=name) from error
-    if len(text) > MOST_CHARS:
-        raise ParameterError(
-            f"{name} has {len(text)} characters as JSON; at most {MOST_CHARS} are compiled",
-            param=name,
-        )
+    with _blaming(params):
+        if name == "json":
+            value = schema_of(value)
+        elif isinstance(value, Structure):
+            value = {"structure": plain(value)}
+        try:
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ParameterError(f"{name} is not made of JSON types: {error}") from error
+        if len(text) > MOST_CHARS:
+            raise ParameterError(f"{name} has {len(text)} characters; at most {MOST_CHARS}")
     return AskedGuide(name, text, params.backend)
 
 
@@ -50,13 +50,25 @@ def read_asked(asked: AskedGuide) -> GuidedParams:
 
 def choose_guide(params: GuidedParams, host: PluginHost) -> GuideRequest:
     """Check the constraint and name its backend; raises where none enforces all of it."""
-    checked = checked_constraint(params)
+    with _blaming(params):
+        checked = checked_constraint(params)
+        backend = _backend_for(checked, params.backend or AUTO, host)
     constraint = checked.constraint
     return GuideRequest(
-        backend=_backend_for(checked, params.backend or AUTO, host),
+        backend=backend,
         kind=constraint.kind,
         value=json.dumps(constraint.value, ensure_ascii=False, separators=(",", ":")),
     )
+
+
+@contextmanager
+def _blaming(params: GuidedParams) -> Iterator[None]:
+    """Errors name the field in which the request gave the constraint."""
+    try:
+        yield
+    except BadRequestError as error:
+        error.param = params.origin
+        raise
 
 
 def _backend_for(checked: CheckedConstraint, asked: str, host: PluginHost) -> str:
@@ -65,8 +77,7 @@ def _backend_for(checked: CheckedConstraint, asked: str, host: PluginHost) -> st
     if asked != AUTO:
         if asked not in names:
             raise ParameterError(
-                f"guided backend {asked!r} is not registered; {near_matches(asked, names)}",
-                param="guided",
+                f"guided backend {asked!r} is not registered; {near_matches(asked, names)}"
             )
         names = [asked]
     missing: dict[str, list[str]] = {}
@@ -78,8 +89,7 @@ def _backend_for(checked: CheckedConstraint, asked: str, host: PluginHost) -> st
     if not missing:
         raise UnsupportedConstraint(
             f"{checked.constraint.kind} cannot be enforced: no guided backend is registered; "
-            "install a plugin that gives one",
-            param="guided",
+            "install a plugin that gives one"
         )
     reasons = "; ".join(f"{name} lacks {', '.join(lacks)}" for name, lacks in missing.items())
-    raise UnsupportedConstraint(f"the constraint cannot be enforced: {reasons}", param="guided")
+    raise UnsupportedConstraint(f"the constraint cannot be enforced: {reasons}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from octavo.engine.messages import EngineRequest, GuideRequest
+from octavo.guided.sequence import CompiledGuide
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
@@ -66,26 +68,26 @@ class CompilingRequests:
 
     def __init__(self, guides: Guides) -> None:
         self._guides = guides
-        self._waiting: list[tuple[EngineRequest, Future[Guide]]] = []
+        self._waiting: list[tuple[EngineRequest, Future[Guide], float]] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def add(self, request: EngineRequest, guide: GuideRequest) -> None:
         """Begin to compile."""
-        self._waiting.append((request, self._guides.guide(guide)))
+        self._waiting.append((request, self._guides.guide(guide), time.monotonic()))
 
     def abort(self, sequences: list[int]) -> None:
         """Forget requests of which nothing is left to do."""
         ended = set(sequences)
-        self._waiting = [(r, f) for r, f in self._waiting if not ended.issuperset(r.sequences)]
+        self._waiting = [each for each in self._waiting if not ended.issuperset(each[0].sequences)]
 
-    def take(self, seconds: float) -> list[tuple[EngineRequest, Guide | Exception]]:
+    def take(self, seconds: float) -> list[tuple[EngineRequest, CompiledGuide | Exception]]:
         """Those that wait no more, with guide or failure; waits so long for the first."""
-        wait([future for _, future in self._waiting], seconds, return_when=FIRST_COMPLETED)
-        done = [pair for pair in self._waiting if pair[1].done()]
-        self._waiting = [pair for pair in self._waiting if pair not in done]
-        return [(request, _outcome(future)) for request, future in done]
+        wait([future for _, future, _ in self._waiting], seconds, return_when=FIRST_COMPLETED)
+        done = [each for each in self._waiting if each[1].done()]
+        self._waiting = [each for each in self._waiting if each not in done]
+        return [(request, _outcome(future, since)) for request, future, since in done]
 
     def close(self) -> None:
         """Compile no more."""
@@ -93,8 +95,8 @@ class CompilingRequests:
         self._guides.close()
 
 
-def _outcome(future: Future[Guide]) -> Guide | Exception:
+def _outcome(future: Future[Guide], since: float) -> CompiledGuide | Exception:
     error = future.exception()
     if error is None:
-        return future.result()
+        return CompiledGuide(future.result(), time.monotonic() - since)
     return error if isinstance(error, Exception) else RuntimeError(str(error))

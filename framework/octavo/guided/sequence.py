@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +18,25 @@ ROWS_PER_JOB = 4
 """A native backend needs some 20 us a mask, and so does handing a job to a thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledGuide:
+    """A guide, and how long a request waited for it."""
+
+    guide: Guide
+    seconds: float = 0.0
+
+
 class GuidedSequence:
     """Advanced by the engine's thread; its mask is filled in another.
 
     While ``is_filling`` the state belongs to that thread.
     """
 
-    __slots__ = ("error", "filling", "forced", "is_current", "mask_W", "state")
+    __slots__ = ("error", "filling", "forced", "is_current", "mask_W", "seconds", "state")
 
-    def __init__(self, guide: Guide, vocab_size: int) -> None:
-        self.state: GuideState = guide.start()
+    def __init__(self, compiled: CompiledGuide, vocab_size: int) -> None:
+        self.state: GuideState = compiled.guide.start()
+        self.seconds = compiled.seconds
         self.mask_W: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
         self.is_current = False
         """The mask is that of the next token."""

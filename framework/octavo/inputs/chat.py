@@ -13,6 +13,7 @@ from octavo.inputs.messages import (
     Message,
     check_dicts,
     check_messages,
+    fit_arguments,
     fit_contents,
     fit_roles,
     plain_data,
@@ -78,6 +79,7 @@ class ChatRenderer:
         }
         plain = check_messages(messages, self._capabilities)
         fit_contents(plain, template)
+        fit_arguments(plain, template)
         if strict:
             _check_is_read(template, kwargs, lists)
             fit_roles(plain, template)
@@ -93,6 +95,14 @@ class ChatRenderer:
     def template(self, given: str | None = None, *, has_tools: bool = False) -> ChatTemplate:
         """Return what ``render`` uses with these arguments."""
         return self._compiled(self._source(given, has_tools=has_tools))
+
+    @property
+    def tool_template(self) -> str | None:
+        """The Jinja source for requests with tools; None if the model has none."""
+        try:
+            return self._source(None, has_tools=True)
+        except PromptError:
+            return None
 
     def _source(self, given: str | None, *, has_tools: bool) -> str:
         named = self._own if isinstance(self._own, Mapping) else {}

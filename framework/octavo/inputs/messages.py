@@ -71,6 +71,15 @@ def fit_contents(messages: list[dict[str, Any]], template: ChatTemplate) -> None
             message["content"] = [{"type": "text", "text": content}]
 
 
+def fit_arguments(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
+    """Write the arguments of calls as JSON text for a template that takes them so."""
+    calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
+    if calls and not template.takes_objects:
+        for function in calls:
+            if not isinstance(function.get("arguments", ""), str):
+                function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+
+
 def fit_roles(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
     """Make developers systems for a template that has none; raise for what it would not show."""
     for index, message in enumerate(messages):

@@ -20,6 +20,7 @@ from octavo.errors import (
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
 from octavo.params import MAX_EOS_TOKEN_IDS, GuidedParams, SamplingParams, shown
+from octavo.tools.answer_reader import AnswerReader
 from octavo_registry.faults import one_line
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
@@ -41,6 +42,8 @@ class PreparedRequest:
     params: SamplingParams
     prompt: str | None
     """The prompt's text, where text was given."""
+    reader: AnswerReader | None = None
+    """Takes a chat's answers apart; None: their text is all there is."""
 
 
 def _no_guide(params: GuidedParams) -> GuideRequest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -74,6 +74,11 @@ class ChatTemplate:
         return self._shows(lambda text: [{"type": "text", "text": text}])
 
     @cached_property
+    def takes_objects(self) -> bool:
+        """Whether it shows the arguments of a call that are an object, and not their JSON text."""
+        return self._shows_arguments(lambda value: value) or not self._shows_arguments(json.dumps)
+
+    @cached_property
     def variables(self) -> frozenset[str]:
         """What it may read of what a caller gives it."""
         environment = _environment()
@@ -85,6 +90,25 @@ class ChatTemplate:
     def mentions(self, word: str) -> bool:
         """Whether the word stands in its source, where it can be told apart from others."""
         return word in self._source
+
+    def _shows_arguments(self, wrap: Callable[[Any], Any]) -> bool:
+        text = secrets.token_hex(8)
+        function = {"name": "f", "arguments": wrap({text: 1})}
+        call = {"id": "a1b2c3d4e", "type": "function", "function": function}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "a", "name": "f", "tool_call_id": call["id"]},
+        ]
+        try:
+            rendered = self.render(
+                messages, tools=None, documents=None, add_generation_prompt=False
+            )
+        except PromptError:
+            return False
+        # One that expects text prints the object as Python does; one that expects an object
+        # escapes the text's quotes.
+        return text in rendered and f"'{text}'" not in rendered and f'\\"{text}' not in rendered
 
     def _shows(self, wrap: Any) -> bool:
         text = secrets.token_hex(8)

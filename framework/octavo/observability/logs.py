@@ -30,6 +30,9 @@ def configure_logging(*, default: str | None = None, form: str = FORMAT) -> None
             logging.getLogger().setLevel(level)
     elif level is not None or default is not None:
         logging.basicConfig(level=level or default, format=form)
+        # Torch does so itself at the end of its import, which Ctrl-C may come before: it would then
+        # show statistics of its own at exit.
+        logging.getLogger("torch").setLevel(logging.WARNING)
 
 
 def warn_of_misspelled_variables() -> None:

@@ -60,7 +60,7 @@ def record_start(*, architecture: str, dtype: str) -> threading.Thread | None:
 
 def _record(facts: dict[str, str]) -> None:
     try:
-        start = {**facts, **_surroundings()}
+        start = {**facts, **surroundings()}
         _count(folder(), start)
         url = USAGE_STATS_URL.text()
         if url is not None:
@@ -69,7 +69,8 @@ def _record(facts: dict[str, str]) -> None:
         log.debug("no usage statistics: %s", error)
 
 
-def _surroundings() -> dict[str, str]:
+def surroundings() -> dict[str, str]:
+    """Return the versions and the device of this process."""
     return {
         "octavo": _version("octavo"),
         "torch": _version("torch"),

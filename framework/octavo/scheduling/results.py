@@ -189,6 +189,7 @@ class StepResults:
                     sequence.prompt_logprobs if asked else None,
                     placed - sequence.arrival_seconds,
                     now - placed,
+                    None if sequence.guide is None else sequence.guide.seconds,
                 )
             )
         return reports

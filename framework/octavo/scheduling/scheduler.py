@@ -18,7 +18,7 @@ from octavo.errors import (
     RequestFailedError,
 )
 from octavo.execution.state_layout import Ints, Slots, StateLayout
-from octavo.guided.sequence import GuidedSequence
+from octavo.guided.sequence import CompiledGuide, GuidedSequence
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
 from octavo.scheduling.rows import Rows
@@ -27,7 +27,6 @@ from octavo.scheduling.steady import SteadySteps
 from octavo.scheduling.waiting import WaitingQueue
 from octavo_kernels.row_features import work_of
 from octavo_registry.faults import one_line
-from octavo_registry.guided import Guide
 
 
 class Scheduler:
@@ -78,7 +77,7 @@ class Scheduler:
         """Whether any sequence has not ended, or an end has not been told yet."""
         return bool(self.sequences or self.refused or self.num_under_way)
 
-    def add(self, request: EngineRequest, guide: Guide | None = None) -> None:
+    def add(self, request: EngineRequest, guide: CompiledGuide | None = None) -> None:
         """Queue a request, or note why not; ``guide`` is the one that it asked for."""
         refusal = self._refusal(request)
         if refusal is not None:

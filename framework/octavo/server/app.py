@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -18,6 +18,7 @@ from octavo.observability.tracing import App, make_tracer, with_trace_context
 from octavo.server.body import ClientLeft
 from octavo.server.boundary import ROUTE, Boundary
 from octavo.server.context import ServerContext
+from octavo.server.docs_page import docs_page
 from octavo.server.errors import HttpError, reply_to
 from octavo.server.exchange import send_error
 from octavo.server.openapi import document
@@ -32,6 +33,7 @@ BUILT_IN: Final = {
     "messages": "messages:MessageRoutes",
     "metrics": "metrics:MetricsRoutes",
     "models": "models:ModelRoutes",
+    "parsing": "parsing:ParsingRoutes",
     "responses": "responses:ResponseRoutes",
     "tokenize": "tokenize:TokenizeRoutes",
 }
@@ -45,12 +47,15 @@ def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> App:
     described = document([e for _, e in endpoints], has_keys=bool(keys))
     api = FastAPI(
         title="Octavo",
+        docs_url=None,  # its page, and the other one, load their scripts from a network
         redoc_url=None,
         redirect_slashes=False,  # a POST that is redirected loses its body in many clients
         root_path=server.config.listen.root_path,
         exception_handlers={404: _no_such_path, 405: _wrong_method},
     )
     api.openapi = lambda: described  # type: ignore[method-assign]
+    page = HTMLResponse(docs_page(described))
+    api.router.routes.append(Route("/docs", lambda request: page))
     for plugin, endpoint in endpoints:
         app = _Guarded(endpoint, plugin, server.host)
         api.router.routes.append(Route(endpoint.path, app, methods=[endpoint.method]))

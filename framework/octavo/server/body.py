@@ -19,9 +19,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 MAX_BYTES_ON_LOOP: Final = 65_536
 """JSON of this size takes less than a millisecond to read; longer bodies are read in a thread."""
 # Possessive, and a string need not end: else text full of quotes would take quadratic time.
-_OUTSIDE_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
-
-
+_PART: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 """Where half of a surrogate pair may stand; decoded UTF-8 holds none."""
 
@@ -47,13 +45,13 @@ async def read_json(
         raise HttpError(415, "content-encoding must be identity")
     data = await _read(headers, receive, limits)
     if len(data) <= MAX_BYTES_ON_LOOP:
-        return parse_object(data, limits.max_json_depth)
-    return await asyncio.to_thread(parse_object, data, limits.max_json_depth)
+        return parse_object(data, limits)
+    return await asyncio.to_thread(parse_object, data, limits)
 
 
-def parse_object(data: bytes, max_depth: int) -> dict[str, Any]:
-    """Parse a JSON object; NaN, infinities, repeated keys and deep nesting are errors."""
-    _check_depth(data, max_depth)
+def parse_object(data: bytes, limits: LimitConfig) -> dict[str, Any]:
+    """Parse a JSON object; NaN, infinities, repeated keys and what is above limits are errors."""
+    _check_shape(data, limits.max_json_depth, limits.max_json_parts)
     doubtful = []
 
     def number(text: str) -> float:
@@ -106,18 +104,25 @@ def _too_long(limits: LimitConfig) -> HttpError:
     return HttpError(413, f"the body is longer than {limits.max_body_mib:g} MiB")
 
 
-def _check_depth(data: bytes, max_depth: int) -> None:
-    if data.count(b"[") + data.count(b"{") <= max_depth:
-        return
-    depth = 0
-    for token in _OUTSIDE_STRINGS.finditer(data):
-        match token[0]:
+def _check_shape(data: bytes, max_depth: int, max_parts: int) -> None:
+    """Raise before the parser, which lets no other thread run, makes objects of too many parts."""
+    num_opening = data.count(b"[") + data.count(b"{")
+    num_parts = num_opening + data.count(b",") + (data.count(b'"') + 1) // 2
+    if num_opening <= max_depth and num_parts <= max_parts:
+        return  # however many of them are inside strings
+    depth = num_parts = 0
+    for part in _PART.finditer(data):
+        match part[0]:
+            case b"]" | b"}":
+                depth -= 1
+                continue
             case b"[" | b"{":
                 depth += 1
                 if depth > max_depth:
                     raise HttpError(400, f"the body is nested deeper than {max_depth} levels")
-            case b"]" | b"}":
-                depth -= 1
+        num_parts += 1
+        if num_parts > max_parts:
+            raise HttpError(400, f"the body has more than {max_parts} strings, lists and commas")
 
 
 def _find_doubtful(body: dict[str, Any]) -> None:

@@ -16,13 +16,15 @@ from octavo.config.server import AccessConfig, LimitConfig, ServeConfig
 from octavo.server.body import Receive
 from octavo.server.cors import cors_headers, is_preflight, preflight_headers
 from octavo.server.errors import DEAD_RETRY_SECONDS, HttpError, reply_to
-from octavo.server.exchange import Send, send_error, send_whole
+from octavo.server.exchange import FAILED, Send, send_error, send_whole
 from octavo.server.http_protocol import TASK
 
 access_log = logging.getLogger("octavo.access")
 
 CLIENT_LEFT: Final = 499
-"""What the log shows for a request whose client did not wait for an answer."""
+"""What the log shows for a request whose client did not wait for the answer's end."""
+CUT_OFF: Final = 503
+"""And for one that the server did not answer to the end, since its own had come."""
 METRICS_PATH: Final = "/metrics"
 """It answers to the end, so that what the last requests were is seen."""
 ROUTE: Final = "octavo.route"
@@ -57,6 +59,8 @@ class Gate:
     """Of all bodies that have come and whose answers have not begun."""
     closed: Closed | None = None
     """Set when the server drains or has no engine."""
+    is_cut: bool = False
+    """Set when what is inside is ended, answered or not."""
 
 
 class Boundary:
@@ -104,9 +108,10 @@ class Boundary:
         if self._gate.closed is not None:
             shared.append((b"connection", b"close"))
         status = num_bytes = 0
+        is_whole = False
 
         async def send_named(message: MutableMapping[str, Any]) -> None:
-            nonlocal status, num_bytes
+            nonlocal status, num_bytes, is_whole
             if message["type"] == "http.response.start":
                 self._gate.num_body_bytes -= num_bytes
                 num_bytes = 0
@@ -120,6 +125,7 @@ class Boundary:
                 status = message["status"]
             else:
                 await send(message)
+                is_whole = not message.get("more_body")
 
         async def receive_counted() -> MutableMapping[str, Any]:
             nonlocal num_bytes
@@ -146,10 +152,16 @@ class Boundary:
             await send_error(send_named, reply_to(error, scope["path"]))
         except asyncio.CancelledError:
             return  # the client has left an app that did not notice, or the process ends
+        except Exception:
+            scope[FAILED] = 500
+            raise
         finally:
             self._gate.num_body_bytes -= num_bytes
             self._gate.num_inside -= 1
-            status, seconds = status or CLIENT_LEFT, time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            if not is_whole:
+                status = CUT_OFF if self._gate.is_cut else CLIENT_LEFT
+            status = scope.get(FAILED, status)
             route = scope.get(ROUTE) or self._route(scope)
             self._answered(scope["method"], route, status, seconds)
             self._log(scope, status, seconds)

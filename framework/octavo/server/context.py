@@ -52,6 +52,15 @@ class ServerContext:
         body, warnings = read_body(exchange.body, kind, table, lenient=self.config.serve.lenient)
         return body, warnings or msgspec.UNSET
 
+    def head(self, id: str, model: str) -> dict[str, Any]:
+        """What an answer of OpenAI's older routes begins with, and each event of its stream."""
+        return {
+            "id": id,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": self.fingerprint,
+        }
+
     def endpoint(
         self,
         method: Literal["GET", "POST"],

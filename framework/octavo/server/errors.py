@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from octavo.errors import (
+    BadRequestError,
     ConfigError,
     EngineDeadError,
     OctavoError,
-    ParameterError,
-    PromptError,
     PromptTooLongError,
     QueueFullError,
     UnknownNameError,
-    UnsupportedConstraint,
 )
-from octavo.params import SamplingParams
 from octavo.server.dialects import OPENAI, Dialect, dialect_of
 
 log = logging.getLogger(__name__)
@@ -78,52 +74,38 @@ class ErrorReply:
 
 
 def reply_to(error: Exception, path: str = "") -> ErrorReply:
-    """The answer to a request for ``path`` that ended with this error.
+    """What a client is told of the error that ended its request for ``path``.
 
-    A stranger's error shows nothing of itself.
+    What is the server's own matter goes to the log: its text may name files of this machine, or
+    what a plugin keeps to itself.
     """
-    dialect, reply = dialect_of(path), _reply_to(error)
-    if reply.param is not None and not isinstance(error, HttpError):
-        reply = replace(reply, param=dialect.names.get(reply.param, reply.param))
-    return replace(reply, dialect=dialect)
+    reply = full_reply_to(error, path)
+    if isinstance(error, EngineDeadError):
+        log.error("a request failed with the engine: %s", error)
+        return replace(reply, message="the engine has ended")
+    if reply.status == 500 and not isinstance(error, HttpError):
+        log.error("a request failed: %s", error, exc_info=not isinstance(error, OctavoError))
+        told = "the request failed inside the server, whose log has the cause"
+        return replace(reply, message=told)
+    return reply
 
 
-def _reply_to(error: Exception) -> ErrorReply:
+def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
+    """The same, with all that the error says: for who may see this process's errors."""
+    dialect, text = dialect_of(path), str(error)
     match error:
         case HttpError():
-            return ErrorReply(error.status, str(error), error.param, error.code, error.retry_after)
-        case PromptTooLongError():
-            return ErrorReply(400, str(error), "prompt", "context_length_exceeded")
-        case (
-            ParameterError() | PromptError() | UnsupportedConstraint() | UnknownNameError()
-            | ConfigError()
-        ):  # fmt: skip
-            return ErrorReply(400, str(error), _param_of(str(error)))
+            reply = ErrorReply(error.status, text, error.param, error.code, error.retry_after)
+        case BadRequestError():
+            param = error.param and dialect.names.get(error.param, error.param)
+            code = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None
+            reply = ErrorReply(400, text, param, code)
+        case ConfigError() | UnknownNameError():
+            reply = ErrorReply(400, text)
         case QueueFullError():
-            return ErrorReply(503, str(error), code="overloaded", retry_after=RETRY_AFTER_SECONDS)
+            reply = ErrorReply(503, text, None, "overloaded", RETRY_AFTER_SECONDS)
         case EngineDeadError():
-            log.error("a request failed with the engine: %s", error)
-            return ErrorReply(503, "the engine has ended", None, "engine_dead", DEAD_RETRY_SECONDS)
-    # Its text may name files of this machine, or what a plugin keeps to itself.
-    log.error("a request failed: %s", error, exc_info=not isinstance(error, OctavoError))
-    return ErrorReply(500, "the request failed inside the server, whose log has the cause")
-
-
-_NAMED: Final = frozenset(field.name for field in fields(SamplingParams)) | {
-    "add_generation_prompt",
-    "cache_salt",
-    "chat_template",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "documents",
-    "messages",
-    "priority",
-    "prompt",
-    "request_id",
-}
-
-
-def _param_of(message: str) -> str | None:
-    """Messages about a field name it first: "temperature=-1 must be ...", "17 stop strings"."""
-    words = re.findall(r"[a-z_]+", message)
-    return next((word for word in words if word in _NAMED), None)
+            reply = ErrorReply(503, text, None, "engine_dead", DEAD_RETRY_SECONDS)
+        case _:
+            reply = ErrorReply(500, text)
+    return replace(reply, dialect=dialect)

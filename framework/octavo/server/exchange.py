@@ -23,6 +23,8 @@ EVENTS: Final = (
 )
 DONE: Final = b"data: [DONE]\n\n"
 encode: Final = msgspec.json.encode
+FAILED: Final = "octavo.failed"
+"""Where a stream that fails after its begin leaves the status that it would have had, for logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class JsonEndpoint:
         async with _Client(receive):
             reply = await self._handler(Exchange(scope, body))
             if isinstance(reply, EventStream):
-                last = await self._stream(reply, scope["path"], send)
+                # A task of its own: each event resumes it without the dozen of calls around this.
+                last = await asyncio.create_task(self._stream(reply, scope, send))
         if isinstance(reply, EventStream):
             await send({"type": "http.response.body", "body": last})
         else:
@@ -90,7 +93,9 @@ class JsonEndpoint:
                 send, reply.status, reply.body, [(b"content-type", reply.content_type)]
             )
 
-    async def _stream(self, reply: EventStream, path: str, send: Send) -> bytes:
+    async def _stream(
+        self, reply: EventStream, scope: MutableMapping[str, Any], send: Send
+    ) -> bytes:
         """Send all events and return what ends the stream."""
         started = False
         try:
@@ -103,7 +108,8 @@ class JsonEndpoint:
         except Exception as error:
             if not started:
                 raise
-            told = reply_to(error, path)
+            told = reply_to(error, scope["path"])
+            scope[FAILED] = told.status
             failed = reply.failed or _failed
             return failed(told)
         finally:

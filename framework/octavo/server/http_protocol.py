@@ -72,7 +72,7 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
         def on_headers_complete(self) -> None:
             self._have_headers()
             if not self._is_admitted:
-                self._refuse(503, f"all {limits.max_connections} connections are in use")
+                self._refuse(503, f"max_connections={limits.max_connections} are in use")
                 return
             super().on_headers_complete()
             while self._cycles and self._cycles[0].response_complete:

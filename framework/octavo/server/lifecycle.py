@@ -1,74 +1,125 @@
-"""One HTTP process, from its first connection to its end."""
+"""A server's life: how signals reach it, what becomes of its engine, and how it ends."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
-import socket
-import ssl
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Final
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, Protocol, Self
 
-import uvicorn
-
-from octavo.async_llm import AsyncLLM
 from octavo.config.server import ServerConfig
 from octavo.errors import EngineDeadError, OctavoError
-from octavo.observability.shared_metrics import SharedMetrics
-from octavo.server.app import add_built_in_routes, make_app
-from octavo.server.boundary import DRAINING, ENGINE_ENDED, ENGINE_RESTARTS
-from octavo.server.context import ServerContext
-from octavo.server.http_protocol import limited_protocol
 
 log = logging.getLogger(__name__)
 
 LIVENESS_SECONDS: Final = 0.1
-"""How long an engine's death or an emptied server can stay unseen."""
+"""How long a signal or an engine's death can stay unseen."""
 FAREWELL_SECONDS: Final = 2.0
-"""For telling clients that the engine has ended."""
-KEEP_ALIVE_SECONDS: Final = 75
+"""For telling clients that the engine has ended, or for ending at once."""
 
 
-async def serve(
-    engine: AsyncLLM,
-    config: ServerConfig,
-    model_names: tuple[str, ...],
-    keys: tuple[str, ...],
-    listener: socket.socket,
-    *,
-    started: Callable[[], object],
-    shared_metrics: SharedMetrics | None = None,
-) -> int:
-    """Answer until a signal, and return 0 if all that was in flight has been answered.
+class Engine(Protocol):
+    """What is watched: an ``AsyncLLM``, or the engine of several workers."""
 
-    Raises EngineDeadError with the cause when the engine has ended, and is not to be restarted.
-    """
-    host = engine.host
-    add_built_in_routes(host.routes)
-    context = ServerContext(engine=engine, host=host, config=config, model_names=model_names)
-    server = _Server(_uvicorn_config(context, keys))
-    context.meter.shared = shared_metrics
-    watching = asyncio.create_task(context.meter.watch())
-    signalled = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, signalled.set)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    started()
-    try:
-        await _watch_engine(context, signalled)
-        await _drain(context, signalled)
-        if engine.end is not None:
-            raise EngineDeadError(engine.end)
-        return 0 if context.gate.num_inside == 0 else 1
-    finally:
-        server.should_exit = True
-        server.force_exit = context.gate.num_inside > 0
-        await serving
-        watching.cancel()
+    @property
+    def end(self) -> str | None:
+        """Why it has ended; None while it has not."""
+        ...
+
+    @property
+    def seconds_without_progress(self) -> float:
+        """How long it has owed a sign of life."""
+        ...
+
+    def kill(self, cause: str) -> None:
+        """End it at once, for this reason."""
+        ...
+
+    def restart(self) -> None:
+        """Start another in its place; blocks until that is ready."""
+        ...
+
+
+class HttpSide(Protocol):
+    """What answers requests: a thread of this process, or processes."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anything still has to end."""
+        ...
+
+    @property
+    def code(self) -> int:
+        """The exit code that its end asks for."""
+        ...
+
+    def check(self) -> None:
+        """Mend what has ended by itself, or raise."""
+        ...
+
+    def engine_ended(self, cause: str, *, is_last: bool) -> None:
+        """Fail what is in flight and refuse what comes, until there is another engine."""
+        ...
+
+    def engine_started(self) -> None:
+        """Let requests in again."""
+        ...
+
+    def drain(self) -> None:
+        """Refuse what comes, and end when all that is in flight has been answered."""
+        ...
+
+    def cut(self) -> None:
+        """End at once."""
+        ...
+
+
+class Interrupted(BaseException):
+    """A signal came where nothing is lost by giving up."""
+
+
+class Signals:
+    """SIGINT and SIGTERM: they are noted, save where they may interrupt."""
+
+    def __init__(self) -> None:
+        self._num_received = self._num_seen = 0
+        self._may_interrupt = False
+
+    def __enter__(self) -> Self:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._before = {number: signal.signal(number, self._receive) for number in numbers}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; whether one has come that was not seen before."""
+        if self._num_received == self._num_seen:
+            time.sleep(seconds)
+        has_come = self._num_received > self._num_seen
+        self._num_seen += has_come
+        return has_come
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Inside, the first signal raises Interrupted; what cleans up afterwards is left alone."""
+        self._may_interrupt = True
+        try:
+            yield
+        finally:
+            self._may_interrupt = False
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._num_received += 1
+        if self._may_interrupt:
+            self._may_interrupt = False
+            raise Interrupted
 
 
 def announce(url: str, model_name: str) -> None:
@@ -77,80 +128,60 @@ def announce(url: str, model_name: str) -> None:
     sys.stderr.flush()
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to ``serve``, which drains first."""
-        yield
+def supervise(engine: Engine, http: HttpSide, config: ServerConfig, signals: Signals) -> int:
+    """Watch until a signal, and return 0 if all that was in flight has been answered.
 
-
-def _uvicorn_config(context: ServerContext, keys: tuple[str, ...]) -> uvicorn.Config:
-    listen, limits = context.config.listen, context.config.limits
-    return uvicorn.Config(
-        make_app(context, keys),
-        http=limited_protocol(limits),
-        log_config=None,
-        log_level=logging.WARNING,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        ws="none",
-        lifespan="off",
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        ssl_certfile=listen.ssl_certfile,
-        ssl_keyfile=listen.ssl_keyfile,
-        ssl_keyfile_password=listen.ssl_keyfile_password,
-        ssl_ca_certs=listen.ssl_ca_certs,
-        ssl_cert_reqs=ssl.CERT_NONE if listen.ssl_ca_certs is None else ssl.CERT_REQUIRED,
-    )
-
-
-async def _watch_engine(context: ServerContext, signalled: asyncio.Event) -> None:
-    """Return at a signal; else when the engine has ended and is not to be restarted."""
-    engine, gate, config = context.engine, context.gate, context.config
+    Raises EngineDeadError with the cause when the engine has ended and is not to be restarted.
+    """
     restarts = 1 if config.serve.on_engine_death == "restart" else 0
     most_seconds = 2 * config.limits.hang_seconds
-    while not await _is_set(signalled):
+    while not signals.wait(LIVENESS_SECONDS):
         if engine.end is None:
-            if engine.alive and engine.seconds_without_progress > most_seconds:
+            http.check()
+            if engine.seconds_without_progress > most_seconds:
                 engine.kill(
                     f"the engine has made no step for {most_seconds:g} s (twice --hang-seconds) "
                     "and was killed"
                 )
             continue
         if restarts == 0:
-            gate.closed = ENGINE_ENDED
-            return
+            break
         restarts -= 1
         log.error("another engine is started, since %s", engine.end)
-        gate.closed = ENGINE_RESTARTS
+        http.engine_ended(engine.end, is_last=False)
         try:
-            await asyncio.to_thread(engine.restart)
+            with signals.interrupting():
+                engine.restart()
+        except Interrupted:
+            return _end(engine, http, config, signals)
         except OctavoError as error:
+            _end(engine, http, config, signals)
             raise EngineDeadError(f"no other engine could be started: {error}") from error
-        gate.closed = None
+        http.engine_started()
         log.info("another engine has started")
+    code = _end(engine, http, config, signals)
+    if engine.end is not None:
+        raise EngineDeadError(engine.end)
+    return code
 
 
-async def _drain(context: ServerContext, signalled: asyncio.Event) -> None:
-    """Let in nothing new, and wait for what is in flight until the time or a second signal."""
-    gate, loop = context.gate, asyncio.get_running_loop()
-    seconds = FAREWELL_SECONDS
-    if context.engine.end is None:
-        gate.closed = DRAINING
-        seconds = context.config.limits.drain_timeout_seconds
-        log.info("shutting down: %d requests are in flight", gate.num_inside)
-    deadline = loop.time() + seconds
-    signalled.clear()
-    while gate.num_inside and loop.time() < deadline:
-        if await _is_set(signalled):
-            break
-    if gate.num_inside:
-        log.warning("%d requests are cut off", gate.num_inside)
-
-
-async def _is_set(signalled: asyncio.Event) -> bool:
-    """Wait a moment for a signal."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(signalled.wait(), LIVENESS_SECONDS)
-    return signalled.is_set()
+def _end(engine: Engine, http: HttpSide, config: ServerConfig, signals: Signals) -> int:
+    """Wait for what is in flight until the time is up, the engine ends, or a signal comes."""
+    seconds, is_dead = config.limits.drain_timeout_seconds, False
+    if engine.end is not None:
+        seconds, is_dead = FAREWELL_SECONDS, True
+        http.engine_ended(engine.end, is_last=True)
+    http.drain()
+    deadline = time.monotonic() + seconds
+    while http.is_running and time.monotonic() < deadline and not signals.wait(LIVENESS_SECONDS):
+        if not is_dead and engine.end is not None:
+            is_dead = True
+            http.engine_ended(engine.end, is_last=True)
+            deadline = min(deadline, time.monotonic() + FAREWELL_SECONDS)
+    if not http.is_running:
+        return http.code
+    http.cut()
+    deadline = time.monotonic() + FAREWELL_SECONDS
+    while http.is_running and time.monotonic() < deadline:
+        time.sleep(LIVENESS_SECONDS)
+    return 1 if http.is_running else http.code

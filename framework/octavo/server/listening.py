@@ -35,12 +35,19 @@ def bind(listen: ListenConfig, count: int = 1) -> list[socket.socket]:
     return [_bind_port(listen.host, port, is_shared=True) for _ in range(count)]
 
 
-def _bind_port(host: str, port: int, *, is_shared: bool) -> socket.socket:
+def bind_another(listen: ListenConfig, first: socket.socket, port: int) -> socket.socket:
+    """Return a socket for a process that comes later, which is dealt no connections until then."""
+    if listen.uds is not None:
+        return first.dup()
+    return _bind_port(listen.host, port, is_shared=True, listens=False)
+
+
+def _bind_port(host: str, port: int, *, is_shared: bool, listens: bool = True) -> socket.socket:
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if is_shared:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    return _listening(made, (host, port), "choose another --port")
+    return _bound(made, (host, port), "choose another --port", listens=listens)
 
 
 def _bind_uds(path: str) -> socket.socket:
@@ -50,15 +57,16 @@ def _bind_uds(path: str) -> socket.socket:
             raise ConfigError(f"another process listens at {path}; choose another --uds")
         with suppress(OSError):
             Path(path).unlink()  # a server that was killed has left it
-    return _listening(
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path, "choose another --uds"
-    )
+    return _bound(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path, "choose another --uds")
 
 
-def _listening(made: socket.socket, address: Any, advice: str) -> socket.socket:
+def _bound(
+    made: socket.socket, address: Any, advice: str, *, listens: bool = True
+) -> socket.socket:
     try:
         made.bind(address)
-        made.listen(BACKLOG)
+        if listens:
+            made.listen(BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         made.close()
         raise ConfigError(f"cannot listen at {address}: {error}; {advice}") from error

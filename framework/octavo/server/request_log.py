@@ -20,11 +20,21 @@ class LoggedLLM(AsyncLLM):
 
     serve: ServeConfig = ServeConfig()
 
-    async def _stream(
+    def _stream(
         self,
         prepare: Callable[[], PreparedRequest],
         lora_request: LoRARequest | None,
         *,
+        in_thread: bool,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        if self.serve.log_requests or self.serve.log_outputs:
+            return self._logged(prepare, lora_request, in_thread)
+        return super()._stream(prepare, lora_request, in_thread=in_thread)
+
+    async def _logged(
+        self,
+        prepare: Callable[[], PreparedRequest],
+        lora_request: LoRARequest | None,
         in_thread: bool,
     ) -> AsyncGenerator[RequestOutput, None]:
         serve, most = self.serve, self.serve.max_log_chars

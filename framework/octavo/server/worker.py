@@ -8,28 +8,36 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import socket
 import sys
 import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import msgspec
-import uvloop
 
+from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig
 from octavo.engine.client import EngineClient
-from octavo.engine.messages import EngineReady
 from octavo.engine.worker_link import WorkerLink
-from octavo.errors import EngineDeadError
 from octavo.frontend import make_frontend
 from octavo.observability.function_trace import trace_functions
 from octavo.observability.logs import configure_logging, follow_level
 from octavo.observability.one_line import escape_records
 from octavo.observability.shared_metrics import SharedMetrics
-from octavo.server.lifecycle import serve
-from octavo.server.processes import READY_LINE, EngineEnded, EngineStarted, ToWorker, WorkerStart
+from octavo.server.http_thread import HttpThread
+from octavo.server.lifecycle import LIVENESS_SECONDS
+from octavo.server.processes import (
+    READY_LINE,
+    Cut,
+    Drain,
+    EngineEnded,
+    EngineStarted,
+    ToWorker,
+    WorkerStart,
+)
 from octavo.server.request_log import LoggedLLM
 from octavo_registry import PluginHost
 
@@ -37,7 +45,7 @@ FAILED = 1
 
 
 def main() -> int:
-    """Serve as the parent says; what has become of the engine is the parent's to report."""
+    """Serve as the parent says, which decides what becomes of the engine and of this process."""
     trace_functions()
     pipe, ready = 0, os.dup(1)
     os.dup2(2, 1)  # what plugins print goes to the log
@@ -46,74 +54,81 @@ def main() -> int:
     configure_logging(default="INFO")
     follow_level(start.log_level)
     escape_records()
-    engines = _Engines(start)
-    threading.Thread(target=engines.listen, args=(pipe,), name="parent", daemon=True).start()
-    host = PluginHost.from_manifest(start.manifest)
+    orders: SimpleQueue[ToWorker] = SimpleQueue()
+    for number in (signal.SIGINT, signal.SIGTERM):  # as service managers send to all processes
+        signal.signal(number, lambda number, frame: orders.put(Drain()))
+    threading.Thread(target=_listen, args=(pipe, orders), name="parent", daemon=True).start()
+    engines: SimpleQueue[EngineStarted] = SimpleQueue()
+    engines.put(start.engine)
+
+    def link(config: EngineConfig, host: PluginHost) -> EngineClient:
+        started = engines.get_nowait()
+        return WorkerLink(started.address, started.ready)
+
     front = make_frontend(
         _own_seed(start),
-        host,
-        engines.link,
-        sequence_ids=itertools.count(start.worker, start.num_workers),
+        PluginHost.from_manifest(start.manifest),
+        link,
+        sequence_ids=itertools.count(start.place, start.num_workers),
     )
     engine = LoggedLLM.of_frontend(front)
     engine.serve = start.server.serve
-    listener = socket.socket(fileno=start.listener)
     try:
-        running = serve(
+        http = HttpThread(
             engine,
             start.server,
             start.model_names,
             start.keys,
-            listener,
-            started=partial(os.write, ready, READY_LINE),
-            shared_metrics=SharedMetrics(_folder_of(start.address), start.worker),
+            socket.socket(fileno=start.listener),
+            shared_metrics=SharedMetrics(_folder_of(start), start.number),
         )
-        return uvloop.run(running)
-    except EngineDeadError:
-        return FAILED
+        os.write(ready, READY_LINE)
+        _obey(orders, engines, engine, http)
+        return http.code
     finally:
         engine.close()
 
 
-class _Engines:
-    """The links to the engines that the parent starts, one after the other."""
+def _obey(
+    orders: SimpleQueue[ToWorker],
+    engines: SimpleQueue[EngineStarted],
+    engine: AsyncLLM,
+    http: HttpThread,
+) -> None:
+    while http.is_running:
+        try:
+            order = orders.get(timeout=LIVENESS_SECONDS)
+        except Empty:
+            continue
+        match order:
+            case EngineEnded(cause, is_last):
+                http.engine_ended(cause, is_last=is_last)
+            case EngineStarted():
+                engines.put(order)
+                engine.restart()
+                http.engine_started()
+            case Drain():
+                http.drain()
+            case Cut():
+                http.cut()
 
-    def __init__(self, start: WorkerStart) -> None:
-        self._news = threading.Condition()
-        self._next: tuple[str, EngineReady] | None = (start.address, start.ready)
-        self._current: WorkerLink | None = None
 
-    def link(self, config: EngineConfig, host: PluginHost) -> EngineClient:
-        """Wait for the parent's word, and then for the engine."""
-        with self._news:
-            self._news.wait_for(lambda: self._next is not None)
-            assert self._next is not None  # waited for
-            address, ready = self._next
-            self._next = None
-        self._current = WorkerLink(address, ready)
-        return self._current
-
-    def listen(self, pipe: int) -> None:
-        """Take the parent's messages until there is no parent."""
-        while message := _next(pipe):
-            if isinstance(message, EngineEnded) and self._current is not None:
-                self._current.kill(message.cause)  # it may have seen the end by itself
-            elif isinstance(message, EngineStarted):
-                with self._news:
-                    self._next = (message.address, message.ready)
-                    self._news.notify_all()
-        os._exit(FAILED)  # nobody is left to say what happens
+def _listen(pipe: int, orders: SimpleQueue[ToWorker]) -> None:
+    """Take the parent's messages until there is no parent."""
+    while order := _next(pipe):
+        orders.put(order)
+    os._exit(FAILED)  # nobody is left to say what happens
 
 
 def _own_seed(start: WorkerStart) -> EngineConfig:
     """Requests without a seed draw one; two workers must not draw the same."""
     model = start.config.model
-    return replace(start.config, model=replace(model, seed=model.seed + start.worker))
+    return replace(start.config, model=replace(model, seed=model.seed + start.place))
 
 
-def _folder_of(address: str) -> Path:
+def _folder_of(start: WorkerStart) -> Path:
     """Where all processes of the server meet."""
-    return Path(address.removeprefix("ipc://")).parent
+    return Path(start.engine.address.removeprefix("ipc://")).parent
 
 
 def _next(pipe: int) -> ToWorker | None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from octavo.errors import UnknownNameError
-from octavo.testing.parsers import check_parser
+from octavo.testing.parsers import check_reasoning_parser, check_tool_parser
 from octavo.testing.protocols import PROTOCOLS, check_target
 from octavo.testing.report import Check, Report
 from octavo_registry import LazyRegistry, PluginHost, PluginRecord
@@ -84,12 +84,12 @@ def _check_model(host: PluginHost, architecture: str) -> list[Check]:
 
 def _check_tool_parser(host: PluginHost, name: str) -> list[Check]:
     parser = host.tool_parsers.load(name)(None)
-    return check_parser(f"tool parser {name!r}", parser, kind="tool_calls")
+    return check_tool_parser(f"tool parser {name!r}", parser)
 
 
 def _check_reasoning_parser(host: PluginHost, name: str) -> list[Check]:
     parser = host.reasoning_parsers.load(name)(None)
-    return check_parser(f"reasoning parser {name!r}", parser, kind="reasoning")
+    return check_reasoning_parser(f"reasoning parser {name!r}", parser)
 
 
 _FURTHER: dict[str, Callable[[PluginHost, str], list[Check]]] = {

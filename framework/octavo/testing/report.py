@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from octavo.wording import counted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -37,7 +39,8 @@ class Report:
         ]
         failed = sum(not check.passed for check in self.checks)
         verdict = "passed" if self.passed else "FAILED"
-        lines.append(f"{self.plugin}: {verdict}, {len(self.checks)} checks, {failed} failed")
+        checks = counted(len(self.checks), "check")
+        lines.append(f"{self.plugin}: {verdict}, {checks}, {failed} failed")
         return "\n".join(lines)
 
     def as_json(self) -> str:

@@ -38,6 +38,8 @@ def find_model(
         except UnknownNameError as error:
             reasons.append(f"; {error}")
             continue
+        except ModelError as error:
+            raise ModelError(f"{error}{''.join(reasons)}") from error
         if path is not None:
             return path
     at_revision = f" at revision {revision!r}" if revision else ""

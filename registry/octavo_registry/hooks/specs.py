@@ -198,11 +198,15 @@ def select_attention_backend(spec: CacheSpec, device: torch.device, query_dtype:
 
 
 @hookspec(firstresult=True)
-def select_tool_parser(architecture: str, config: Mapping[str, Any]) -> str | None:
-    """Choose a registered tool parser for a model, when the user named none.
+def select_tool_parser(
+    architecture: str, config: Mapping[str, Any], chat_template: str | None
+) -> str | None:
+    """Choose a registered tool parser for a model, when the user left the choice open.
 
-    Called once when a chat interface is started. ``config`` is config.json. None passes on; if all
-    do, a request with tools is refused with the names that there are.
+    Called once when a chat interface is started. ``config`` is config.json; ``chat_template`` is
+    the Jinja text that requests with tools are written by, which shows the format where models of
+    one architecture differ, None if there is none. None passes on; if all do, a request with tools
+    is refused with the names that there are.
     """
 
 

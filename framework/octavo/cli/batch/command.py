@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from octavo.cli.batch.requests import BadLine, BatchRequest, parse_line, read_request
+from octavo.cli.batch.requests import CHAT, COMPLETIONS, BatchRequest, parse_line, read_request
 from octavo.cli.engine_flags import add_engine_flags, engine_keywords
 from octavo.cli.terminal import Terminal
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
+from octavo.server.errors import HttpError
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
     from octavo.cli.batch.answers import ResultsFile
     from octavo.progress import ProgressBar
+    from octavo.server.context import ServerContext
 
 NUM_UNDER_WAY = 2048
 """Requests that the engine has at a time: more than run, so that it always finds one to start."""
 
-Line = BatchRequest | tuple[str | None, BadLine]
+Line = BatchRequest | tuple[str | None, HttpError]
 """What a line asks, or why it cannot be asked."""
 
 
@@ -79,7 +83,7 @@ class RunBatchCommand:
                     llm = AsyncLLM(**engine_keywords(args, host), engine_process=False)
                 try:
                     with ProgressBar(len(requests), shown=sys.stderr.isatty()) as bar:
-                        work = _Work(llm, requests, results, served, bar)
+                        work = _Work(_context(llm, host, served), requests, results, bar)
                         num_bad += asyncio.run(work.run())
                 finally:
                     llm.close()
@@ -92,14 +96,19 @@ class _Work:
 
     def __init__(
         self,
-        llm: AsyncLLM,
+        server: ServerContext,
         requests: list[BatchRequest],
         results: ResultsFile,
-        served_model: str,
         bar: ProgressBar,
     ) -> None:
-        self._llm, self._results, self._served_model, self._bar = llm, results, served_model, bar
-        self._default = llm.get_default_sampling_params()
+        from octavo.server.routes.chat import ChatRoutes
+        from octavo.server.routes.completions import CompletionRoutes
+
+        self._answers = {
+            CHAT: ChatRoutes(server).create,
+            COMPLETIONS: CompletionRoutes(server).create,
+        }
+        self._results, self._bar = results, bar
         self._remaining = iter(requests)
         self._num_failed = 0
 
@@ -123,26 +132,34 @@ class _Work:
 
     async def _answer(self, request: BatchRequest) -> None:
         from octavo.cli.batch.answers import answer, refusal
+        from octavo.server.exchange import Exchange, Reply
 
         num_tokens = 0
         try:
-            params = request.params(self._default)
-            if request.messages is not None:
-                stream = self._llm.chat(request.messages, params, **request.template)
-            elif isinstance(request.prompt, list):
-                stream = self._llm.generate({"prompt_token_ids": request.prompt}, params)
-            else:
-                stream = self._llm.generate(request.prompt or "", params)
-            async for output in stream:
-                result = answer(request, output, self._served_model)
-                num_tokens = sum(len(completion.token_ids) for completion in output.outputs)
+            exchange = Exchange({"octavo.request_id": uuid4().hex}, request.body)
+            reply = await self._answers[request.url](exchange)
+            assert isinstance(reply, Reply)  # lines that ask for a stream were refused
+            body = json.loads(reply.body)
+            result = answer(request.custom_id, reply.status, body)
+            num_tokens = body["usage"]["completion_tokens"]
         except EngineDeadError:
             raise
         except OctavoError as error:
-            result = refusal(request.custom_id, error)
+            result = refusal(request.custom_id, error, request.url)
             self._num_failed += 1
         self._results.append(result)
         self._bar.advance(num_requests=1, num_tokens=num_tokens)
+
+
+def _context(llm: AsyncLLM, host: PluginHost, served_model: str) -> ServerContext:
+    """What routes find around them, as in a server that trusts whoever wrote the file."""
+    from octavo.config.server import AccessConfig, ServerConfig
+    from octavo.server.context import ServerContext
+
+    access = AccessConfig(trust_request_chat_template=True)
+    return ServerContext(
+        engine=llm, host=host, config=ServerConfig(access=access), model_names=(served_model,)
+    )
 
 
 def _summary(num_lines: int, num_done: int, num_bad: int) -> str:
@@ -174,11 +191,13 @@ def _read(lines: list[tuple[int, str]], served_model: str) -> Iterator[Line]:
             custom_id, line = parse_line(text)
             if custom_id in seen:
                 again, custom_id = custom_id, None  # its result must not stand for the other's
-                raise BadLine(f"custom_id={again!r} is that of an earlier line")
+                raise HttpError(400, f"custom_id={again!r} is that of an earlier line")
             seen.add(custom_id)
             yield read_request(custom_id, line, served_model)
-        except BadLine as error:
-            yield custom_id, BadLine(f"line {number}: {error}", error.status)
+        except HttpError as error:
+            told = f"line {number}: {error}"
+            bad = HttpError(error.status, told, param=error.param, code=error.code)
+            yield custom_id, bad
 
 
 def _first_model(file: Path, lines: list[tuple[int, str]]) -> str:
@@ -186,7 +205,7 @@ def _first_model(file: Path, lines: list[tuple[int, str]]) -> str:
     for number, text in lines:
         try:
             model = parse_line(text)[1]["body"]["model"]
-        except BadLine as error:
+        except HttpError as error:
             reasons.append(f" (line {number}: {error})")
             continue
         except (KeyError, TypeError):

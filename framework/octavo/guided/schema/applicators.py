@@ -39,7 +39,8 @@ def _all_of(
     branches = _branches(meaning, place, "allOf")
     if not holds:
         return _union(meaning, [(branch, False) for branch in branches], kind, False)
-    return list(meaning.clauses(tuple((branch, True) for branch in branches), kind, track))
+    parts = [meaning.literal_clauses((branch, True), kind, track) for branch in branches]
+    return list(meaning.product(kind, parts))
 
 
 def _any_of(

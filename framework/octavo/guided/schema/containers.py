@@ -128,9 +128,9 @@ class Objects:
         return replace(self, groups=groups)
 
     def names(self) -> list[str]:
-        """All names that are mentioned, in the user's order."""
+        """All names that are mentioned, in the user's order, those that are only excluded last."""
         found: dict[str, None] = {}
-        for group in sorted(self.groups, key=lambda group: group.rank):
+        for group in sorted(self.groups, key=lambda group: (not group.noted, group.rank)):
             found.update(dict.fromkeys(group.names))
         found.update(dict.fromkeys(self.required))
         return list(found)

@@ -33,7 +33,7 @@ from octavo.guided.schema.unevaluated import closed, unevaluated
 from octavo.guided.schema.values import KINDS, Kind, exact, identity, kind_of
 
 MAX_WORK = 60_000
-MAX_SECONDS = 1.5
+MAX_SECONDS = 4.0
 MAX_DEPTH = 120
 MAX_GUESS_DEPTH = 12
 
@@ -59,10 +59,11 @@ class Meaning:
         self._work = 0
         self._deadline = time.thread_time() + MAX_SECONDS
 
-    def spend(self, work: int = 1) -> None:
-        """Count work, and refuse the schema when it becomes too much."""
-        self._work += work
-        if self._work > MAX_WORK or time.thread_time() > self._deadline:
+    def spend(self) -> None:
+        """Count a step of work, and refuse the schema when they become too many."""
+        self._work += 1
+        late = self._work % 500 == 0 and time.thread_time() > self._deadline
+        if late or self._work > MAX_WORK:
             raise UnsupportedConstraint(
                 "the schema has too many combinations of alternatives; simplify its anyOf, oneOf, "
                 "allOf, if and not"
@@ -85,11 +86,15 @@ class Meaning:
         ``track``: split so that in each alternative exactly the groups that it holds were looked
         at, as ``unevaluatedProperties`` needs it.
         """
-        key = (state, kind, track)
-        if key not in self._clauses:
-            parts = [self.literal_clauses(literal, kind, track) for literal in state]
-            self._clauses[key] = self.product(kind, parts)
-        return self._clauses[key]
+        # Each beginning is kept: the states of a chain of conditions differ by their ends.
+        found: tuple[Clause, ...] = (anything(kind),)
+        for length in range(1, len(state) + 1):
+            key = (state[:length], kind, track)
+            if key not in self._clauses:
+                last = self.literal_clauses(state[length - 1], kind, track)
+                self._clauses[key] = self.product(kind, [found, last])
+            found = self._clauses[key]
+        return found
 
     def literal_clauses(self, literal: Literal, kind: Kind, track: bool) -> tuple[Clause, ...]:
         """The alternatives of a type that one subschema leaves, or its contrary."""
@@ -214,7 +219,6 @@ class Meaning:
 
     def property(self, body: Objects, name: str) -> State:
         """What the property of this name must satisfy."""
-        self.spend(0)
         literals: list[Literal | None] = []
         for group in sorted(body.groups, key=lambda group: group.rank):
             literals += group_literals(group, name)

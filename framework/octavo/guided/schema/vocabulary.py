@@ -70,6 +70,6 @@ def check_names(
     for name in schema.keys() - CONSTRAINTS - ANNOTATIONS:
         if not name[:1].isalpha() or name.startswith("x-"):
             continue
-        close = get_close_matches(name, CONSTRAINTS, n=1, cutoff=0.88)
+        close = get_close_matches(name, CONSTRAINTS, n=1, cutoff=0.85)
         if close:
             raise unsupported(name, pointer, f"no keyword of JSON Schema; is {close[0]!r} meant?")

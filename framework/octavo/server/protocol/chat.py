@@ -6,20 +6,19 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from octavo.outputs import TokenLogprobs
+from octavo.outputs import GuideReceipt
 from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.logprobs import ChatLogprobs
 from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SeveralFields
-from octavo.server.protocol.usage import StreamOptions, Usage, json_number
+from octavo.server.protocol.tool_calls import MessageToolCall, ToolCallPiece
+from octavo.server.protocol.usage import StreamOptions, Usage
 
-_TOOLS = "tool calls are not part of this version"
 CHAT_FIELDS: Final = FieldTable(
-    no_effect={**NO_EFFECT, "prediction": dict[str, Any], "parallel_tool_calls": bool},
+    no_effect={**NO_EFFECT, "prediction": dict[str, Any]},
     refused={
         **NOT_AVAILABLE,
-        "tools": Refused(_TOOLS, ([],)),
-        "tool_choice": Refused(_TOOLS, ("none", "auto")),
-        "functions": Refused(_TOOLS, ([],)),
-        "function_call": Refused(_TOOLS, ("none", "auto")),
+        "functions": Refused("describe them in tools", ([],)),
+        "function_call": Refused("say it in tool_choice", ("none", "auto")),
         "audio": Refused("this model answers in text"),
         "modalities": Refused("this model answers in text", (["text"],)),
         "verbosity": Refused("say in the messages how long the answer should be", ("medium",)),
@@ -28,7 +27,6 @@ CHAT_FIELDS: Final = FieldTable(
         "web_search_options": Refused("this server reads nothing from the web"),
         "mm_processor_kwargs": Refused("this model takes text"),
         "media_io_kwargs": Refused("this model takes text"),
-        "include_reasoning": Refused("no reasoning parser is set", (True,)),
         "echo": Refused("/v1/completions has it", (False,)),
     },
 )
@@ -39,8 +37,10 @@ class ChatRequest(SeveralFields, kw_only=True):
     """A conversation to answer."""
 
     messages: list[dict[str, Any]]
-    model: str = ""
-    stream: bool = False
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool = True
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -52,43 +52,19 @@ class ChatRequest(SeveralFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     documents: list[dict[str, Any]] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    priority: int = 0
-    cache_salt: str = ""
-    request_id: str | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
-
-
-class TopLogprob(msgspec.Struct):
-    """A token that might have come."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class ChatLogprob(msgspec.Struct):
-    """The token that came, and those that might have."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(msgspec.Struct):
-    """Of a message, token by token."""
-
-    content: list[ChatLogprob]
-    refusal: None = None
 
 
 class ChatMessage(msgspec.Struct):
     """The model's answer."""
 
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[MessageToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -114,14 +90,18 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     system_fingerprint: str
     prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    guided: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct):
     """What is new in an answer."""
 
-    content: str | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType | None = msgspec.UNSET
     role: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCallPiece] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):
@@ -147,23 +127,5 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    guided: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
-
-
-def chat_logprobs(tokens: list[TokenLogprobs], num_top: int, *, as_ids: bool) -> ChatLogprobs:
-    """OpenAI's form of logprobs; of each token the chosen one comes first."""
-    content = []
-    for candidates in tokens:
-        named = [
-            TopLogprob(
-                token=f"token_id:{token}" if as_ids else (entry.decoded_token or ""),
-                logprob=json_number(entry),
-                bytes=list((entry.decoded_token or "").encode()),
-            )
-            for token, entry in candidates.items()
-        ]
-        ranks = [entry.rank or 0 for entry in candidates.values()]
-        top = [one for rank, one in sorted(zip(ranks, named, strict=True), key=lambda e: e[0])]
-        chosen = named[0]
-        content.append(ChatLogprob(chosen.token, chosen.logprob, chosen.bytes, top[:num_top]))
-    return ChatLogprobs(content)

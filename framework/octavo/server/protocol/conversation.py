@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from octavo.server.errors import HttpError
+from octavo.errors import MessageError
 from octavo.server.protocol.fields import unknown
 
 MAX_MESSAGES: Final = 4096
@@ -40,7 +40,7 @@ _PARTS: Final = {"text": {"type", "text"} | CACHE_HINTS, "refusal": {"type", "re
 
 
 def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages without nulls and hints; raises HttpError 400 for what is not known."""
+    """Return the messages without nulls and hints; raises for what is not known."""
     check_size("messages", messages)
     return [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
 
@@ -52,11 +52,7 @@ def check_size(name: str, messages: list[dict[str, Any]]) -> None:
         content = message.get("content")
         parts += len(content) if isinstance(content, list) else 0
     if len(messages) > MAX_MESSAGES or parts > MAX_PARTS:
-        raise HttpError(
-            400,
-            f"{name}: at most {MAX_MESSAGES} messages with {MAX_PARTS} parts in all",
-            param=name,
-        )
+        raise MessageError(f"{name}: at most {MAX_MESSAGES} messages with {MAX_PARTS} parts in all")
 
 
 def check_keys(where: str, value: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
@@ -78,26 +74,26 @@ def _message(where: str, given: dict[str, Any]) -> dict[str, Any]:
     check_keys(where, message, _KEYS.get(role, _ANY) if isinstance(role, str) else _ANY)
     for key in _NOT_TAKEN:
         if message.pop(key, None):
-            raise _refused(f"{where}.{key}", "is not taken; leave it out")
+            raise MessageError(f"{where}.{key} is not taken; leave it out")
     if isinstance(message.get("refusal"), str):
         if message.get("content"):
-            raise _refused(f"{where}.refusal", "stands in the content's place; give one")
+            raise MessageError(f"{where}.refusal stands in the content's place; give one")
         message["content"] = message.pop("refusal")
     elif "refusal" in message:
-        raise _refused(f"{where}.refusal", "must be text")
+        raise MessageError(f"{where}.refusal must be text")
     if isinstance(message.get("content"), list):
         message["content"] = _parts(f"{where}.content", message["content"])
     if "tool_calls" in message:
         _check_calls(f"{where}.tool_calls", message["tool_calls"])
     for key in ("name", "tool_call_id", "reasoning", "reasoning_content", "thinking"):
         if not isinstance(message.get(key, ""), str):
-            raise _refused(f"{where}.{key}", "must be text")
+            raise MessageError(f"{where}.{key} must be text")
     return message
 
 
 def _parts(where: str, parts: list[Any]) -> list[Any]:
     if not parts:
-        raise _refused(where, "is an empty list")
+        raise MessageError(f"{where} is an empty list")
     made = []
     for index, part in enumerate(parts):
         if isinstance(part, dict):
@@ -116,10 +112,6 @@ def _check_calls(where: str, calls: Any) -> None:
         if isinstance(call, dict):
             check_keys(f"{where}[{index}]", call, _CALL)
             if call.get("type", "function") != "function":
-                raise _refused(f"{where}[{index}].type", "must be 'function'")
+                raise MessageError(f"{where}[{index}].type must be 'function'")
             if isinstance(call.get("function"), dict):
                 check_keys(f"{where}[{index}].function", call["function"], _FUNCTION)
-
-
-def _refused(where: str, what: str) -> HttpError:
-    return HttpError(400, f"{where} {what}", param="messages")

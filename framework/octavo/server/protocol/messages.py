@@ -6,12 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
+from octavo.errors import MessageError
 from octavo.params import shown
-from octavo.server.errors import HttpError
 from octavo.server.protocol.conversation import check_keys, check_size, without_nulls
-from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.fields import FORM_ADVICE, TOOL_ADVICE, FieldTable, Refused
 
-_TOOLS: Final = "tool use is not part of this version"
 _NO_EFFECT: Final = {
     "metadata": dict[str, Any],
     "service_tier": str,
@@ -21,13 +20,13 @@ _NO_EFFECT: Final = {
 }
 """They cannot change the tokens: all prefixes are cached."""
 _REFUSED: Final = {
-    "tools": Refused(_TOOLS, ([],)),
-    "tool_choice": Refused(_TOOLS, ({"type": "none"}, {"type": "auto"})),
+    "tools": Refused(TOOL_ADVICE, ([],)),
+    "tool_choice": Refused(TOOL_ADVICE, ({"type": "none"}, {"type": "auto"})),
     "thinking": Refused("this model's answers are all text", ({"type": "disabled"},)),
-    "output_config": Refused("structured output is not part of this version", ({},)),
-    "output_format": Refused("structured output is not part of this version"),
+    "output_config": Refused(FORM_ADVICE, ({},)),
+    "output_format": Refused(FORM_ADVICE),
     "container": Refused("this server runs no code"),
-    "mcp_servers": Refused(_TOOLS, ([],)),
+    "mcp_servers": Refused(TOOL_ADVICE, ([],)),
     "context_management": Refused("shorten the messages where they are made"),
     "diagnostics": Refused("usage tells how many tokens came from the cache"),
     "inference_geo": Refused("this server runs where it runs"),
@@ -96,9 +95,9 @@ class TokenCount(msgspec.Struct):
 
 
 def conversation(request: CountRequest) -> list[dict[str, Any]]:
-    """The messages, the system's first; raises HttpError 400 for what is no text."""
+    """The messages, the system's first; raises for what is no text."""
     if not request.messages:
-        raise HttpError(400, "messages is an empty list", param="messages")
+        raise MessageError("messages is an empty list")
     check_size("messages", request.messages)
     made = []
     if request.system:
@@ -109,7 +108,7 @@ def conversation(request: CountRequest) -> list[dict[str, Any]]:
         check_keys(where, message, {"role", "content"})
         role = message.get("role")
         if not isinstance(role, str) or role not in ("user", "assistant", "system"):
-            raise _refused(f"{where}.role", f"is {shown(role)}; known: user, assistant")
+            raise MessageError(f"{where}.role is {shown(role)}; known: user, assistant")
         content = _content(f"{where}.content", message.get("content"))
         made.append({"role": role, "content": content})
     return made
@@ -119,21 +118,18 @@ def _content(where: str, given: Any) -> str | list[dict[str, Any]]:
     if isinstance(given, str):
         return given
     if not isinstance(given, list) or not given:
-        raise _refused(where, "must be text or a list of blocks")
+        raise MessageError(f"{where} must be text or a list of blocks")
     return [_block(f"{where}[{index}]", block) for index, block in enumerate(given)]
 
 
 def _block(where: str, given: Any) -> dict[str, Any]:
     block = without_nulls(given) if isinstance(given, dict) else {}
     if block.get("type") != "text":
-        raise _refused(f"{where}.type", f"is {shown(block.get('type'))}; this model takes 'text'")
+        kind = shown(block.get("type"))
+        raise MessageError(f"{where}.type is {kind}; this model takes 'text'")
     check_keys(where, block, {"type", "text", "cache_control", "citations"})
     if block.get("citations"):
-        raise _refused(f"{where}.citations", "are not taken; leave them out")
+        raise MessageError(f"{where}.citations are not taken; leave them out")
     if not isinstance(block.get("text"), str):
-        raise _refused(f"{where}.text", "must be text")
+        raise MessageError(f"{where}.text must be text")
     return {"type": "text", "text": block["text"]}
-
-
-def _refused(where: str, what: str) -> HttpError:
-    return HttpError(400, f"{where} {what}", param=where.partition("[")[0])

@@ -6,23 +6,24 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from octavo.params import shown
+from octavo.errors import MessageError
+from octavo.params import GuidedParams, shown
 from octavo.server.errors import HttpError
-from octavo.server.protocol.chat import ChatLogprob
 from octavo.server.protocol.conversation import (
     CACHE_HINTS,
     check_keys,
     check_size,
     without_nulls,
 )
-from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.fields import TOOL_ADVICE, FieldTable, Refused
+from octavo.server.protocol.guided import format_guided
+from octavo.server.protocol.logprobs import ChatLogprob
 from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The one value of ``include`` that is known."""
 MAX_METADATA: Final = (16, 64, 512)
 """Keys, characters of a key and of a value, as OpenAI has it."""
-_TOOLS: Final = "tool calls are not part of this version"
 _KEPT: Final = "this server keeps no answers; send the whole conversation as input"
 RESPONSE_FIELDS: Final = FieldTable(
     no_effect={
@@ -32,8 +33,8 @@ RESPONSE_FIELDS: Final = FieldTable(
     },
     refused={
         **NOT_AVAILABLE,
-        "tools": Refused(_TOOLS, ([],)),
-        "tool_choice": Refused(_TOOLS, ("none", "auto")),
+        "tools": Refused(TOOL_ADVICE, ([],)),
+        "tool_choice": Refused(TOOL_ADVICE, ("none", "auto")),
         "background": Refused("leave it out, and wait for the answer", (False,)),
         "background_options": Refused("leave it out, and wait for the answer"),
         "previous_response_id": Refused(_KEPT),
@@ -72,9 +73,17 @@ class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
-    """Plain text: structured output is not part of this version."""
+    """Plain text, or JSON of a schema."""
 
-    type: Literal["text"] = "text"
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    schema: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    strict: bool | msgspec.UnsetType | None = msgspec.UNSET
+    description: str | msgspec.UnsetType | None = msgspec.UNSET
+
+    def guided(self) -> GuidedParams | None:
+        """The constraint that it asks for."""
+        return format_guided("text", self.type, self.schema)
 
 
 class TextConfig(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,9 +98,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
     """A text or a conversation to answer."""
 
     input: str | list[dict[str, Any]]
-    model: str = ""
     instructions: str | None = None
-    stream: bool = False
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: int | None = None
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
@@ -100,9 +107,6 @@ class ResponseRequest(SamplingFields, kw_only=True):
     text: TextConfig = msgspec.field(default_factory=TextConfig)
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
-    priority: int = 0
-    cache_salt: str = ""
-    request_id: str | None = None
 
 
 class OutputText(msgspec.Struct, tag="output_text"):
@@ -190,14 +194,14 @@ def check_metadata(metadata: dict[str, str]) -> None:
 
 
 def input_messages(request: ResponseRequest) -> list[dict[str, Any]]:
-    """The conversation that the input stands for; raises HttpError 400 for items of other kinds."""
+    """The conversation that the input stands for; raises for items of other kinds."""
     messages = []
     if request.instructions is not None:
         messages.append({"role": "system", "content": request.instructions})
     if isinstance(request.input, str):
         return [*messages, {"role": "user", "content": request.input}]
     if not request.input:
-        raise HttpError(400, "input is an empty list", param="input")
+        raise MessageError("input is an empty list")
     check_size("input", request.input)
     for index, item in enumerate(request.input):
         messages.append(_message(f"input[{index}]", without_nulls(item)))
@@ -207,20 +211,20 @@ def input_messages(request: ResponseRequest) -> list[dict[str, Any]]:
 def _message(where: str, item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type", "message")
     if kind == "item_reference":
-        raise _refused(where, f"refers to an item, and {_KEPT}")
+        raise MessageError(f"{where} refers to an item, and {_KEPT}")
     if kind != "message":
-        raise _refused(where, f"is of type {shown(kind)}; only messages are taken: {_TOOLS}")
+        raise MessageError(f"{where} is of type {shown(kind)}; only messages are taken")
     check_keys(where, item, {"type", "role", "content", "id", "status", "phase"})
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in ("user", "assistant", "system", "developer"):
-        raise _refused(
-            f"{where}.role", f"is {shown(role)}; known: user, assistant, system, developer"
+        raise MessageError(
+            f"{where}.role is {shown(role)}; known: user, assistant, system, developer"
         )
     if isinstance(content, list) and content:
         parts = (_part(f"{where}.content[{n}]", part) for n, part in enumerate(content))
         return {"role": role, "content": [{"type": "text", "text": text} for text in parts]}
     if not isinstance(content, str):
-        raise _refused(f"{where}.content", "must be text or a list of parts")
+        raise MessageError(f"{where}.content must be text or a list of parts")
     return {"role": role, "content": content}
 
 
@@ -235,14 +239,10 @@ def _part(where: str, given: Any) -> str:
     part = without_nulls(given) if isinstance(given, dict) else {}
     kind = part.get("type")
     if not isinstance(kind, str) or kind not in _PARTS:
-        raise _refused(f"{where}.type", f"is {shown(kind)}; this model takes {', '.join(_PARTS)}")
+        raise MessageError(f"{where}.type is {shown(kind)}; this model takes {', '.join(_PARTS)}")
     key, known = _PARTS[kind]
     check_keys(where, part, known)
     text = part.get(key)
     if not isinstance(text, str):
-        raise _refused(f"{where}.{key}", "must be text")
+        raise MessageError(f"{where}.{key} must be text")
     return text
-
-
-def _refused(where: str, what: str) -> HttpError:
-    return HttpError(400, f"{where} {what}", param="input")

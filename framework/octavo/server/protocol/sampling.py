@@ -1,4 +1,4 @@
-"""The fields with which every text route chooses tokens: OpenAI's, and vLLM's where it has none."""
+"""The fields that the text routes share: OpenAI's, and vLLM's where it has none."""
 
 from __future__ import annotations
 
@@ -11,25 +11,12 @@ import msgspec
 from octavo.params import SamplingParams, shown
 from octavo.server.errors import HttpError
 from octavo.server.protocol.fields import Refused
+from octavo.server.protocol.guided import GuidedFields
 
-MAX_TOP_LOGPROBS: Final = 20
-"""As OpenAI has it."""
-_STRUCTURED = "structured output is not part of this version"
+MAX_LOGPROBS: Final = 20
+"""Of a token, as OpenAI has it."""
 NOT_AVAILABLE: Final = {
-    **{
-        name: Refused(_STRUCTURED)
-        for name in (
-            "guided_json",
-            "guided_regex",
-            "guided_choice",
-            "guided_grammar",
-            "guided_decoding_backend",
-            "guided_whitespace_pattern",
-            "structured_outputs",
-            "structural_tag",
-        )
-    },
-    "response_format": Refused(_STRUCTURED, ({"type": "text"},)),
+    "guided_whitespace_pattern": Refused("put the blanks into guided_regex or guided_grammar"),
     "use_beam_search": Refused("use LLM.beam_search", (False,)),
     "length_penalty": Refused("it belongs to beam search", (1, 1.0)),
     "early_stopping": Refused("it belongs to beam search", (False,)),
@@ -53,7 +40,7 @@ NO_EFFECT: Final[Mapping[str, Any]] = {
 """They cannot change the tokens."""
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+class SamplingFields(GuidedFields, kw_only=True):
     """What a body may say of how one answer is sampled; the rest is the model's default."""
 
     temperature: float | msgspec.UnsetType = msgspec.UNSET
@@ -86,7 +73,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             for name in _PARAMETERS
             if (value := getattr(self, name, msgspec.UNSET)) is not msgspec.UNSET
         }
-        given |= more
+        given |= {"output_kind": "delta" if self.stream else "final", **more}
+        given["guided"] = self.guided(given.get("guided"))
         if given.get("truncate_prompt_tokens") == -1:  # vLLM's: as many as the context allows
             num_output = given.get("max_tokens", default.max_tokens) or 1
             given["truncate_prompt_tokens"] = max(1, room - num_output)
@@ -100,7 +88,7 @@ class SeveralFields(SamplingFields, kw_only=True):
     prompt_logprobs: int | msgspec.UnsetType = msgspec.UNSET
 
 
-_PARAMETERS: Final = SeveralFields.__struct_fields__
+_PARAMETERS: Final = set(SeveralFields.__struct_fields__).difference(GuidedFields.__struct_fields__)
 
 
 def checked_max_tokens(name: str, max_tokens: int, context: int) -> int:
@@ -114,11 +102,9 @@ def checked_max_tokens(name: str, max_tokens: int, context: int) -> int:
     return max_tokens
 
 
-def check_top_logprobs(top_logprobs: int) -> None:
+def check_num_logprobs(name: str, num_top: int) -> None:
     """Raise for more than OpenAI gives."""
-    if not 0 <= top_logprobs <= MAX_TOP_LOGPROBS:
+    if not 0 <= num_top <= MAX_LOGPROBS:
         raise HttpError(
-            400,
-            f"top_logprobs={shown(top_logprobs)} must be between 0 and {MAX_TOP_LOGPROBS}",
-            param="top_logprobs",
+            400, f"{name}={shown(num_top)} must be between 0 and {MAX_LOGPROBS}", param=name
         )

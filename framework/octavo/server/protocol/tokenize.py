@@ -10,7 +10,6 @@ from octavo.server.protocol.fields import FieldTable, Refused
 
 TOKENIZE_FIELDS: Final = FieldTable(
     refused={
-        "tools": Refused("tool calls are not part of this version", ([],)),
         "mm_processor_kwargs": Refused("this model takes text"),
         "media_io_kwargs": Refused("this model takes text"),
         "return_token_offsets": Refused("return_token_strs has the texts", (False,)),
@@ -26,6 +25,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     model: str = ""
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     """None: of a text, and not of a conversation, whose template writes them."""
     return_token_strs: bool = False

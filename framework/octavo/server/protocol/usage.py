@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from octavo.outputs import Logprob, RequestOutput
+from octavo.outputs import RequestOutput
 from octavo.server.errors import HttpError
-
-
-def json_number(logprob: Logprob) -> float:
-    """The log probability; JSON has no infinity."""
-    return max(logprob.logprob, -9999.0)
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,7 +43,8 @@ class Usage(msgspec.Struct):
 class UsageCount:
     """Counts over the outputs of one request, or of several that answer one call."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: StreamOptions | None = None) -> None:
+        self._options = options or StreamOptions()
         self._num_prompt: dict[str, int] = {}
         self._num_cached: dict[str, int] = {}
         self._num_completion = 0
@@ -58,6 +54,17 @@ class UsageCount:
         self._num_prompt[output.request_id] = len(output.prompt_token_ids)
         self._num_cached[output.request_id] = output.metrics.num_cached_tokens
         self._num_completion += sum(len(each.token_ids) for each in output.outputs)
+
+    @property
+    def has_own_event(self) -> bool:
+        """Whether a stream ends with an event for the usage."""
+        return bool(self._options.include_usage)
+
+    def in_event(self) -> Usage | msgspec.UnsetType | None:
+        """Return what an event with text says: null where the usage has an event of its own."""
+        if self._options.continuous_usage_stats:
+            return self.usage()
+        return None if self.has_own_event else msgspec.UNSET
 
     def usage(self) -> Usage:
         """Return the sums."""

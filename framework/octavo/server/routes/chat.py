@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 
-from octavo.outputs import CompletionOutput, RequestOutput
+from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput
 from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
@@ -22,15 +21,15 @@ from octavo.server.protocol.chat import (
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
-    ChatLogprobs,
     ChatMessage,
     ChatRequest,
-    chat_logprobs,
 )
 from octavo.server.protocol.conversation import plain_messages
-from octavo.server.protocol.sampling import check_top_logprobs, checked_max_tokens
-from octavo.server.protocol.usage import StreamOptions, UsageCount, check_stream_options
-from octavo.server.routes.prompt_report import prompt_logprobs
+from octavo.server.protocol.guided import receipt
+from octavo.server.protocol.logprobs import ChatLogprobs, chat_logprobs, prompt_logprobs
+from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
+from octavo.server.protocol.tool_calls import delta_fields, message_fields
+from octavo.server.protocol.usage import UsageCount, check_stream_options
 from octavo_registry.routes import Endpoint
 
 
@@ -45,19 +44,23 @@ class ChatRoutes:
         described = operation(
             "Answer a conversation", request=ChatRequest, reply=ChatCompletion, streams=True
         )
-        return [self._server.endpoint("POST", "/v1/chat/completions", self._create, described)]
+        return [self._server.endpoint("POST", "/v1/chat/completions", self.create, described)]
 
-    async def _create(self, exchange: Exchange) -> Reply | EventStream:
+    async def create(self, exchange: Exchange) -> Reply | EventStream:
+        """Answer one request."""
         request, warnings = self._server.read(exchange, ChatRequest, CHAT_FIELDS)
         model = self._server.check_model(request.model)
         params = self._params(request)
         self._server.check_sequences(1, params)
         named = request.request_id or exchange.request_id
-        answer = _Answer(request, f"chatcmpl-{named}", model, self._server, warnings)
+        answer = _Answer(request, f"chatcmpl-{named}", model, params.n, self._server, warnings)
         outputs = self._server.engine.chat(
             plain_messages(request.messages),
             params,
             request_id=request.request_id,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            parallel_tool_calls=request.parallel_tool_calls,
             documents=request.documents,
             chat_template=self._server.checked_template(request.chat_template),
             chat_template_kwargs=self._template_kwargs(request),
@@ -77,11 +80,11 @@ class ChatRoutes:
                 400, "max_tokens and max_completion_tokens mean the same; give one",
                 param="max_completion_tokens",
             )  # fmt: skip
-        check_top_logprobs(request.top_logprobs)
+        check_num_logprobs("top_logprobs", request.top_logprobs)
         if request.top_logprobs and not request.logprobs:
             raise HttpError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
         context = self._server.engine.max_model_len
-        more: dict[str, Any] = {"output_kind": "delta" if request.stream else "final"}
+        more: dict[str, Any] = {}
         for name in ("max_tokens", "max_completion_tokens"):
             if getattr(request, name) is not None:
                 more["max_tokens"] = checked_max_tokens(name, getattr(request, name), context)
@@ -104,18 +107,22 @@ class _Answer:
     """Makes the bodies of one answer."""
 
     def __init__(
-        self, request: ChatRequest, id: str, model: str, server: ServerContext, warnings: Any
+        self,
+        request: ChatRequest,
+        id: str,
+        model: str,
+        n: int,
+        server: ServerContext,
+        warnings: Any,
     ) -> None:
         self._request = request
-        self._options = request.stream_options or StreamOptions()
+        self._n = n
         self._warnings = warnings
-        self._usage = UsageCount()
-        self._head: dict[str, Any] = {
-            "id": id,
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": server.fingerprint,
-        }
+        self._calling: set[int] = set()
+        """The answers that have calls."""
+        self._usage = UsageCount(request.stream_options)
+        self._head = server.head(id, model)
+        self._receipt: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
 
     def whole(self, output: RequestOutput) -> ChatCompletion:
         """The answer in one piece."""
@@ -126,16 +133,17 @@ class _Answer:
             choices=[
                 ChatChoice(
                     index=each.index,
-                    message=ChatMessage(each.text),
+                    message=ChatMessage(**self._said(each)),
                     logprobs=self._logprobs(each),
-                    finish_reason=each.finish_reason,
+                    finish_reason=self._finish_reason(each),
                     stop_reason=each.stop_reason,
                     token_ids=each.token_ids if with_ids else msgspec.UNSET,
                 )
                 for each in output.outputs
             ],
             usage=self._usage.usage(),
-            prompt_logprobs=self._prompt_report(output),
+            guided=receipt(output.guided),
+            prompt_logprobs=prompt_logprobs(output, self._request.prompt_logprobs),
             prompt_token_ids=output.prompt_token_ids if with_ids else msgspec.UNSET,
             warnings=self._warnings,
         )
@@ -145,57 +153,80 @@ class _Answer:
         is_first = True
         async for output in outputs:
             self._usage.add(output)
+            self._receipt = receipt(output.guided)
             if is_first:
                 is_first = False
                 for event_bytes in self._first_events(output):
                     yield event_bytes
-            news = [self._event(each) for each in output.outputs]
+            news = b"".join(e for each in output.outputs for e in self._events(each))
             if news:
-                yield b"".join(news)
-        if self._options.include_usage:
+                yield news
+        if self._usage.has_own_event:
             yield event(ChatChunk(**self._head, choices=[], usage=self._usage.usage()))
 
     def _first_events(self, output: RequestOutput) -> list[bytes]:
         with_ids = self._request.return_token_ids
-        n = self._request.n if self._request.n is not msgspec.UNSET else 1
+        content = None if self._request.tools else ""  # null may yet stay: a call has no content
         chunks = [
             ChatChunk(
                 **self._head,
-                choices=[ChatChunkChoice(index=index, delta=ChatDelta("", "assistant"))],
-                usage=self._chunk_usage(),
+                choices=[ChatChunkChoice(index=index, delta=ChatDelta(content, "assistant"))],
+                usage=self._usage.in_event(),
             )
-            for index in range(n)
+            for index in range(self._n)
         ]
         chunks[0].warnings = self._warnings
         if with_ids:
             chunks[0].prompt_token_ids = output.prompt_token_ids
-        chunks[0].prompt_logprobs = self._prompt_report(output)
+        chunks[0].prompt_logprobs = prompt_logprobs(output, self._request.prompt_logprobs)
         return [event(chunk) for chunk in chunks]
 
-    def _event(self, output: CompletionOutput) -> bytes:
-        choice = ChatChunkChoice(
-            index=output.index,
-            delta=ChatDelta(content=output.text),
-            logprobs=self._logprobs(output),
-            finish_reason=output.finish_reason,
+    def _events(self, output: CompletionOutput) -> list[bytes]:
+        """One for each delta; the first tells of the tokens, the last of the end."""
+        choices = [ChatChunkChoice(index=output.index, delta=d) for d in self._deltas(output)]
+        logprobs = self._logprobs(output)
+        with_ids = self._request.return_token_ids
+        if not choices and (output.finished or logprobs or with_ids):
+            choices = [ChatChunkChoice(index=output.index, delta=ChatDelta())]
+        if choices:
+            choices[0].logprobs = logprobs
+            if with_ids:
+                choices[0].token_ids = output.token_ids
+            if output.finished:
+                choices[-1].finish_reason = self._finish_reason(output)
+                choices[-1].stop_reason = output.stop_reason
+        usage = self._usage.in_event()
+        chunks = [ChatChunk(**self._head, choices=[each], usage=usage) for each in choices]
+        if chunks and output.finished:
+            chunks[-1].guided = self._receipt
+        return [event(chunk) for chunk in chunks]
+
+    def _deltas(self, output: CompletionOutput) -> list[ChatDelta]:
+        if output.deltas is None:
+            return [ChatDelta(output.text)]
+        with_reasoning = self._request.include_reasoning
+        made = [delta_fields(each, with_reasoning=with_reasoning) for each in output.deltas]
+        if any("tool_calls" in fields for fields in made):
+            self._calling.add(output.index)
+        return [ChatDelta(**fields) for fields in made if fields]
+
+    def _said(self, output: CompletionOutput) -> dict[str, Any]:
+        """What a whole answer puts into the fields of the message."""
+        if output.message is None:
+            return {"content": output.text}
+        if output.message.tool_calls:
+            self._calling.add(output.index)
+        return message_fields(output.message, with_reasoning=self._request.include_reasoning)
+
+    def _finish_reason(self, output: CompletionOutput) -> str | None:
+        """As OpenAI has it: "tool_calls", but "stop" where a function was asked for by its name."""
+        named = (
+            isinstance(self._request.tool_choice, dict)
+            and self._request.tool_choice.get("type") == "function"
         )
-        if output.finish_reason is not None:
-            choice.stop_reason = output.stop_reason
-        if self._request.return_token_ids:
-            choice.token_ids = output.token_ids
-        return event(ChatChunk(**self._head, choices=[choice], usage=self._chunk_usage()))
-
-    def _chunk_usage(self) -> Any:
-        """OpenAI writes null into all events but the last when usage is asked for."""
-        if self._options.continuous_usage_stats:
-            return self._usage.usage()
-        return None if self._options.include_usage else msgspec.UNSET
-
-    def _prompt_report(self, output: RequestOutput) -> Any:
-        num_top = self._request.prompt_logprobs
-        if num_top is msgspec.UNSET:
-            return msgspec.UNSET
-        return prompt_logprobs(output.prompt_logprobs or [], num_top)
+        if output.finish_reason == "stop" and output.index in self._calling and not named:
+            return "tool_calls"
+        return output.finish_reason
 
     def _logprobs(self, output: CompletionOutput) -> ChatLogprobs | None:
         if not self._request.logprobs or output.logprobs is None:

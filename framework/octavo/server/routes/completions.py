@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 from octavo.errors import PromptTooLongError
 from octavo.inputs import Prompt
 from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
-from octavo.params import SamplingParams, shown
+from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, event
@@ -21,16 +20,13 @@ from octavo.server.protocol.completions import (
     COMPLETION_FIELDS,
     Completion,
     CompletionChoice,
-    CompletionLogprobs,
     CompletionRequest,
-    LogprobText,
 )
-from octavo.server.protocol.sampling import checked_max_tokens
-from octavo.server.protocol.usage import StreamOptions, UsageCount, check_stream_options
-from octavo.server.routes.prompt_report import prompt_logprobs
+from octavo.server.protocol.guided import receipt
+from octavo.server.protocol.logprobs import CompletionLogprobs, LogprobText, prompt_logprobs
+from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
+from octavo.server.protocol.usage import UsageCount, check_stream_options
 from octavo_registry.routes import Endpoint
-
-MAX_LOGPROBS = 20
 
 
 class CompletionRoutes:
@@ -44,9 +40,10 @@ class CompletionRoutes:
         described = operation(
             "Continue prompts", request=CompletionRequest, reply=Completion, streams=True
         )
-        return [self._server.endpoint("POST", "/v1/completions", self._create, described)]
+        return [self._server.endpoint("POST", "/v1/completions", self.create, described)]
 
-    async def _create(self, exchange: Exchange) -> Reply | EventStream:
+    async def create(self, exchange: Exchange) -> Reply | EventStream:
+        """Answer one request."""
         request, warnings = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)
         model = self._server.check_model(request.model)
         params = self._params(request)
@@ -94,7 +91,7 @@ class CompletionRoutes:
 
     def _params(self, request: CompletionRequest) -> SamplingParams:
         context = self._server.engine.max_model_len
-        more: dict[str, Any] = {"output_kind": "delta" if request.stream else "final"}
+        more: dict[str, Any] = {}
         if request.max_tokens == 0:
             if not request.echo:
                 raise HttpError(400, "max_tokens=0 needs echo=true", param="max_tokens")
@@ -102,12 +99,7 @@ class CompletionRoutes:
         elif request.max_tokens is not None:
             more["max_tokens"] = checked_max_tokens("max_tokens", request.max_tokens, context)
         if request.logprobs is not None:
-            if not 0 <= request.logprobs <= MAX_LOGPROBS:
-                raise HttpError(
-                    400,
-                    f"logprobs={shown(request.logprobs)} must be between 0 and {MAX_LOGPROBS}",
-                    param="logprobs",
-                )
+            check_num_logprobs("logprobs", request.logprobs)
             more["logprobs"] = request.logprobs
             asked = request.prompt_logprobs
             if request.echo and (asked is msgspec.UNSET or 0 <= asked < request.logprobs):
@@ -148,14 +140,9 @@ class _Answer:
         self._n = n
         self._engine = server.engine
         self._warnings = warnings
-        self._usage = UsageCount()
+        self._usage = UsageCount(request.stream_options)
         self._texts: dict[int, LogprobText] = {}
-        self._head: dict[str, Any] = {
-            "id": id,
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": server.fingerprint,
-        }
+        self._head = server.head(id, model)
 
     def whole(self, outputs: list[RequestOutput]) -> Completion:
         """The answer in one piece."""
@@ -164,7 +151,11 @@ class _Answer:
             self._count(output)
             choices += [self._choice(number, output, each, begins=True) for each in output.outputs]
         return Completion(
-            **self._head, choices=choices, usage=self._usage.usage(), warnings=self._warnings
+            **self._head,
+            choices=choices,
+            usage=self._usage.usage(),
+            guided=receipt(outputs[0].guided),
+            warnings=self._warnings,
         )
 
     async def events(
@@ -173,21 +164,20 @@ class _Answer:
         """The answer piece by piece."""
         begun: set[int] = set()
         warnings = self._warnings
-        options = self._request.stream_options or StreamOptions()
         async for number, output in outputs:
             self._count(output)
             for each in output.outputs:
                 index = number * self._n + each.index
                 choice = self._choice(number, output, each, begins=index not in begun)
                 begun.add(index)
-                chunk = Completion(**self._head, choices=[choice], warnings=warnings)
-                warnings = msgspec.UNSET
-                if options.continuous_usage_stats:
-                    chunk.usage = self._usage.usage()
-                elif options.include_usage:
-                    chunk.usage = None
+                chunk = Completion(
+                    **self._head, choices=[choice], usage=self._usage.in_event(), warnings=warnings
+                )
+                if choice.finish_reason is not None:
+                    chunk.guided = receipt(output.guided)
                 yield event(chunk)
-        if options.include_usage:
+                warnings = msgspec.UNSET
+        if self._usage.has_own_event:
             yield event(Completion(**self._head, choices=[], usage=self._usage.usage()))
 
     def _count(self, output: RequestOutput) -> None:
@@ -212,9 +202,8 @@ class _Answer:
             finish_reason=each.finish_reason,
             stop_reason=each.stop_reason,
         )
-        if begins and request.prompt_logprobs is not msgspec.UNSET:
-            num_top = request.prompt_logprobs
-            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or [], num_top)
+        if begins:
+            choice.prompt_logprobs = prompt_logprobs(output, request.prompt_logprobs)
         if request.return_token_ids:
             choice.token_ids = each.token_ids
             if begins:

@@ -94,6 +94,7 @@ class InfoRoutes:
 
     def _features(self) -> dict[str, Feature]:
         server, config = self._server, self._server.engine.config
+        answers = server.engine.answer_format
         can = server.engine.model_folder.capabilities
         trusts = server.config.access.trust_request_chat_template
         lora = f"adapters are {_LATER}" if can.lora else "this architecture takes no adapters"
@@ -111,8 +112,8 @@ class InfoRoutes:
             "request_chat_template": _flag(trusts, "--trust-request-chat-template"),
             "lenient": _flag(server.config.serve.lenient, "--lenient"),
             "structured_output": Feature(False, _LATER),
-            "tools": Feature(False, _LATER),
-            "reasoning": Feature(False, _LATER),
+            "tools": _flag(answers.tool_parser is not None, "--tool-call-parser NAME"),
+            "reasoning": _flag(answers.reasoning_parser is not None, "--reasoning-parser NAME"),
             "lora": Feature(False, lora),
             "media": Feature(False, f"this model takes text; media are {_LATER}"),
             "pooling": Feature(False, _LATER),

@@ -122,7 +122,7 @@ class _Answer:
         """The answer in one piece."""
         self._add(output)
         (answer,) = output.outputs
-        self._message.content = [TextBlock(answer.text)]
+        self._message.content = self._said(answer) or [TextBlock("")]
         self._end(answer)
         return self._message
 
@@ -136,12 +136,16 @@ class _Answer:
                 yield self._begin()
             self._add(output)
             for each in output.outputs:
-                if each.text:
-                    delta = {"type": "text_delta", "text": each.text}
+                for block in self._said(each):
+                    delta = {"type": "text_delta", "text": block.text}
                     yield named_event("content_block_delta", {"index": 0, "delta": delta})
                 if each.finish_reason is not None:
                     self._end(each)
         yield self._last()
+
+    def _said(self, output: CompletionOutput) -> list[TextBlock]:
+        """What an output, a piece or all of the answer, adds to the message's blocks."""
+        return [TextBlock(output.text)] if output.text else []
 
     def _begin(self) -> bytes:
         return b"".join(

@@ -15,7 +15,7 @@ from octavo.server.errors import ErrorReply, HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_event
 from octavo.server.merging import final_output
 from octavo.server.openapi import operation
-from octavo.server.protocol.chat import ChatLogprob, chat_logprobs
+from octavo.server.protocol.logprobs import ChatLogprob, chat_logprobs
 from octavo.server.protocol.responses import (
     LOGPROBS,
     RESPONSE_FIELDS,
@@ -28,7 +28,7 @@ from octavo.server.protocol.responses import (
     check_metadata,
     input_messages,
 )
-from octavo.server.protocol.sampling import check_top_logprobs, checked_max_tokens
+from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.usage import UsageCount, check_stream_options
 from octavo_registry.routes import Endpoint
 
@@ -68,7 +68,7 @@ class ResponseRoutes:
 
     def _params(self, request: ResponseRequest) -> SamplingParams:
         check_stream_options(request.stream_options, is_stream=request.stream)
-        check_top_logprobs(request.top_logprobs)
+        check_num_logprobs("top_logprobs", request.top_logprobs)
         for name in request.include:
             if name != LOGPROBS:
                 raise HttpError(
@@ -78,13 +78,15 @@ class ResponseRoutes:
         if request.top_logprobs and not request.include:
             raise HttpError(400, f"top_logprobs needs include=[{LOGPROBS!r}]", param="top_logprobs")
         context = self._server.engine.max_model_len
-        more: dict[str, Any] = {"output_kind": "delta" if request.stream else "final"}
+        more: dict[str, Any] = {}
         if request.max_output_tokens is not None:
             more["max_tokens"] = checked_max_tokens(
                 "max_output_tokens", request.max_output_tokens, context
             )
         if request.include:
             more["logprobs"] = request.top_logprobs
+        if request.text.format is not None:
+            more["guided"] = request.text.format.guided()
         default = self._server.default_params(max_tokens=None)
         return request.params(default, room=context, **more)
 
@@ -110,6 +112,7 @@ class _Answer:
         self._num_top = request.top_logprobs
         self._usage = UsageCount()
         self._num_events = 0
+        self._pieces: list[str] = []
         self._text = OutputText("")
         self._message = OutputMessage(id=f"msg_{request_id}", status="in_progress", content=[])
         self._place: dict[str, Any] = {"item_id": self._message.id, "output_index": 0}
@@ -179,7 +182,8 @@ class _Answer:
         )
 
     def _take(self, output: CompletionOutput) -> list[ChatLogprob]:
-        self._text.text += output.text
+        """Add what an output, a piece or all of the answer, says; return its logprobs."""
+        self._pieces.append(output.text)
         if output.logprobs is None:
             return []
         logprobs = chat_logprobs(output.logprobs, self._num_top, as_ids=False).content
@@ -192,6 +196,7 @@ class _Answer:
         if response.status == "incomplete":
             response.incomplete_details = {"reason": "max_output_tokens"}
         self._message.status = response.status
+        self._text.text = "".join(self._pieces)
         self._message.content = [self._text]
         response.output = [self._message]
         usage = self._usage.usage()

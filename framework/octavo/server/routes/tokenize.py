@@ -20,6 +20,7 @@ from octavo.server.protocol.tokenize import (
     TokenizeRequest,
     Tokens,
 )
+from octavo.tools.choice import read_tool_use
 from octavo_registry.routes import Endpoint
 
 _OF_CHATS = (
@@ -28,6 +29,7 @@ _OF_CHATS = (
     "chat_template",
     "chat_template_kwargs",
     "documents",
+    "tools",
 )
 
 
@@ -71,8 +73,10 @@ class TokenizeRoutes:
             raise HttpError(
                 400, "add_special_tokens: the chat template writes them", param="add_special_tokens"
             )
+        use = read_tool_use(request.tools, None, None)
         return await self._server.engine.tokenize_chat(
             plain_messages(request.messages or []),
+            tools=None if use is None else use.tools,
             documents=request.documents,
             chat_template=self._server.checked_template(request.chat_template),
             chat_template_kwargs=request.chat_template_kwargs,
@@ -90,7 +94,7 @@ class TokenizeRoutes:
             raise HttpError(400, f"{len(request.tokens)} tokens; at most {most}", param="tokens")
         if not request.tokens:
             return Reply(encode(Text(prompt="", warnings=warnings)))
-        check_token_ids(request.tokens, engine.ready.vocab_size)
+        check_token_ids(request.tokens, engine.ready.vocab_size, name="tokens")
         text = await asyncio.to_thread(engine.get_tokenizer().decode, request.tokens)
         return Reply(await asyncio.to_thread(encode, Text(prompt=text, warnings=warnings)))
 

@@ -23,8 +23,9 @@ from octavo_registry.structure import (
     from_plain,
 )
 
-JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,32}"}
-"""Blanks between tokens of a document, but none without end."""
+JSON_OPTIONS = {"whitespace_pattern": r"( |\r?\n[ \t]{0,64})?"}
+"""As documents are written in one line or indented: a small model would else write blanks on and
+on, which every document allows."""
 
 
 def grammar_of(constraint: Constraint, special_ids: Mapping[str, int]) -> str:
@@ -162,6 +163,8 @@ def _behind(part: Structure, trigger: str) -> Structure | None:
     match part:
         case Literal(text) if text.startswith(trigger):
             return Literal(text[len(trigger) :])
+        case Chain((Literal(text), *rest)) if trigger.startswith(text) and text != trigger:
+            return _behind(Chain(tuple(rest)), trigger[len(text) :])
         case Chain((first, *rest)):
             behind = _behind(first, trigger)
             return None if behind is None else Chain((behind, *rest))

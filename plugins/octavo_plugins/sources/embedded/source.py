@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, UnknownNameError
 
 MODELS: Final = {"octavo/tiny": Path(__file__).parent / "tiny"}
 
@@ -16,8 +17,13 @@ class EmbeddedSource:
     uses_network = False
 
     def find(self, name: str, *, revision: str | None) -> Path | None:
-        """Return the model's folder; None for a name that is not in ``MODELS``."""
+        """Return the model's folder; None for a name that is not in ``MODELS``.
+
+        A name that is nearly one may be another source's; where it is nobody's, the user is told.
+        """
         folder = MODELS.get(name)
+        if folder is None and (close := get_close_matches(name, MODELS, cutoff=0.8)):
+            raise UnknownNameError(f"with Octavo comes {close[0]!r}")
         if folder is not None and revision is not None:
             raise ConfigError(
                 f"revision={revision!r} has no meaning for {name}, of which Octavo ships one "

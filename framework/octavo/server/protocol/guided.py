@@ -1,0 +1,127 @@
+"""What every text route may be asked, structured output among it: OpenAI's spelling and others."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from octavo.outputs import GuideReceipt
+from octavo.params import GuidedParams, shown
+from octavo.server.errors import HttpError
+
+_CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
+class TextRequest(msgspec.Struct, kw_only=True):
+    """What a body may say of its request."""
+
+    model: str = ""
+    stream: bool = False
+    priority: int = 0
+    cache_salt: str = ""
+    request_id: str | None = None
+
+
+class GuidedFields(TextRequest, kw_only=True):
+    """At most one of them may ask for something."""
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
+
+    def guided(self, more: GuidedParams | None = None) -> GuidedParams | None:
+        """The one constraint that is asked for, if any; ``more`` is what the route has besides."""
+        backend = self.guided_decoding_backend
+        found = [
+            *_of_format(self.response_format, backend),
+            *_of_structured_outputs(self.structured_outputs, backend),
+            *(
+                _made(name, name.removeprefix("guided_"), value, backend)
+                for name in _OLDER
+                if (value := getattr(self, name)) is not None
+            ),
+            *([] if more is None else [more]),
+        ]
+        if len(found) > 1:
+            names = " and ".join(dict.fromkeys(each.origin for each in found))
+            raise HttpError(400, f"{names}: give one constraint", param=found[1].origin)
+        if backend is not None and not found:
+            raise HttpError(
+                400, "guided_decoding_backend needs a constraint", param="guided_decoding_backend"
+            )
+        return found[0] if found else None
+
+
+_OLDER: Final = (
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structural_tag",
+)
+
+
+def format_guided(origin: str, kind: str, schema: Any) -> GuidedParams | None:
+    """The constraint of a format that names its schema beside its type."""
+    if kind == "json_schema":
+        if not isinstance(schema, (dict, bool)):
+            raise HttpError(
+                400, f"{origin}: schema={shown(schema)} must be an object", param=origin
+            )
+        return _made(origin, "json", schema, None)
+    return _made(origin, "json_object", True, None) if kind == "json_object" else None
+
+
+def receipt(guided: GuideReceipt | None) -> GuideReceipt | msgspec.UnsetType:
+    """What an answer says of its constraint."""
+    return msgspec.UNSET if guided is None else guided
+
+
+def _of_format(given: dict[str, Any] | None, backend: str | None) -> list[GuidedParams]:
+    origin = "response_format"
+    kind = "text" if given is None else given.get("type")
+    if given is None or kind == "text":
+        return []
+    if kind == "json_object":
+        return [_made(origin, "json_object", True, backend)]
+    if kind == "structural_tag":
+        return [_made(origin, "structural_tag", given, backend)]
+    if kind != "json_schema":
+        raise HttpError(
+            400,
+            f"{origin}: type={shown(kind)} must be text, json_object, json_schema or "
+            "structural_tag",
+            param=origin,
+        )
+    form = given.get("json_schema")
+    if not isinstance(form, dict) or not isinstance(form.get("schema"), (dict, bool)):
+        raise HttpError(400, f"{origin}: json_schema must be an object with a schema", param=origin)
+    for name in form:
+        if name not in ("name", "description", "schema", "strict"):
+            raise HttpError(400, f"{origin}: json_schema has no field {shown(name)}", param=origin)
+    return [_made(origin, "json", form["schema"], backend)]
+
+
+def _of_structured_outputs(given: dict[str, Any] | None, backend: str | None) -> list[GuidedParams]:
+    origin = "structured_outputs"
+    asked = {name: value for name, value in (given or {}).items() if value not in (None, False)}
+    for name in asked:
+        if name not in _CONSTRAINTS:
+            raise HttpError(
+                400,
+                f"{origin} has no {shown(name)}; there is: {', '.join(_CONSTRAINTS)}",
+                param=origin,
+            )
+    if given is not None and not asked:
+        raise HttpError(400, f"{origin} names no constraint", param=origin)
+    return [_made(origin, name, value, backend) for name, value in asked.items()]
+
+
+def _made(origin: str, name: str, value: Any, backend: str | None) -> GuidedParams:
+    return GuidedParams(**{name: value}, backend=backend, origin=origin)

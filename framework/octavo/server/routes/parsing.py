@@ -1,0 +1,90 @@
+"""/parse_tool_calls and /separate_reasoning: what a parser makes of a text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from octavo.errors import UnknownNameError
+from octavo.server.context import ServerContext
+from octavo.server.errors import HttpError
+from octavo.server.exchange import Exchange, Reply, encode
+from octavo.server.openapi import operation
+from octavo.server.protocol.parsing import (
+    PARSING_FIELDS,
+    ParseCallsRequest,
+    ParsedCalls,
+    SeparatedReasoning,
+    SeparateRequest,
+)
+from octavo.server.protocol.tool_calls import message_calls
+from octavo.tools import NamedReasoningParser, NamedToolParser, parsed
+from octavo.tools.choice import read_tool_use
+from octavo_registry import LazyRegistry
+from octavo_registry.routes import Endpoint
+
+Parser = TypeVar("Parser")
+
+
+class ParsingRoutes:
+    """Shows what parsers do, in threads: a long text takes them a while."""
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return both endpoints."""
+        calls = operation(
+            "Find the tool calls in a text", request=ParseCallsRequest, reply=ParsedCalls
+        )
+        reasoning = operation(
+            "Find the reasoning in a text", request=SeparateRequest, reply=SeparatedReasoning
+        )
+        return [
+            self._server.endpoint("POST", "/parse_tool_calls", self._parse, calls),
+            self._server.endpoint("POST", "/separate_reasoning", self._separate, reasoning),
+        ]
+
+    async def _parse(self, exchange: Exchange) -> Reply:
+        request, warnings = self._server.read(exchange, ParseCallsRequest, PARSING_FIELDS)
+        own = self._server.engine.answer_format.tool_parser
+        parser = NamedToolParser(_chosen(request.parser, self._server.host.tool_parsers, own))
+        use = read_tool_use(request.tools, None, None)
+        stream = parser.stream(None if use is None else use.tools)
+        message = await asyncio.to_thread(parsed, stream, request.text)
+        calls = message_calls(message)
+        return Reply(
+            encode(ParsedCalls(content=message.content, tool_calls=calls, warnings=warnings))
+        )
+
+    async def _separate(self, exchange: Exchange) -> Reply:
+        request, warnings = self._server.read(exchange, SeparateRequest, PARSING_FIELDS)
+        own = self._server.engine.answer_format.reasoning_parser
+        registry = self._server.host.reasoning_parsers
+        parser = NamedReasoningParser(_chosen(request.parser, registry, own))
+        stream = parser.stream(prompt=request.prompt)
+        message = await asyncio.to_thread(parsed, stream, request.text)
+        return Reply(
+            encode(
+                SeparatedReasoning(
+                    reasoning=message.reasoning, content=message.content, warnings=warnings
+                )
+            )
+        )
+
+
+def _chosen(name: str | None, registry: LazyRegistry[Parser], own: Parser | None) -> Parser:
+    """The parser of that name, or the model's own."""
+    if name is not None:
+        try:
+            made: Parser = registry.load(name)(None)
+        except UnknownNameError as error:
+            raise HttpError(400, str(error), param="parser") from None
+        return made
+    if own is None:
+        raise HttpError(
+            400, f"this model has none of its own; give parser: {', '.join(registry.names())}",
+            param="parser",
+        )  # fmt: skip
+    return own

@@ -1,0 +1,140 @@
+"""How a model writes its answers: what a guide must hold it to, and what reads its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.config.engine import ModelConfig
+from octavo.config.model_folder import ModelFolder
+from octavo.errors import ParameterError, UnsupportedConstraint
+from octavo.guided.answers import behind, behind_calls, calls_or, only_calls, text_with_calls
+from octavo.params import GuidedParams
+from octavo.tools.choice import ToolUse
+from octavo.tools.message import MessageStream
+from octavo_registry import CallForm, PluginHost, ReasoningParser, ToolParser
+from octavo_registry.tokenizer import Tokenizer
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPlan:
+    """What one request needs."""
+
+    guided: GuidedParams | None
+    """The constraint on the whole text, its reasoning included."""
+    markers: tuple[str, ...] = ()
+    """Special tokens that the text is read by."""
+    new_stream: Callable[[], MessageStream] | None = None
+    """Begins a continuation; None: all text is content."""
+    parallel: bool = True
+
+
+class AnswerFormat:
+    """The parsers of one model; either may be missing."""
+
+    def __init__(
+        self,
+        *,
+        tool_parser: ToolParser | None = None,
+        reasoning_parser: ReasoningParser | None = None,
+        takes_auto: bool = True,
+        without_parser: str | None = None,
+    ) -> None:
+        """``takes_auto``: requests may leave it to the model whether it calls.
+
+        ``without_parser`` says why requests with tools are refused; None: calls that nothing
+        parses are content.
+        """
+        self.tool_parser = tool_parser
+        self._without_parser = without_parser
+        self.reasoning_parser = reasoning_parser
+        self._takes_auto = takes_auto
+
+    def plan(self, prompt: str, use: ToolUse | None, guided: GuidedParams | None) -> AnswerPlan:
+        """Plan for an answer to ``prompt``, with the request's own constraint on its content."""
+        calls, reasoning = self.tool_parser, self.reasoning_parser
+        if use is not None:
+            self._check(use)
+        tools = None if use is None else use.tools
+        guided = self._with_calls(use, guided)
+        before = None if reasoning is None or guided is None else reasoning.before_answer(prompt)
+        if before is not None and guided is not None:
+            only = use is not None and use.choice != "auto"
+            guided = behind_calls(before, guided) if only else behind(before, guided)
+        if reasoning is None and (use is None or calls is None):
+            return AnswerPlan(guided=guided)
+        parsers = [reasoning, calls if use else None]
+        return AnswerPlan(
+            guided=guided,
+            markers=tuple(mark for parser in parsers if parser for mark in parser.markers),
+            new_stream=lambda: MessageStream(
+                reasoning=reasoning.stream(tools, prompt=prompt) if reasoning else None,
+                tools=calls.stream(tools) if use and calls else None,
+            ),
+            parallel=use is None or use.parallel,
+        )
+
+    def _check(self, use: ToolUse) -> None:
+        if self._without_parser is not None:
+            raise UnsupportedConstraint(self._without_parser, param="tools")
+        if use.choice == "auto" and not self._takes_auto:
+            raise ParameterError(
+                "tool_choice='auto' is switched off here (enable_auto_tool_choice); "
+                "name a function, or say 'required' or 'none'",
+                param="tool_choice",
+            )
+
+    def _with_calls(self, use: ToolUse | None, guided: GuidedParams | None) -> GuidedParams | None:
+        if use is None or not (use.is_guided or guided is not None):
+            return guided
+        form = self._form(use)
+        if use.choice != "auto":
+            return only_calls(form)
+        if guided is not None:
+            return calls_or(form, guided)
+        return text_with_calls(form, parallel=use.parallel)
+
+    def _form(self, use: ToolUse) -> CallForm:
+        form = None
+        if self.tool_parser is not None:
+            form = self.tool_parser.form(use.allowed, parallel=use.parallel)
+        if form is None:
+            field = "tools" if use.choice == "auto" else "tool_choice"
+            raise UnsupportedConstraint(
+                f"{field}: this model's format of calls cannot be enforced for these tools; leave "
+                "the choice to the model, with tools that are not strict and no constraint",
+                param=field,
+            )
+        return form
+
+
+def make_answer_format(
+    config: ModelConfig,
+    folder: ModelFolder,
+    tokenizer: Tokenizer | None,
+    host: PluginHost,
+    *,
+    chat_template: str | None,
+) -> AnswerFormat:
+    """Make the parsers that the config names, or that plugins choose for it.
+
+    ``chat_template`` is the one that requests with tools are written by.
+    """
+    tools = config.tool_call_parser
+    if tools == AUTO:
+        tools = host.hook.select_tool_parser(
+            architecture=folder.architecture, config=folder.config, chat_template=chat_template
+        )
+    why = (
+        "tools: how this model writes calls is not known; choose a parser with tool_call_parser="
+        f"NAME (--tool-call-parser): {', '.join(host.tool_parsers.names())}"
+    )
+    reasoning = config.reasoning_parser
+    return AnswerFormat(
+        tool_parser=host.tool_parsers.load(tools)(tokenizer) if tools else None,
+        reasoning_parser=host.reasoning_parsers.load(reasoning)(tokenizer) if reasoning else None,
+        takes_auto=config.enable_auto_tool_choice,
+        without_parser=why if tools is None and config.tool_call_parser == AUTO else None,
+    )

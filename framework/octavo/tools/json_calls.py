@@ -1,0 +1,145 @@
+"""Calls that are written as JSON objects, ``{"name": ..., "arguments": {...}}``."""
+
+from __future__ import annotations
+
+from octavo.tools.reader import Reader, Reading, Sink, ignore
+
+NAME = "name"
+ARGUMENTS = ("arguments", "parameters")
+
+
+def json_call(
+    reader: Reader, *, needs_arguments: bool = False, opened: bool = False
+) -> Reading[bool]:
+    """Read one call and pass it on as it comes; return whether it was one.
+
+    Members may stand in any order, further ones are left out. What is read belongs to the text
+    that the reader holds until name and arguments are certain; if there is no call, the caller
+    gives that back. A name alone is a call without arguments, unless they are needed to tell.
+    ``opened`` says that the object's brace has been read.
+    """
+    call = _Call(reader)
+    if not (opened or (yield from reader.literal("{"))):
+        return False
+    while (yield from _member(reader, call)):
+        yield from reader.spaces()
+        if call.begun and (yield from reader.peek()) in (",", "}"):
+            reader.drop()  # it was a further member
+        if not (yield from reader.literal(",")):
+            break
+        if call.begun:
+            reader.hold()
+    if call.begun:
+        reader.give_back()
+    if (yield from reader.literal("}")) and not (needs_arguments or call.has_more):
+        call.without_arguments()
+    return call.begun
+
+
+def json_calls(reader: Reader, *, needs_arguments: bool = False) -> Reading[bool]:
+    """Read one call, or an array of them; return whether a call was found.
+
+    The array's brackets and commas are left out. It ends at the first element that is no call.
+    """
+    if not (yield from reader.literal("[")):
+        return (yield from json_call(reader, needs_arguments=needs_arguments))
+    found = False
+    while True:
+        yield from reader.spaces()
+        reader.hold()
+        if not (yield from json_call(reader, needs_arguments=needs_arguments)):
+            break
+        found = True
+        yield from reader.spaces()
+        if not (yield from reader.literal(",")):
+            break
+    if found:
+        reader.give_back()
+    yield from reader.literal("]")
+    return found
+
+
+def tagged_calls(
+    reader: Reader, *, opens: tuple[str, ...], closes: tuple[str, ...] = ()
+) -> Reading[None]:
+    """Read a message in which a tag stands before each call, or before an array of them.
+
+    What follows the tag and is no call is content, the tag too. So is what stands between a call
+    and its closing tag, which may be missing.
+    """
+    closing: tuple[str, ...] = ()
+    while tag := (yield from reader.text_until(*opens, *closing)):
+        closing = ()
+        if tag in opens:
+            reader.hold(tag)
+            yield from reader.spaces()
+            if not (yield from json_calls(reader)):
+                reader.give_back()
+            elif not (yield from reader.skip(*closes)):
+                closing = closes
+
+
+class _Call:
+    """Name and arguments, which come in any order, until both have begun."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.begun = False
+        self.name: str | None = None
+        self.early: list[str] | None = None
+        """Arguments that came before the name."""
+        self.has_more = False
+        """Whether there are other members than name and arguments."""
+
+    def named(self, name: str) -> None:
+        self.name = name
+        if self.early is not None:
+            self._begin(name)("".join(self.early))
+
+    def arguments(self) -> Sink:
+        """Return what takes the arguments that begin now."""
+        if self.name is not None:
+            return self._begin(self.name)
+        self.early = []
+        return self.early.append
+
+    def without_arguments(self) -> None:
+        if not self.begun and self.name is not None:
+            self._begin(self.name)("{}")
+
+    def _begin(self, name: str) -> Sink:
+        self.begun = True
+        self._reader.call(name)
+        return self._reader.arguments
+
+
+def _member(reader: Reader, call: _Call) -> Reading[bool]:
+    """Read one ``"key": value``; return whether it was one, and complete."""
+    yield from reader.spaces()
+    key = yield from reader.json_string()
+    yield from reader.spaces()
+    if key is None or not (yield from reader.literal(":")):
+        return False
+    yield from reader.spaces()
+    if key == NAME:
+        name = None if call.name else (yield from reader.json_string())
+        if name:
+            call.named(name)
+        return bool(name)
+    if key in ARGUMENTS:
+        repeated = call.begun or call.early is not None
+        if repeated or (yield from reader.peek()) in ("", ",", "}"):
+            return False
+        return (yield from json_arguments(reader, call.arguments()))
+    call.has_more = True
+    return (yield from reader.json_value(to=ignore))
+
+
+def json_arguments(reader: Reader, to: Sink) -> Reading[bool]:
+    """Pass on arguments: an object as it is written, or the object that a string holds."""
+    if (yield from reader.literal("null")):
+        to("{}")
+        return True
+    if (yield from reader.peek(2)) == '"{':
+        return (yield from reader.json_string_text(to))
+    return (yield from reader.json_value(to))

@@ -1,0 +1,357 @@
+"""Calls written as Python, ``f(a=1, b='x')``, whose literals become JSON text as they come."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+from octavo.tools.forms import Function, separated
+from octavo.tools.json_text import decoded, encoded
+from octavo.tools.loose_values import json_text
+from octavo.tools.parameters import STRING, ToolTypes
+from octavo.tools.reader import Reader, Reading, Sink
+from octavo_registry import ToolDefinition
+from octavo_registry.structure import Chain, JsonText, Literal, OneOf, Structure
+
+NAME = r"[\w.\-]"
+"""A character of a name: more than Python's, as tools may be called ``a-b`` and ``a.b``."""
+ANY: frozenset[str] = frozenset()
+
+_NAMES = re.compile(f"{NAME}+")
+_DEFINITIONS = ("$defs", "definitions")
+_KNOWN = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS} | {
+    "$schema",
+    "title",
+    "description",
+    "examples",
+    "default",
+    "strict",
+}
+"""What may stand in the schema of all arguments of a call for its form to keep to it."""
+_QUOTES = ("'''", '"""', "'", '"')
+_HEX = re.compile("[0-9a-fA-F]+")
+_OCTAL = re.compile("[0-7]+")
+_NULLS = ("None", "null")
+_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false"}
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
+_ESCAPES = _ESCAPED | {character: character for character in "\\\"'/"}
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+
+# Models write strings as their templates do, and these escape nothing: 'it's'. So a quote ends a
+# string only if what follows goes on as Python would. This much is looked at:
+_LONGEST_LOOK = 48
+_AFTER_ELEMENT = re.compile(r"""\s*[,\])}:'"]"""), re.compile(r"\s*")
+_AFTER_ARGUMENT = (
+    re.compile(r"""\s*(?:,\s*(?:[\w.\-]+\s*=|\))|\)\s*[,;\]<]|\)[^\S\n]*\n|['"])"""),
+    re.compile(r"\s*(?:,\s*(?:[\w.\-]+\s*)?|\)[^\S\n]*)?"),
+)
+
+
+class _Bracket(NamedTuple):
+    closer: str
+    json_closer: str
+
+
+_LIST = _Bracket("]", "]")
+_TUPLE = _Bracket(")", "]")
+_DICT = _Bracket("}", "}")
+_SET = _Bracket("}", "]")
+
+
+class PythonCalls:
+    """Reads calls and passes them on.
+
+    ``ends`` are tags that end calls wherever they stand, but for strings.
+    """
+
+    def __init__(
+        self, reader: Reader, tools: Sequence[ToolDefinition] | None, ends: tuple[str, ...] = ()
+    ) -> None:
+        self._reader = reader
+        self._types = ToolTypes(tools)
+        self._ends = ends
+        self.ended = False
+        """Whether one of ``ends`` was read inside a call, or the text ended there."""
+
+    def calls(self, names: Set[str] | None = None) -> Reading[bool]:
+        """Read calls with commas or white space between; return whether there was one.
+
+        What is read belongs to the text that the reader holds until a call is certain. With
+        ``names`` the first call must be of one of these.
+        """
+        self.ended = found = False
+        while (yield from self._call(names)):
+            found, names = True, None
+            if self.ended:
+                return True
+            yield from self._reader.spaces()
+            if (yield from self._reader.literal(",")):
+                yield from self._reader.spaces()
+            if (yield from self._reader.peek()) in ("]", "<", ""):
+                return True
+            self._reader.hold()
+        if found:
+            self._reader.give_back()
+        return found
+
+    def _call(self, names: Set[str] | None) -> Reading[bool]:
+        reader = self._reader
+        name = yield from reader.take_while(NAME)
+        if not name or (names is not None and name not in names):
+            return False
+        if not (yield from reader.literal("(")):
+            return False
+        yield from reader.spaces()
+        if (yield from reader.literal(")")):
+            reader.call(name)
+            reader.arguments("{}")
+            return True
+        key, is_key = yield from self._key()
+        if not is_key:
+            return False
+        reader.call(name)
+        before = "{"
+        while is_key:
+            reader.arguments(f'{before}"{encoded(key)}": ')
+            before = ", "
+            yield from self._value(self._types.of(name, key))
+            end = None if self.ended else (yield from self._after_argument())
+            if end == ",":
+                yield from reader.spaces()
+                end = yield from reader.literal(")")
+            if end or self.ended:
+                break
+            key, is_key = yield from self._key()
+        else:
+            reader.arguments(before + key)
+            end = yield from reader.text_until(")", *self._ends, to=reader.arguments)
+        if end == ")":
+            reader.arguments("}")
+        self.ended = end != ")"
+        return True
+
+    def _key(self) -> Reading[tuple[str, bool]]:
+        key = yield from self._reader.take_while(NAME)
+        yield from self._reader.spaces()
+        return key, bool(key and (yield from self._reader.literal("=")))
+
+    def _after_argument(self) -> Reading[str | None]:
+        """Read what is between arguments, or behind them; what should not be there stays."""
+        yield from self._reader.spaces()
+        if end := (yield from self._reader.literal(",", ")")):
+            return end
+        self._reader.arguments(" ")
+        end = yield from self._reader.text_until(",", ")", *self._ends, to=self._reader.arguments)
+        self.ended = end not in (",", ")")
+        return end
+
+    def _value(self, types: frozenset[str]) -> Reading[None]:
+        """Pass on a literal. The brackets that are open are in a list: nesting has no limit."""
+        reader, to = self._reader, self._reader.arguments
+        brackets: list[_Bracket] = []
+        yield from reader.spaces()
+        while True:
+            opener = yield from reader.literal("[", "(", "{")
+            if opener:
+                bracket, comes_value = yield from self._opened(opener, to)
+                brackets.append(bracket)
+            else:
+                stops = "," + (brackets[-1].closer if brackets else ")")
+                expected = ANY if brackets else types
+                yield from self._scalar(to, stops, expected, is_argument=not brackets)
+                comes_value = False
+            while not comes_value:
+                if self.ended or not brackets:
+                    return
+                comma = yield from self._comma()
+                if (yield from reader.literal(brackets[-1].closer)):
+                    to(brackets.pop().json_closer)
+                elif comma:
+                    to(", ")
+                    if brackets[-1] == _DICT:
+                        yield from self._dict_key(to)
+                    comes_value = True
+                else:
+                    return
+
+    def _comma(self) -> Reading[bool]:
+        yield from self._reader.spaces()
+        comma = yield from self._reader.literal(",")
+        yield from self._reader.spaces()
+        return bool(comma)
+
+    def _opened(self, opener: str, to: Sink) -> Reading[tuple[_Bracket, bool]]:
+        """Read on behind a bracket; return it, and whether a value comes next."""
+        yield from self._reader.spaces()
+        if opener != "{":
+            to("[")
+            bracket = _LIST if opener == "[" else _TUPLE
+            return bracket, (yield from self._reader.peek()) != bracket.closer
+        if (yield from self._reader.peek()) == "}":
+            to("{")
+            return _DICT, False
+        first: list[str] = []
+        yield from self._scalar(first.append, ":,}")
+        if (yield from self._colon()):
+            to("{" + _as_key("".join(first)) + ": ")
+            return _DICT, True
+        to("[" + "".join(first))
+        return _SET, False
+
+    def _dict_key(self, to: Sink) -> Reading[None]:
+        key: list[str] = []
+        yield from self._scalar(key.append, ":,}")
+        if (yield from self._colon()):
+            to(_as_key("".join(key)) + ": ")
+        else:
+            to("".join(key))
+
+    def _colon(self) -> Reading[bool]:
+        yield from self._reader.spaces()
+        colon = yield from self._reader.literal(":")
+        yield from self._reader.spaces()
+        return bool(colon)
+
+    def _scalar(
+        self, to: Sink, stops: str, types: frozenset[str] = ANY, *, is_argument: bool = False
+    ) -> Reading[None]:
+        """Pass on a string, or the text up to one of ``stops``: a number, a word or a string."""
+        quote = yield from self._reader.literal(*_QUOTES)
+        if quote is None:
+            to(bare_json((yield from self._bare(stops)), types))
+        elif types and "string" not in types:
+            parts: list[str] = []
+            yield from self._string(quote, parts.append, is_argument)
+            text = "".join(parts)
+            # Half of a character in two must stay an escape.
+            to(f'"{text}"' if r"\u" in text else json_text(decoded(text), types))
+        else:
+            to('"')
+            if (yield from self._string(quote, to, is_argument)):
+                to('"')
+
+    def _string(self, quote: str | None, to: Sink, is_argument: bool) -> Reading[bool]:
+        """Pass on strings that follow one another, as the inside of one JSON string."""
+        after = _AFTER_ARGUMENT if is_argument else _AFTER_ELEMENT
+        while quote:
+            tag = yield from self._reader.text_until(quote, "\\", to=lambda text: to(encoded(text)))
+            if tag == "\\":
+                yield from self._escape(to)
+            elif tag is None:
+                self.ended = True
+                return False
+            elif len(quote) == 3 or (yield from self._closes(*after)):
+                yield from self._reader.spaces()
+                quote = yield from self._reader.literal(*_QUOTES)
+            else:
+                to(encoded(quote))
+        return True
+
+    def _closes(self, after: re.Pattern[str], undecided: re.Pattern[str]) -> Reading[bool]:
+        for size in range(1, _LONGEST_LOOK):
+            text = yield from self._reader.peek(size)
+            if after.match(text):
+                return True
+            if not undecided.fullmatch(text):
+                return False
+            if len(text) < size:
+                break
+        return True
+
+    def _escape(self, to: Sink) -> Reading[None]:
+        kind = yield from self._reader.peek()
+        if kind in _ESCAPES:
+            yield from self._reader.take(1)
+            to(encoded(_ESCAPES[kind]))
+        elif kind in _HEX_DIGITS:
+            size = _HEX_DIGITS[kind]
+            digits = (yield from self._reader.peek(1 + size))[1:]
+            if len(digits) == size and _HEX.fullmatch(digits) and int(digits, 16) < 0x110000:
+                yield from self._reader.take(1 + size)
+                code = int(digits, 16)
+                to(encoded(chr(code)) if code > 0xFFFF else rf"\u{code:04x}")
+            else:
+                to(r"\\")
+        elif kind and kind in "01234567":
+            octal = _OCTAL.match((yield from self._reader.peek(3)))
+            assert octal is not None
+            yield from self._reader.take(octal.end())
+            to(encoded(chr(int(octal[0], 8))))
+        else:
+            to(r"\\")
+
+    def _bare(self, stops: str) -> Reading[str]:
+        """Read up to one of ``stops``, but for those in brackets."""
+        reader = self._reader
+        parts: list[str] = []
+        depth = 0
+        while True:
+            parts.append((yield from reader.take_while(r"[^,:()\[\]{}<]")))
+            character = yield from reader.peek()
+            if not character or (character == "<" and (yield from reader.literal(*self._ends))):
+                self.ended = True
+            if self.ended or (depth == 0 and character in stops):
+                return "".join(parts).rstrip()
+            if character in "([{":
+                depth += 1
+            elif character in ")]}":
+                depth = max(0, depth - 1)
+            parts.append((yield from reader.take(1)))
+
+
+def _as_key(text: str) -> str:
+    return text if text.startswith('"') else f'"{text}"'
+
+
+def bare_json(text: str, types: frozenset[str]) -> str:
+    """Return the JSON text of what is no string by its look: but where types say so it is one."""
+    if text in _NULLS:
+        return "null"
+    if types == STRING or not text:
+        return f'"{encoded(text)}"' if text else ""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _NUMBER.fullmatch(text):
+        return text
+    return _python_number(text) or f'"{encoded(text)}"'
+
+
+def _python_number(text: str) -> str | None:
+    for convert in (int, lambda digits: int(digits, 0), float):
+        try:
+            return json.dumps(convert(text), allow_nan=False)
+        except ValueError:
+            continue
+    return None
+
+
+def python_call(function: Function) -> Structure | None:
+    """Return calls of the function by keywords; None: a schema asks for more than keywords can.
+
+    Required arguments come first, then others, each kind in its order. Literals are JSON's, which
+    `PythonCalls` reads too, but for True and False.
+    """
+    schema = function.parameters
+    properties = schema.get("properties", {})
+    required = list(dict.fromkeys(schema.get("required", ())))
+    keys = [*required, *(key for key in properties if key not in required)]
+    if not set(schema) <= _KNOWN or not all(_NAMES.fullmatch(key) for key in keys):
+        return None
+    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
+
+    def argument(key: str) -> Structure:
+        value = properties.get(key, True)
+        with_definitions = {**definitions, **value} if isinstance(value, Mapping) else value
+        return Chain((Literal(f"{key}="), _literal(with_definitions)))
+
+    arguments = separated([(argument(key), key in required) for key in keys], ", ")
+    return Chain((Literal(f"{function.name}("), arguments, Literal(")")))
+
+
+def _literal(schema: Mapping[str, Any] | bool) -> Structure:
+    if isinstance(schema, Mapping) and schema.get("type") == "boolean" and set(schema) <= _KNOWN:
+        return OneOf((Literal("True"), Literal("False")))
+    return JsonText(schema)

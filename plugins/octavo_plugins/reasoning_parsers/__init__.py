@@ -1,0 +1,1 @@
+"""How models mark their reasoning, by format."""

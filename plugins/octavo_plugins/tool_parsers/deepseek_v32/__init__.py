@@ -1,0 +1,27 @@
+"""The tool calls of DeepSeek V3.2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo_registry import LazyRegistry, hookimpl
+
+if TYPE_CHECKING:
+    from octavo_registry import ToolParser
+
+OCTAVO_API = "1"
+
+
+@hookimpl
+def register_tool_parsers(parsers: LazyRegistry[ToolParser]) -> None:
+    """Add deepseek_v32."""
+    parsers.add("deepseek_v32", "octavo_plugins.tool_parsers.deepseek_v32.parser:DeepseekV32Parser")
+
+
+@hookimpl(trylast=True)
+def select_tool_parser(architecture: str, chat_template: str | None) -> str | None:
+    """Choose it by the tags of the chat template, which DeepSeek itself does not give."""
+    if chat_template is None:
+        return "deepseek_v32" if architecture == "DeepseekV32ForCausalLM" else None
+    has_tags = "｜DSML｜" in chat_template and "function_calls>" in chat_template
+    return "deepseek_v32" if has_tags else None

@@ -1,0 +1,420 @@
+"""What a chat asks of tools and reasoning, and how its answers are taken apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from octavo import LLM, GuidedParams, SamplingParams
+from octavo.errors import BadRequestError, ParameterError, RequestFailedError, UnsupportedConstraint
+from octavo.inputs import ChatRenderer
+from octavo.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from octavo.server.protocol.tool_calls import (
+    CalledFunction,
+    MessageToolCall,
+    delta_fields,
+    message_fields,
+)
+from octavo.tools import MessageStream, Stream, get_reasoning_parser, get_tool_parser
+from octavo.tools.answer_format import AnswerFormat, AnswerPlan
+from octavo.tools.answer_reader import AnswerReader
+from octavo.tools.choice import read_tool_use
+from octavo_registry import Delta, ParsedMessage, ToolCall
+from octavo_registry.structure import Chain, JsonText, OneOf, TextUntil, Triggered
+
+
+def tool(name: str, *, strict: bool | None = None, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": [*properties]}
+    function: dict[str, Any] = {"name": name, "parameters": schema}
+    return {"type": "function", "function": function | ({"strict": strict} if strict else {})}
+
+
+WEATHER = tool("get_weather", city={"type": "string"})
+TIME = tool("get_time", city={"type": "string"})
+NAMED = {"type": "function", "function": {"name": "get_time"}}
+ONLY_TIME = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "auto", "tools": [NAMED]},
+}
+HERMES = get_tool_parser("hermes").parser
+QWEN = get_reasoning_parser("qwen3").parser
+CALL = '<tool_call>\n{"name": "get_time", "arguments": {"city": "Rome"}}\n</tool_call>'
+
+
+def plan(
+    choice: object = None,
+    *,
+    tools: tuple[dict[str, Any], ...] = (WEATHER, TIME),
+    parallel: bool | None = None,
+    guided: GuidedParams | None = None,
+    prompt: str = "",
+    reasons: bool = False,
+) -> AnswerPlan:
+    form = AnswerFormat(tool_parser=HERMES, reasoning_parser=QWEN if reasons else None)
+    return form.plan(prompt, read_tool_use(tools, choice, parallel), guided)
+
+
+def form(*tools: dict[str, Any], parallel: bool = True) -> Any:
+    made = HERMES.form(tools, parallel=parallel)
+    assert made is not None
+    return made
+
+
+# What a request may say
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "message"),
+    [
+        ({}, None, r"tools=\{\} must be a list"),
+        ([tool(f"f{i}") for i in range(129)], None, "tools has 129 entries; at most 128"),
+        ([3], None, r"tools\[0\].type=3 must be 'function'"),
+        ([WEATHER, {"type": "custom"}], None, r"tools\[1\].type='custom' must be 'function'"),
+        ([{"type": "function"}], None, r"tools\[0\].function=None must be an object"),
+        ([tool("a b")], None, r"tools\[0\].function.name='a b' must have 1 to 64 characters"),
+        ([tool("a" * 65)], None, r"tools\[0\].function.name='a+' must"),
+        ([WEATHER, WEATHER], None, r"tools\[1\].function.name='get_weather' is the name of two"),
+        ([{"function": {"name": "f", "parameters": []}}], None, r"function.parameters=\[\] must"),
+        ([{"function": {"name": "f", "strict": 1}}], None, r"function.strict=1 must be true or"),
+        ([{"function": {"name": "f", "parameters": {"type": "array"}}}], None, "type 'object'"),
+        ([WEATHER], "always", "tool_choice='always' must be 'none', 'auto', 'required', or"),
+        ([WEATHER], {"type": "function"}, "tool_choice.function.name is missing"),
+        ([WEATHER], NAMED, "tool_choice names 'get_time', which is not among the tools: get_w"),
+        ([WEATHER], ONLY_TIME, "tool_choice names 'get_time'"),
+        ([WEATHER], {"type": "allowed_tools"}, "tool_choice={'type': 'allowed_tools'} must be"),
+        ([], "required", "tool_choice asks for a call, and there are no tools"),
+        (None, NAMED, "tool_choice names 'get_time', which is not among the tools"),
+    ],
+)
+def test_what_is_wrong_with_tools_is_named(tools, choice, message) -> None:
+    with pytest.raises(ParameterError, match=message) as raised:
+        read_tool_use(tools, choice, None)
+    field = "tool_choice" if message.startswith("tool_choice") else "tools"
+    assert raised.value.param == field
+
+
+@pytest.mark.parametrize(("tools", "choice"), [(None, None), ([], "auto"), ([WEATHER], "none")])
+def test_a_request_without_use_for_tools_has_none(tools, choice) -> None:
+    assert read_tool_use(tools, choice, None) is None
+
+
+# What a guide must hold the model to
+
+
+def test_a_choice_left_to_the_model_is_not_guided() -> None:
+    assert plan().guided is None
+    assert plan("auto", parallel=False).guided is None
+
+
+def test_a_required_call_is_nothing_but_calls() -> None:
+    assert plan("required").guided == GuidedParams(structural_tag=form(WEATHER, TIME).calls)
+    one = plan("required", parallel=False).guided
+    assert one == GuidedParams(structural_tag=form(WEATHER, TIME, parallel=False).calls)
+
+
+def test_a_named_call_is_exactly_one_of_it() -> None:
+    assert plan(NAMED).guided == GuidedParams(structural_tag=form(TIME, parallel=False).calls)
+
+
+def test_strict_tools_are_guided_from_the_opening_tag_on() -> None:
+    strict = tool("f", strict=True, x={"type": "integer"})
+    made = form(TIME, strict)
+    assert plan(tools=(TIME, strict)).guided == GuidedParams(
+        structural_tag=Triggered(made.triggers, (made.calls,))
+    )
+    one = plan(tools=(TIME, strict), parallel=False).guided
+    assert one is not None
+    assert one.structural_tag.most == 1
+
+
+def test_of_the_allowed_tools_no_other_can_be_called() -> None:
+    made = form(TIME)
+    assert plan(ONLY_TIME).guided == GuidedParams(
+        structural_tag=Triggered(made.triggers, (made.calls,))
+    )
+
+
+def test_beside_an_answer_of_a_certain_form_stand_only_calls() -> None:
+    schema = {"type": "object"}
+    asked = GuidedParams(json=schema, backend="llguidance")
+    calls = form(WEATHER, TIME).calls
+    both = OneOf((calls, JsonText(schema)))
+    assert plan(guided=asked).guided == GuidedParams(structural_tag=both, backend="llguidance")
+    assert plan("required", guided=asked).guided == GuidedParams(structural_tag=calls)
+    assert plan("none", guided=asked).guided == asked
+    with pytest.raises(UnsupportedConstraint, match=r"grammar cannot stand .* beside calls"):
+        plan(guided=GuidedParams(grammar="start: 'a'"))
+
+
+def test_what_is_demanded_begins_behind_the_reasoning() -> None:
+    open_prompt = "<|im_start|>assistant\n<think>\n"
+    closed = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    asked = GuidedParams(regex="a+")
+    behind = plan("none", guided=asked, reasons=True, prompt=open_prompt).guided
+    assert behind is not None
+    assert isinstance(behind.structural_tag, Chain)
+    assert behind.structural_tag.parts[0] == TextUntil(("</think>",))
+    assert plan("none", guided=asked, reasons=True, prompt=closed).guided == asked
+    required = plan("required", reasons=True, prompt=open_prompt).guided
+    assert required is not None
+    assert required.structural_tag.parts[0] == TextUntil(("</think>",))
+    assert required.structural_tag.parts[-1] == form(WEATHER, TIME).calls
+    assert plan("auto", reasons=True, prompt=open_prompt).guided is None
+
+
+class Formless:
+    samples = ("",)
+    markers = ()
+
+    def form(self, tools, *, parallel):
+        return None
+
+    def stream(self, tools=None):
+        return HERMES.stream(tools)
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "field"),
+    [
+        ("required", [TIME], "tool_choice"),
+        (NAMED, [TIME], "tool_choice"),
+        (None, [tool("f", strict=True)], "tools"),
+    ],
+)
+def test_a_format_that_cannot_be_demanded_is_refused_where_it_is(choice, tools, field) -> None:
+    answers = AnswerFormat(tool_parser=Formless())
+    with pytest.raises(UnsupportedConstraint, match="cannot be enforced") as raised:
+        answers.plan("", read_tool_use(tools, choice, None), None)
+    assert raised.value.param == field
+    assert answers.plan("", read_tool_use([TIME], None, None), None).guided is None
+
+
+def test_a_choice_of_the_models_can_be_switched_off() -> None:
+    answers = AnswerFormat(tool_parser=HERMES, takes_auto=False)
+    with pytest.raises(ParameterError, match="enable_auto_tool_choice"):
+        answers.plan("", read_tool_use([TIME], None, None), None)
+    assert answers.plan("", read_tool_use([TIME], "required", None), None).guided is not None
+
+
+def test_special_tokens_of_the_formats_are_kept() -> None:
+    assert plan(reasons=True).markers == (*QWEN.markers, *HERMES.markers)
+    assert plan("none").markers == ()
+
+
+# How answers are taken apart
+
+
+def output(text: str, finish_reason: Any = "stop", index: int = 0) -> RequestOutput:
+    each = CompletionOutput(index, text, [], finish_reason=finish_reason)
+    return RequestOutput("r", None, [], [each], True, RequestMetrics(0.0))
+
+
+def whole(made: AnswerPlan, text: str) -> ParsedMessage:
+    reply = output(text)
+    AnswerReader(made, in_pieces=False).take(reply)
+    assert reply.outputs[0].message is not None
+    return reply.outputs[0].message
+
+
+def without_ids(message: ParsedMessage) -> ParsedMessage:
+    calls = tuple(replace(call, id=None) for call in message.tool_calls)
+    return replace(message, tool_calls=calls)
+
+
+TEXT = f"<think>Rome, then.</think>I look.\n{CALL}\n{CALL}"
+TAKEN_APART = ParsedMessage(
+    reasoning="Rome, then.",
+    content="I look.\n",
+    tool_calls=(ToolCall(name="get_time", arguments='{"city": "Rome"}'),) * 2,
+)
+
+
+def test_reasoning_content_and_calls_come_apart_whole_and_in_pieces() -> None:
+    made = plan(reasons=True)
+    message = whole(made, TEXT)
+    assert without_ids(message) == TAKEN_APART
+    reader = AnswerReader(made, in_pieces=True)
+    deltas = []
+    for place, character in enumerate(TEXT):
+        piece = output(character, None if place + 1 < len(TEXT) else "stop")
+        reader.take(piece)
+        deltas += piece.outputs[0].deltas or []
+    assert without_ids(ParsedMessage.joined(deltas)) == TAKEN_APART
+    reader = AnswerReader(made, in_pieces=False)
+    for end in range(len(TEXT) + 1):
+        grown = output(TEXT[:end], None if end < len(TEXT) else "stop")
+        reader.take(grown)
+    reader.take(grown)  # with another continuation's news
+    assert without_ids(grown.outputs[0].message) == TAKEN_APART
+
+
+def test_each_call_gets_an_id_of_its_own_that_all_templates_take() -> None:
+    ids = [call.id for call in whole(plan(), TEXT).tool_calls]
+    assert len(set(ids)) == 2
+    assert all(each and len(each) == 9 and each.isalnum() for each in ids)
+
+
+def test_an_id_of_the_models_is_kept() -> None:
+    def read(reader):
+        name = yield from reader.take(1)
+        reader.call(name, "functions.f:0")
+
+    made = AnswerPlan(guided=None, new_stream=lambda: MessageStream(tools=Stream(read)))
+    assert whole(made, "f").tool_calls[0].id == "functions.f:0"
+
+
+def test_without_parallel_calls_the_first_is_the_only_one() -> None:
+    assert len(whole(plan(parallel=False), TEXT).tool_calls) == 1
+
+
+def test_continuations_do_not_mix() -> None:
+    reader = AnswerReader(plan(), in_pieces=True)
+    half = len(CALL) // 2
+    deltas: dict[int, list[Any]] = {0: [], 1: []}
+    for text, end in ((CALL[:half], None), (CALL[half:], "stop")):
+        for index in deltas:
+            piece = output(text, end, index)
+            reader.take(piece)
+            deltas[index] += piece.outputs[0].deltas or []
+    for each in deltas.values():
+        assert [c.arguments for c in ParsedMessage.joined(each).tool_calls] == ['{"city": "Rome"}']
+
+
+def test_a_parser_that_fails_is_that_requests_failure() -> None:
+    def read(reader):
+        yield from reader.take(1)
+        raise ZeroDivisionError("no")
+
+    made = AnswerPlan(guided=None, new_stream=lambda: MessageStream(tools=Stream(read)))
+    with pytest.raises(RequestFailedError, match=r"parser of the model's answers fails .* no"):
+        AnswerReader(made, in_pieces=False).take(output("a"))
+
+
+# Arguments in templates
+
+
+@pytest.mark.parametrize(
+    ("expression", "shown"),
+    [
+        ("call.function.arguments | tojson", '{"city": "Zürich"}'),
+        ("call.function.arguments", '{"city": "Zürich"}'),
+        ("'x' + call.function.arguments", 'x{"city": "Zürich"}'),
+        ("call.function.arguments.city", "Zürich"),
+        ("call.function.arguments | items | list | length", "1"),
+    ],
+)
+@pytest.mark.parametrize("given", [{"city": "Zürich"}, '{"city": "Zürich"}'])
+def test_arguments_reach_a_template_in_the_form_that_it_takes(expression, shown, given) -> None:
+    source = (
+        "{% for m in messages %}{% for call in m.tool_calls or [] %}{{ EXPRESSION }}"
+        "{% endfor %}{% endfor %}"
+    ).replace("EXPRESSION", expression)
+    function = {"name": "f", "arguments": given}
+    chat = [{"role": "assistant", "tool_calls": [{"function": function}]}]
+    assert ChatRenderer(None, chat_template=source).render(chat) == shown
+
+
+# Offline, with a model
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("octavo/tiny", dtype="float32", num_threads=1) as made:
+        yield made
+
+
+QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
+GREEDY = SamplingParams(temperature=0, max_tokens=100)
+
+
+def chat(llm: LLM, **options: Any) -> CompletionOutput:
+    params = options.pop("params", GREEDY)
+    (reply,) = llm.chat(QUESTION, params, use_tqdm=False, **{"tools": [WEATHER, TIME]} | options)
+    assert reply.error is None
+    return reply.outputs[0]
+
+
+@pytest.mark.slow
+def test_a_chats_message_has_its_calls(llm: LLM) -> None:
+    message = chat(llm).message
+    assert message is not None
+    (call,) = message.tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
+    assert call.id
+    assert message.content is None
+    assert chat(llm, tools=None).message is None
+    assert chat(llm, tool_choice="none").message is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_demanded_call_validates(llm: LLM, choice) -> None:
+    params = SamplingParams(temperature=1, max_tokens=200, n=8, seed=0)
+    (reply,) = llm.chat(QUESTION, params, tools=[WEATHER, TIME], tool_choice=choice, use_tqdm=False)
+    finished = [each for each in reply.outputs if each.finish_reason == "stop"]
+    assert finished
+    schemas = {t["function"]["name"]: t["function"]["parameters"] for t in (WEATHER, TIME)}
+    for each in finished:
+        assert each.message is not None
+        assert each.message.content is None
+        for call in each.message.tool_calls:
+            jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+        if choice == NAMED:
+            assert [call.name for call in each.message.tool_calls] == ["get_time"]
+
+
+@pytest.mark.slow
+def test_a_schema_that_cannot_be_enforced_is_the_tools_fault(llm: LLM) -> None:
+    odd = tool("f", x={"type": "string", "contentMediaType": "image/png", "$vocabulary": 3})
+    odd["function"]["parameters"]["properties"]["y"] = {"$dynamicRef": "#nowhere"}
+    with pytest.raises(BadRequestError) as raised:
+        chat(llm, tools=[odd], tool_choice="required")
+    assert raised.value.param == "tools"
+
+
+@pytest.mark.slow
+def test_strict_tools_are_called_as_the_others_are(llm: LLM) -> None:
+    strict = tool("get_weather", strict=True, city={"type": "string"})
+    message = chat(llm, tools=[strict, TIME]).message
+    assert message is not None
+    assert [call.name for call in message.tool_calls] == ["get_weather"]
+
+
+def test_a_model_whose_format_is_unknown_takes_no_tools() -> None:
+    answers = AnswerFormat(without_parser="tools: how this model writes calls is not known")
+    with pytest.raises(UnsupportedConstraint, match="not known") as raised:
+        answers.plan("", read_tool_use([TIME], None, None), None)
+    assert raised.value.param == "tools"
+    assert answers.plan("", None, None).guided is None
+
+
+@pytest.mark.slow
+def test_reasoning_that_the_prompt_has_begun_is_the_messages() -> None:
+    begun = [*QUESTION, {"role": "assistant", "content": "<think>The city is"}]
+    with LLM("octavo/tiny", dtype="float32", num_threads=1, reasoning_parser="qwen3") as llm:
+        params = SamplingParams(temperature=0, max_tokens=12)
+        (reply,) = llm.chat(begun, params, continue_final_message=True, use_tqdm=False)
+        (answer,) = reply.outputs
+        assert answer.message == ParsedMessage(reasoning=answer.text)
+        closed = [*QUESTION, {"role": "assistant", "content": "<think>Hm.</think>The city is"}]
+        (reply,) = llm.chat(closed, params, continue_final_message=True, use_tqdm=False)
+        assert reply.outputs[0].message == ParsedMessage(content=reply.outputs[0].text)
+
+
+def test_an_answers_fields_are_openais_and_have_reasoning_under_both_names() -> None:
+    message = ParsedMessage(
+        reasoning="a", content="b", tool_calls=(ToolCall(id="1", name="f", arguments="{}"),)
+    )
+    reasoning = {"reasoning": "a", "reasoning_content": "a"}
+    call = MessageToolCall("1", CalledFunction("f", "{}"))
+    fields = {"content": "b", "tool_calls": [call]}
+    assert message_fields(message, with_reasoning=True) == reasoning | fields
+    assert message_fields(message, with_reasoning=False) == fields
+    assert message_fields(ParsedMessage(), with_reasoning=True) == {"content": ""}
+    assert delta_fields(Delta(reasoning="a"), with_reasoning=True) == reasoning
+    assert delta_fields(Delta(reasoning="a"), with_reasoning=False) == {}
