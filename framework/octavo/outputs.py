@@ -38,7 +38,7 @@ class CompletionOutput:
     """The text taken apart: reasoning, content and tool calls. Of chats whose model has a parser
     for what it was asked; None where all text is content."""
     deltas: list[Delta] | None = None
-    """The same of a piece, with ``output_kind="delta"``."""
+    """The same in the order in which it came; with ``output_kind="delta"``, of what is new."""
 
     @property
     def finished(self) -> bool:

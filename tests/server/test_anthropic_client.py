@@ -94,7 +94,7 @@ def test_tokens_are_counted_as_they_are_used(client) -> None:
     [
         ({"max_tokens": 0}, anthropic.BadRequestError, "invalid_request_error", "max_tokens"),
         ({"model": "no/such"}, anthropic.NotFoundError, "not_found_error", "no/such"),
-        ({"tools": [{"name": "f", "input_schema": {"type": "object"}}]},
+        ({"tools": [{"name": "f g", "input_schema": {"type": "object"}}]},
          anthropic.BadRequestError, "invalid_request_error", "tools"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, anthropic.BadRequestError,
          "invalid_request_error", "thinking"),
@@ -112,6 +112,77 @@ def test_errors_are_the_packages_own(client, more, error, kind, word, stream) ->
     body = raised.value.body
     assert (body["type"], body["error"]["type"]) == ("error", kind)
     assert word in body["error"]["message"]
+
+
+TOOLS = [
+    {
+        "name": name,
+        "description": text,
+        "input_schema": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    }
+    for name, text in (
+        ("get_weather", "Get the weather of a city."),
+        ("get_time", "Get the time in a city."),
+    )
+]
+WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def test_a_tool_is_used(client) -> None:
+    answer = ask(client, messages=WEATHER, tools=TOOLS)
+    (block,) = answer.content
+    assert (block.type, block.name, block.input) == ("tool_use", "get_weather", {"city": "Paris"})
+    assert block.id
+    assert answer.stop_reason == "tool_use"
+    none = ask(client, messages=WEATHER, tools=TOOLS, tool_choice={"type": "none"})
+    assert [block.type for block in none.content] == ["text"]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "get_time"}],
+)
+def test_a_tool_is_used_when_it_must(client, choice) -> None:
+    answer = ask(client, tools=TOOLS, tool_choice=choice, max_tokens=150)
+    assert [block.type for block in answer.content] == ["tool_use"]
+    assert answer.content[0].name == choice.get("name", answer.content[0].name)
+    assert answer.content[0].input.keys() == {"city"}
+
+
+def test_a_use_streams_in_anthropics_order(client) -> None:
+    asked = {"model": MODEL, "messages": WEATHER, "max_tokens": 100, "extra_body": GREEDY}
+    events = list(client.messages.create(**asked, tools=TOOLS, stream=True))
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert set(kinds[2:-3]) == {"content_block_delta"}
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    start = events[1].content_block
+    assert (start.type, start.name, start.input) == ("tool_use", "get_weather", {})
+    assert len(events[2:-3]) > 1
+    assert events[-2].delta.stop_reason == "tool_use"
+    with client.messages.stream(**asked, tools=TOOLS) as stream:
+        (block,) = stream.get_final_message().content
+    assert block.input == {"city": "Paris"}
+
+
+def test_a_result_goes_back_and_is_answered(client) -> None:
+    use = ask(client, messages=WEATHER, tools=TOOLS).content
+    result = {"type": "tool_result", "tool_use_id": use[0].id, "content": "18 degrees, sunny"}
+    messages = [
+        *WEATHER,
+        {"role": "assistant", "content": use},
+        {"role": "user", "content": [result]},
+    ]
+    answer = ask(client, messages=messages, tools=TOOLS)
+    assert [block.type for block in answer.content] == ["text"]
+    assert answer.stop_reason == "end_turn"
+    count = client.messages.count_tokens(model=MODEL, messages=messages, tools=TOOLS)
+    usage = answer.usage
+    assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
 
 
 async def test_many_messages_at_once_are_answered_alike(server) -> None:

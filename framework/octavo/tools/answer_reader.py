@@ -40,6 +40,7 @@ class AnswerReader:
                     each.deltas = answer.add(each.text, each.finished)
                 else:
                     each.message = answer.whole(each)
+                    each.deltas = answer.deltas
             except Exception as error:  # a plugin's, on what a model wrote
                 raise RequestFailedError(
                     f"the parser of the model's answers fails on this one: {one_line(error)}"
@@ -52,7 +53,8 @@ class _Answer:
         self._parallel = plan.parallel
         self._num_read = 0
         self._has_ended = False
-        self._deltas: list[Delta] = []
+        self.deltas: list[Delta] = []
+        """All so far, where outputs are whole."""
 
     def add(self, piece: str, ended: bool) -> list[Delta]:
         deltas = self._stream.feed(piece)
@@ -64,8 +66,8 @@ class _Answer:
     def whole(self, output: CompletionOutput) -> ParsedMessage:
         piece = output.text[self._num_read :]
         self._num_read = len(output.text)
-        self._deltas += self.add(piece, output.finished)
-        return ParsedMessage.joined(self._deltas)
+        self.deltas += self.add(piece, output.finished)
+        return ParsedMessage.joined(self.deltas)
 
     def _named(self, deltas: Iterable[Delta]) -> Iterable[Delta]:
         for delta in deltas:

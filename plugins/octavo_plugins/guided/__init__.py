@@ -1,0 +1,1 @@
+"""Backends that hold text to constraints."""

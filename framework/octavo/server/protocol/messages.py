@@ -10,6 +10,7 @@ from octavo.errors import MessageError
 from octavo.params import shown
 from octavo.server.protocol.conversation import check_keys, check_size, without_nulls
 from octavo.server.protocol.fields import FORM_ADVICE, TOOL_ADVICE, FieldTable, Refused
+from octavo.server.protocol.message_blocks import Block, chat_messages
 
 _NO_EFFECT: Final = {
     "metadata": dict[str, Any],
@@ -20,8 +21,6 @@ _NO_EFFECT: Final = {
 }
 """They cannot change the tokens: all prefixes are cached."""
 _REFUSED: Final = {
-    "tools": Refused(TOOL_ADVICE, ([],)),
-    "tool_choice": Refused(TOOL_ADVICE, ({"type": "none"}, {"type": "auto"})),
     "thinking": Refused("this model's answers are all text", ({"type": "disabled"},)),
     "output_config": Refused(FORM_ADVICE, ({},)),
     "output_format": Refused(FORM_ADVICE),
@@ -46,6 +45,8 @@ class CountRequest(msgspec.Struct, kw_only=True):
     messages: list[dict[str, Any]]
     model: str = ""
     system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
 
 
 class MessageRequest(CountRequest, kw_only=True):
@@ -57,13 +58,6 @@ class MessageRequest(CountRequest, kw_only=True):
     temperature: float | msgspec.UnsetType = msgspec.UNSET
     top_p: float | msgspec.UnsetType = msgspec.UNSET
     top_k: int | msgspec.UnsetType = msgspec.UNSET
-
-
-class TextBlock(msgspec.Struct, tag="text"):
-    """A part of an answer."""
-
-    text: str
-    citations: None = None
 
 
 class MessageUsage(msgspec.Struct, kw_only=True):
@@ -81,7 +75,7 @@ class Message(msgspec.Struct, tag="message", kw_only=True):
     id: str
     role: str = "assistant"
     model: str
-    content: list[TextBlock]
+    content: list[Block]
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: MessageUsage
@@ -95,13 +89,13 @@ class TokenCount(msgspec.Struct):
 
 
 def conversation(request: CountRequest) -> list[dict[str, Any]]:
-    """The messages, the system's first; raises for what is no text."""
+    """The messages, the system's first, as OpenAI's; raises for what cannot be one."""
     if not request.messages:
         raise MessageError("messages is an empty list")
     check_size("messages", request.messages)
     made = []
     if request.system:
-        made.append({"role": "system", "content": _content("system", request.system)})
+        made += chat_messages("system", "system", request.system)
     for index, given in enumerate(request.messages):
         where = f"messages[{index}]"
         message = without_nulls(given)
@@ -109,27 +103,5 @@ def conversation(request: CountRequest) -> list[dict[str, Any]]:
         role = message.get("role")
         if not isinstance(role, str) or role not in ("user", "assistant", "system"):
             raise MessageError(f"{where}.role is {shown(role)}; known: user, assistant")
-        content = _content(f"{where}.content", message.get("content"))
-        made.append({"role": role, "content": content})
+        made += chat_messages(f"{where}.content", role, message.get("content"))
     return made
-
-
-def _content(where: str, given: Any) -> str | list[dict[str, Any]]:
-    if isinstance(given, str):
-        return given
-    if not isinstance(given, list) or not given:
-        raise MessageError(f"{where} must be text or a list of blocks")
-    return [_block(f"{where}[{index}]", block) for index, block in enumerate(given)]
-
-
-def _block(where: str, given: Any) -> dict[str, Any]:
-    block = without_nulls(given) if isinstance(given, dict) else {}
-    if block.get("type") != "text":
-        kind = shown(block.get("type"))
-        raise MessageError(f"{where}.type is {kind}; this model takes 'text'")
-    check_keys(where, block, {"type", "text", "cache_control", "citations"})
-    if block.get("citations"):
-        raise MessageError(f"{where}.citations are not taken; leave them out")
-    if not isinstance(block.get("text"), str):
-        raise MessageError(f"{where}.text must be text")
-    return {"type": "text", "text": block["text"]}

@@ -16,6 +16,7 @@ from octavo.server.errors import ErrorReply
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_event
 from octavo.server.merging import final_output
 from octavo.server.openapi import operation
+from octavo.server.protocol.message_blocks import AnswerBlocks, chat_tool_choice, chat_tools
 from octavo.server.protocol.messages import (
     COUNT_FIELDS,
     MESSAGE_FIELDS,
@@ -23,17 +24,18 @@ from octavo.server.protocol.messages import (
     Message,
     MessageRequest,
     MessageUsage,
-    TextBlock,
     TokenCount,
     conversation,
 )
 from octavo.server.protocol.sampling import checked_max_tokens
 from octavo.server.protocol.usage import UsageCount
+from octavo.tools.choice import read_tool_use
+from octavo_registry import Delta
 from octavo_registry.routes import Endpoint
 
 
 class MessageRoutes:
-    """Answers conversations in Anthropic's form, text only."""
+    """Answers conversations in Anthropic's form."""
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
@@ -59,9 +61,13 @@ class MessageRoutes:
         model = self._server.check_model(request.model)
         params = self._params(request)
         answer = _Answer(request, f"msg_{exchange.request_id}", model, warnings)
+        choice, parallel = chat_tool_choice(request.tool_choice)
         outputs = self._server.engine.chat(
             conversation(request),
             params,
+            tools=chat_tools(request.tools),
+            tool_choice=choice,
+            parallel_tool_calls=parallel,
             continue_final_message=_continues(request),
             strict=True,
         )
@@ -72,8 +78,13 @@ class MessageRoutes:
     async def _count(self, exchange: Exchange) -> Reply:
         request, _ = self._server.read(exchange, CountRequest, COUNT_FIELDS)
         self._server.check_model(request.model)
+        choice, parallel = chat_tool_choice(request.tool_choice)
+        use = read_tool_use(chat_tools(request.tools), choice, parallel)
         ids = await self._server.engine.tokenize_chat(
-            conversation(request), continue_final_message=_continues(request), strict=True
+            conversation(request),
+            tools=None if use is None else use.tools,
+            continue_final_message=_continues(request),
+            strict=True,
         )
         return Reply(encode(TokenCount(len(ids))))
 
@@ -110,6 +121,7 @@ class _Answer:
     def __init__(self, request: MessageRequest, id: str, model: str, warnings: Any) -> None:
         self._max_tokens = request.max_tokens
         self._count = UsageCount()
+        self._blocks = AnswerBlocks()
         self._message = Message(
             id=id,
             model=model,
@@ -122,7 +134,9 @@ class _Answer:
         """The answer in one piece."""
         self._add(output)
         (answer,) = output.outputs
-        self._message.content = self._said(answer) or [TextBlock("")]
+        self._take(answer)
+        self._blocks.end()
+        self._message.content = self._blocks.blocks
         self._end(answer)
         return self._message
 
@@ -136,22 +150,22 @@ class _Answer:
                 yield self._begin()
             self._add(output)
             for each in output.outputs:
-                for block in self._said(each):
-                    delta = {"type": "text_delta", "text": block.text}
-                    yield named_event("content_block_delta", {"index": 0, "delta": delta})
+                news = b"".join(self._take(each))
+                if news:
+                    yield news
                 if each.finish_reason is not None:
                     self._end(each)
         yield self._last()
 
-    def _said(self, output: CompletionOutput) -> list[TextBlock]:
-        """What an output, a piece or all of the answer, adds to the message's blocks."""
-        return [TextBlock(output.text)] if output.text else []
+    def _take(self, output: CompletionOutput) -> list[bytes]:
+        """Add what an output, a piece or all of the answer, says; return the events of it."""
+        deltas = [Delta(content=output.text)] if output.deltas is None else output.deltas
+        return [event for delta in deltas for event in self._blocks.take(delta)]
 
     def _begin(self) -> bytes:
         return b"".join(
             (
                 named_event("message_start", {"message": self._message}),
-                named_event("content_block_start", {"index": 0, "content_block": TextBlock("")}),
                 named_event("ping", {}),
             )
         )
@@ -161,7 +175,7 @@ class _Answer:
         delta = {"stop_reason": message.stop_reason, "stop_sequence": message.stop_sequence}
         return b"".join(
             (
-                named_event("content_block_stop", {"index": 0}),
+                *self._blocks.end(),
                 named_event("message_delta", {"delta": delta, "usage": message.usage}),
                 named_event("message_stop", {}),
             )
@@ -181,6 +195,8 @@ class _Answer:
         message = self._message
         if isinstance(output.stop_reason, str):
             message.stop_reason, message.stop_sequence = "stop_sequence", output.stop_reason
+        elif output.finish_reason != "length" and self._blocks.has_calls:
+            message.stop_reason = "tool_use"
         elif output.finish_reason != "length":
             message.stop_reason = "end_turn"
         elif message.usage.output_tokens < self._max_tokens:

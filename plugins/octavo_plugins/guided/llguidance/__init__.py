@@ -1,6 +1,6 @@
 """The guided backend on llguidance: an Earley parser over a lexer of regular expressions."""
 
-from octavo.guided.schema.features import FEATURES
+from octavo_plugins.guided.llguidance.keywords import KEYWORDS
 from octavo_registry import LazyRegistry, hookimpl
 from octavo_registry.guided import GuidedBackend
 
@@ -13,6 +13,6 @@ def register_guided_backends(backends: LazyRegistry[GuidedBackend]) -> None:
     backends.add(
         "llguidance",
         "octavo_plugins.guided.llguidance.backend:Backend",
-        keywords=("json", "regex", "choice", "grammar", "structure", *FEATURES),
+        keywords=KEYWORDS,
         rank=10,
     )

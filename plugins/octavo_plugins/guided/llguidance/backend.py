@@ -51,6 +51,8 @@ class _Tokens:
             texts.get(token, b"") if each is None else each
             for token, each in enumerate(vocabulary.token_bytes)
         ]
+        # Masks are as wide as this list; the width that the tokenizer is given does not count.
+        self.tokens += [b""] * (vocabulary.vocab_size - len(self.tokens))
         self._encode = vocabulary.encode
 
     def __call__(self, text: str) -> list[int]:

@@ -1,0 +1,320 @@
+"""Checks of guided backends: what they mask, accept, undo and end, and the texts that come of it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from octavo.errors import OctavoError
+from octavo.guided.schema.features import FEATURES
+from octavo.testing.guided_samples import CALL, Sample, samples, vocabulary
+from octavo.testing.report import Check
+from octavo_registry import GuidedBackend, GuideState, GuideVocabulary
+from octavo_registry.faults import one_line
+from octavo_registry.guided import Constraint, ConstraintKind
+from octavo_registry.naming import near_matches
+from octavo_registry.structure import Literal, plain
+
+RANDOM_WALKS = 3
+WALK_TOKENS = 24
+TRIED_TOKENS = 12
+"""Of a state, so many allowed tokens and so many others are tried on forks."""
+_VALUES: dict[ConstraintKind, Any] = {
+    "json": {"type": "boolean"},
+    "regex": "a",
+    "choice": ["a"],
+    "grammar": 'start: "a"',
+    "structure": plain(Literal("a")),
+}
+
+
+def check_guided_backend(
+    title: str, make: Callable[[GuideVocabulary], GuidedBackend], keywords: Collection[str]
+) -> list[Check]:
+    """Lead guides of all that ``keywords`` lists through texts and random walks."""
+    words = vocabulary()
+    backend = make(words)
+    bench = _Bench(backend, words, samples(keywords), tuple(keywords))
+    checks = [
+        (f"{title} lists kinds and features that there are", bench.odd_keywords),
+        (f"{title} refuses kinds that it does not list", bench.silences),
+        (f"{title} admits the texts of its constraints and no others", bench.wrong_texts),
+        (f"{title} masks what it accepts", bench.wrong_masks),
+        (f"{title} gives no special token and no id beyond the vocabulary", bench.strays),
+        (f"{title} ends where the text is complete", bench.wrong_ends),
+        (f"{title} forces only what has no choice", bench.wrong_forced),
+        (f"{title} goes back as it came", bench.wrong_rollbacks),
+        (f"{title} has forks that are independent", bench.wrong_forks),
+        (f"{title} says whether it is native, and is", bench.wrong_in_threads),
+    ]
+    return [_check(name, problems) for name, problems in checks]
+
+
+def _check(name: str, problems: Callable[[], Iterator[str]]) -> Check:
+    try:
+        problem = next(problems(), None)
+    except Exception as error:
+        problem = f"raised {one_line(error)}"
+    return Check(name=name, passed=problem is None, detail=problem or "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    backend: GuidedBackend
+    words: GuideVocabulary
+    samples: list[Sample]
+    keywords: tuple[str, ...]
+
+    def odd_keywords(self) -> Iterator[str]:
+        kinds = get_args(ConstraintKind)
+        known = [*kinds, *FEATURES]
+        for name in self.keywords:
+            if name not in known:
+                yield f"keywords has {name!r}; {near_matches(name, known)}"
+        if not self.samples:
+            yield f"keywords lists nothing that can be tried; kinds are {', '.join(kinds)}"
+
+    def silences(self) -> Iterator[str]:
+        for kind, value in _VALUES.items():
+            if kind in self.keywords:
+                continue
+            try:
+                self.backend.compile(Constraint(kind=kind, value=value))
+            except OctavoError as error:
+                if kind not in str(error):
+                    yield f"{kind} is refused without its name: {error}"
+            else:
+                yield f"keywords does not list {kind!r}, and it is compiled"
+
+    def wrong_texts(self) -> Iterator[str]:
+        for sample in self.samples:
+            for text in sample.valid:
+                for tokens in self._spellings(text):
+                    problem = self._follow(sample, tokens)
+                    if problem:
+                        yield f"{sample.name}: {text!r} {problem}"
+            for text in sample.invalid:
+                for tokens in self._spellings(text):
+                    if not self._follow(sample, tokens):
+                        yield f"{sample.name}: {text!r} is admitted"
+            for place, tokens in self._walks(sample):
+                text = self._text(tokens)
+                if place.is_complete() and text is not None and not sample.admits(text):
+                    yield f"{sample.name}: {text!r} is admitted"
+
+    def wrong_masks(self) -> Iterator[str]:
+        chance = random.Random(0)
+        for sample, state, tokens in self._states():
+            mask, forced = self._mask(state), state.forced()
+            if forced and np.flatnonzero(mask).tolist() == forced[:1]:
+                # Other tokens of the same text may be left out of the mask, and nothing else.
+                mask[[t for t in range(self.words.vocab_size) if state.allowed(t)]] = True
+            for token in range(self.words.vocab_size):
+                if state.allowed(token) != mask[token]:
+                    yield self._said(sample, tokens, token, "allowed()", not mask[token])
+            yes, no = np.flatnonzero(mask), np.flatnonzero(~mask[: self.words.vocab_size])
+            for some in (yes.tolist(), no.tolist()):
+                for token in chance.sample(some, min(TRIED_TOKENS, len(some))):
+                    if state.fork().accept(token) != mask[token]:
+                        yield self._said(sample, tokens, token, "accept()", not mask[token])
+            if not mask.any():
+                yield f"{sample.name}: after {self._shown(tokens)} no token is left"
+
+    def strays(self) -> Iterator[str]:
+        listed = len(self.words.token_bytes)
+        for sample, state, tokens in self._states():
+            may_call = CALL in str(sample.constraint.value) and not tokens
+            mask = self._mask(state)
+            for token in np.flatnonzero(mask).tolist():
+                if token >= listed:
+                    yield f"{sample.name}: id {token} is allowed, beyond the {listed} of the tokens"
+                special = self.words.token_bytes[token] is None
+                if special and token not in self.words.stop_token_ids and not may_call:
+                    yield f"{sample.name}: special token {token} is allowed as text"
+            if may_call and np.flatnonzero(mask).tolist() != [self.words.special_ids[CALL]]:
+                yield f"{sample.name}: the literal {CALL} must be the special token"
+
+    def wrong_ends(self) -> Iterator[str]:
+        stops = list(self.words.stop_token_ids)
+        for sample, state, tokens in self._states():
+            mask, complete = self._mask(state), state.is_complete()
+            if set(mask[stops]) != {complete}:
+                yield (
+                    f"{sample.name}: after {self._shown(tokens)} is_complete() is {complete} and "
+                    f"stop tokens are {'not ' if complete else ''}allowed"
+                )
+            others = set(np.flatnonzero(mask).tolist()) - set(stops)
+            if state.is_finished() != (complete and not others):
+                yield (
+                    f"{sample.name}: after {self._shown(tokens)} is_finished() is "
+                    f"{state.is_finished()} and {len(others)} tokens may follow"
+                )
+
+    def wrong_forced(self) -> Iterator[str]:
+        for sample, state, tokens in self._states():
+            forced = state.forced()
+            if not forced:
+                continue
+            where = f"{sample.name}: after {self._shown(tokens)} forced() is {forced}"
+            ahead = state.fork()
+            for token in forced:
+                rest = [each for each in range(self.words.vocab_size) if ahead.allowed(each)]
+                if any(not self._agree(token, forced, each) for each in rest):
+                    yield f"{where}, and the mask has a choice"
+                if not ahead.accept(token):
+                    yield f"{where}, and {token} is not accepted"
+                forced = forced[1:]
+
+    def wrong_rollbacks(self) -> Iterator[str]:
+        for sample in self.samples:
+            for tokens in self._token_lists(sample):
+                state = self.backend.compile(sample.constraint).start()
+                masks = [self._mask(state)]
+                for token in tokens:
+                    state.accept(token)
+                    masks.append(self._mask(state))
+                for num in (1, 2, 5):
+                    size = len(tokens) - num
+                    if size < 0:
+                        continue
+                    state.rollback(num)
+                    if not np.array_equal(self._mask(state), masks[size]):
+                        yield f"{sample.name}: {num} tokens back the mask is another"
+                    for token in tokens[size:]:
+                        if not state.accept(token):
+                            yield f"{sample.name}: {num} tokens back {token} is refused"
+                    if not np.array_equal(self._mask(state), masks[-1]):
+                        yield f"{sample.name}: {num} tokens back and on again the mask is another"
+                refused = np.flatnonzero(~masks[-1][: self.words.vocab_size]).tolist()
+                if refused and (
+                    state.accept(refused[-1]) or not np.array_equal(self._mask(state), masks[-1])
+                ):
+                    yield f"{sample.name}: a refused token is accepted or changes the mask"
+                state.rollback(len(tokens))
+                if not np.array_equal(self._mask(state), masks[0]):
+                    yield f"{sample.name}: all tokens back the mask is not the first"
+
+    def wrong_forks(self) -> Iterator[str]:
+        for sample, state, tokens in self._states():
+            mask = self._mask(state)
+            fork = state.fork()
+            token = int(np.flatnonzero(mask)[-1])
+            if not np.array_equal(self._mask(fork), mask):
+                yield f"{sample.name}: after {self._shown(tokens)} a fork's mask is another"
+            if token in self.words.stop_token_ids:
+                continue
+            second = fork.fork()
+            fork.accept(token)
+            if not all(np.array_equal(self._mask(each), mask) for each in (state, second)):
+                yield f"{sample.name}: a fork that accepts {token} changes the state it is of"
+            second.rollback(len(tokens))
+            if not np.array_equal(self._mask(state), mask):
+                yield f"{sample.name}: a fork that goes back changes the state it is of"
+
+    def wrong_in_threads(self) -> Iterator[str]:
+        native = getattr(self.backend, "native", None)
+        if not isinstance(native, bool):
+            yield f"native is {native!r}, and must be True or False"
+        if native:
+            states = [state.fork() for _, state, _ in self._states()]
+            masks = [self._mask(state) for state in states]
+            with ThreadPoolExecutor(4) as threads:
+                again = threads.map(self._mask, [state.fork() for state in states])
+                if not all(map(np.array_equal, masks, again)):
+                    yield "masks that several threads fill are not those of one"
+
+    def _follow(self, sample: Sample, tokens: Sequence[int]) -> str:
+        """What the guide has against tokens and the end behind them."""
+        state = self.backend.compile(sample.constraint).start()
+        for number, token in enumerate(tokens):
+            if not state.accept(token):
+                return f"is refused at its {number + 1}. token of {len(tokens)}"
+        return "" if state.is_complete() else "is not complete at its end"
+
+    def _states(self) -> Iterator[tuple[Sample, GuideState, list[int]]]:
+        """States on the way, each to be left as it is, with the tokens before."""
+        for sample in self.samples:
+            for tokens in self._token_lists(sample):
+                state = self.backend.compile(sample.constraint).start()
+                for number, token in enumerate(tokens):
+                    yield sample, state, tokens[:number]
+                    if not state.accept(token):
+                        break
+                else:
+                    yield sample, state, tokens
+
+    def _token_lists(self, sample: Sample) -> Iterator[list[int]]:
+        for text in sample.valid:
+            yield from self._spellings(text)
+        for _, tokens in self._walks(sample):
+            yield tokens
+
+    def _walks(self, sample: Sample) -> Iterator[tuple[GuideState, list[int]]]:
+        """States at the end of random walks, with their tokens."""
+        chance = random.Random(0)
+        guide = self.backend.compile(sample.constraint)
+        for _ in range(RANDOM_WALKS):
+            state, tokens = guide.start(), list[int]()
+            while len(tokens) < WALK_TOKENS and not state.is_finished():
+                found = set(np.flatnonzero(self._mask(state)).tolist())
+                choices = sorted(found - set(self.words.stop_token_ids))
+                if not choices:
+                    break
+                token = chance.choice(choices)
+                if not state.accept(token):
+                    break
+                tokens.append(token)
+            yield state, tokens
+
+    def _spellings(self, text: str) -> Iterator[list[int]]:
+        """The tokens of a text: as few as there are, and one for each byte."""
+        pieces = re.split(f"({re.escape(CALL)})", text)
+        special = self.words.special_ids
+        first = self.words.token_bytes.index(b"\0")
+        for encode in (self.words.encode, lambda piece: [first + byte for byte in piece.encode()]):
+            yield [
+                token
+                for piece in pieces
+                for token in ([special[CALL]] if piece == CALL else encode(piece))
+            ]
+
+    def _mask(self, state: GuideState) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """The tokens that a mask allows, with the bits that are no token's."""
+        row = np.full((self.words.vocab_size + 31) // 32, 0x55555555, np.int32)  # to be cleared
+        state.fill_bitmask(row)
+        return np.unpackbits(row.view(np.uint8), bitorder="little").astype(bool)
+
+    def _agree(self, token: int, forced: Sequence[int], other: int) -> bool:
+        """Whether another token begins with the forced text, or the text with it."""
+        if other == token:
+            return True
+        piece = self.words.token_bytes[other] if other < len(self.words.token_bytes) else None
+        text = b"".join(self.words.token_bytes[each] or b"" for each in forced)
+        return piece is not None and (
+            text.startswith(piece) or (piece.startswith(text) and text != b"")
+        )
+
+    def _text(self, tokens: Sequence[int]) -> str | None:
+        texts = {token: text.encode() for text, token in self.words.special_ids.items()}
+        joined = b"".join(self.words.token_bytes[each] or texts.get(each, b"") for each in tokens)
+        try:
+            return joined.decode()
+        except UnicodeDecodeError:
+            return None
+
+    def _said(
+        self, sample: Sample, tokens: Sequence[int], token: int, call: str, said: bool
+    ) -> str:
+        return (
+            f"{sample.name}: after {self._shown(tokens)} {call} of token {token} is {said}, "
+            f"and the mask says {not said}"
+        )
+
+    def _shown(self, tokens: Sequence[int]) -> str:
+        return repr(self._text(tokens) or list(tokens)) if tokens else "nothing"

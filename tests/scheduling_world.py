@@ -1,0 +1,295 @@
+"""A scheduler on a device that checks every block, with what each request must give."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.cache.groups import make_layout
+from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.engine.messages import EngineRequest, StepOutputs, TokenSampling
+from octavo.execution.state_layout import StateLayout
+from octavo.guided.sequence import CompiledGuide
+from octavo.sampling.features import RowFeature
+from octavo.scheduling.guided import GuidedRows
+from octavo.scheduling.plan import StepPlan, StepRecord
+from octavo.scheduling.results import StepResults
+from octavo.scheduling.scheduler import Scheduler
+from octavo_registry.cache import CacheSpec
+from shadow_device import ShadowDevice, ShadowStep, expected_tokens
+
+VOCAB = 37
+POISON = VOCAB
+MAX_LEN = 48
+FULL = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
+WINDOW = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=7)
+LAST = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=1)
+SPECS = {
+    "full": {"a": FULL, "b": FULL},
+    "window": {"a": WINDOW},
+    "mixed": {"a": FULL, "b": WINDOW, "c": WINDOW, "d": WINDOW},
+    "last": {"a": FULL, "b": LAST},
+}
+
+
+FACTS = ("steps", "new blocks", "logprobs", "bias", "min_tokens", "guided", "appended")
+LATE_FACTS = ("ended", "left", "raised", "preempted")
+"""Between the plan and the result of a steady step, or by its result."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``num_blocks`` are enough for one context by group, and not for many."""
+
+    kind: str
+    mode: str
+    policy: str
+    depth: int
+    num_blocks: int = 15
+    block_tokens: int = 4
+    has_processors: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"
+
+
+class WilfulFiller:
+    """Leaves out as many masks as it is told to."""
+
+    def __init__(self) -> None:
+        self.num_late = 0
+
+    def fill(self, sequences) -> None:
+        for sequence in sequences:
+            if self.num_late > 0:
+                self.num_late -= 1
+                sequence.filling = Future()
+            else:
+                sequence.filling = None
+                if not sequence.is_current:
+                    sequence.fill()
+
+
+class World:
+    """A scheduler on a shadow device, with what each request must give.
+
+    ``seen`` counts what steady steps, those planned from the last one, went through: ``FACTS``.
+    """
+
+    def __init__(self, case: Case, seen: Counter[str]) -> None:
+        block_tokens = case.block_tokens
+        layout = make_layout(SPECS[case.kind], lambda spec: 64, block_tokens=block_tokens)
+        config = EngineConfig(
+            model=ModelConfig(model="none"),
+            cache=CacheConfig(block_size=block_tokens),
+            scheduler=SchedulerConfig(
+                max_num_seqs=6,
+                max_num_batched_tokens=11,
+                preemption_mode=case.mode,
+                scheduling_policy=case.policy,
+                async_depth=case.depth,
+            ),
+            logits_processors=("one",) if case.has_processors else (),
+        )
+        state = StateLayout(
+            num_slots=6,
+            max_model_len=MAX_LEN,
+            max_blocks=MAX_LEN // block_tokens,
+            num_groups=len(layout.groups),
+        )
+        num_blocks = case.num_blocks * len(layout.groups)
+        self.scheduler = Scheduler(
+            config,
+            layout,
+            state,
+            num_blocks=num_blocks,
+            num_swap_blocks=9,
+            model_identity="m",
+            vocab_size=VOCAB,
+        )
+        self.results = StepResults(self.scheduler, enable_prefix_caching=True)
+        self.guided = GuidedRows(self.scheduler, self.results)
+        self.guided._filler = self.filler = WilfulFiller()
+        self.awaiting: tuple[StepRecord, ShadowStep] | None = None
+        self.device = ShadowDevice(
+            layout, state, num_blocks, 9, VOCAB, has_processors=case.has_processors
+        )
+        self.device.raise_for = POISON
+        self.under_way: deque[tuple[bool, StepRecord, ShadowStep]] = deque()
+        """Whether it is steady, what the host remembers, what the device does."""
+        self.depth = case.depth
+        self.seen = seen
+        self.last_plan: StepPlan | None = None
+        self.next_id = 0
+        self.requests: dict[int, EngineRequest] = {}
+        self.expected: dict[int, list[int]] = {}
+        self.poisoned: set[int] = set()
+        self.got: dict[int, list[int]] = {}
+        self.ends: dict[int, str] = {}
+        self.aborted: set[int] = set()
+        self.alone: set[int] = set()
+        """Sequences of steps that raised with no other in them."""
+
+    def add(self, prompt, n, sampling: TokenSampling, priority=0, salt="", guide=None) -> None:
+        ids = tuple(range(self.next_id, self.next_id + n))
+        self.next_id += n
+        request = EngineRequest(
+            request_id=str(ids[0]),
+            sequences=ids,
+            prompt_token_ids=prompt,
+            sampling=sampling,
+            priority=priority,
+            cache_salt=salt,
+        )
+        self.scheduler.add(request, None if guide is None else CompiledGuide(guide))
+        for index, sequence in enumerate(ids):
+            self.requests[sequence] = request
+            self.expected[sequence] = expected_tokens(prompt, sampling, index, VOCAB, guide)
+            self.got[sequence] = []
+        if POISON in prompt:
+            self.poisoned.update(ids)
+
+    def step(self) -> None:
+        """As EngineCore's."""
+        planned = None
+        if self.awaiting is None and len(self.under_way) < self.depth:
+            planned = self.scheduler.schedule()
+        if planned is not None:
+            plan, record = planned
+            rows = self.scheduler.rows
+            is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
+            assert not is_beyond.any(), "a step beyond the end"
+            last, self.last_plan = self.last_plan, plan
+            is_steady = last is not None and plan.query_lens is last.query_lens
+            if is_steady:
+                self.note_steady(plan)
+            step = self.device.submit(plan)
+            self.under_way.append((is_steady, record, step))
+            if plan.awaits_masks:
+                self.awaiting = record, step
+        if self.awaiting is not None:
+            self.draw_guided(*self.awaiting)
+        elif self.under_way and (planned is None or len(self.under_way) >= self.depth):
+            self.collect()
+
+    def draw_guided(self, record: StepRecord, step: ShadowStep) -> None:
+        if len(self.under_way) > 1:
+            self.collect()
+        if len(self.under_way) == 1:
+            self.awaiting = None
+            outputs = self.results.news()
+            step.mask(self.guided.masks(record, outputs))
+            self.seen["guided"] += 1
+            self.seen["appended"] += len(outputs.sequences)
+            self.check_logprobs(outputs)
+            self.take(outputs)
+
+    def note_steady(self, plan: StepPlan) -> None:
+        self.seen["steps"] += 1
+        self.seen["a queue"] += len(self.scheduler.waiting) > 0
+        self.seen["new blocks"] += plan.sizes[0] > 0
+        self.seen["logprobs"] += plan.num_logprobs >= 0
+        self.seen["bias"] += bool((plan.features & RowFeature.BIAS).any())
+        self.seen["min_tokens"] += bool((plan.features & RowFeature.MIN_TOKENS).any())
+
+    def collect(self) -> None:
+        is_steady, record, pending = self.under_way.popleft()
+        self.seen["left"] += is_steady and record.membership != self.scheduler.rows.membership
+        try:
+            result = pending.result()
+        except RuntimeError as error:
+            if not record.void:
+                self.device.broken = False  # all that built on it is void now
+                if len(record.slots) == 1:
+                    self.alone.add(int(self.scheduler.rows.sequence_ids_S[record.slots[0]]))
+            later = [r for _, r, _ in self.under_way]
+            self.seen["raised"] += is_steady
+            self.take(self.results.fail(record, later, error))
+        else:
+            outputs = self.results.apply(record, result)
+            self.check_logprobs(outputs)
+            self.take(outputs)
+            self.seen["ended"] += is_steady and bool(outputs.ends)
+
+    def check_logprobs(self, outputs: StepOutputs) -> None:
+        for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
+            wanted = self.requests[sequence].sampling.logprobs
+            entry = outputs.logprobs.get(sequence)
+            assert (entry is not None) == (wanted >= 0)
+            if entry is not None:
+                assert entry.token_ids == [token + i for i in range(wanted + 1)]
+                prompt = self.requests[sequence].prompt_token_ids
+                assert entry.rank == len(prompt) + len(self.got[sequence])
+        for report in outputs.prompts:
+            prompt = self.requests[report.sequence].prompt_token_ids
+            wanted = self.requests[report.sequence].sampling.prompt_logprobs
+            if wanted < 0:
+                assert not report.logprobs
+                continue
+            assert [entry.token_ids[0] for entry in report.logprobs] == prompt[1:]
+            assert [entry.rank for entry in report.logprobs] == list(range(1, len(prompt)))
+            assert all(len(entry.logprobs) == wanted + 1 for entry in report.logprobs)
+
+    def take(self, outputs: StepOutputs) -> None:
+        for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
+            assert sequence not in self.ends, "a token after the end"
+            assert sequence not in self.aborted, "a token after the abort"
+            self.got[sequence].append(token)
+        for end in outputs.ends:
+            assert end.sequence not in self.ends, "a sequence ended twice"
+            self.ends[end.sequence] = end.reason
+            if end.reason == "error":
+                assert end.sequence in self.alone
+            else:
+                assert end.sequence not in self.poisoned
+                assert end.reason in ("stop", "length"), end.error
+                assert self.got[end.sequence] == self.expected[end.sequence]
+
+    def live(self) -> list[int]:
+        return list(self.scheduler.sequences)
+
+    def abort(self, sequence: int) -> None:
+        self.scheduler.abort([sequence])
+        self.aborted.add(sequence)
+
+    def preempt(self, pick: int) -> None:
+        order = self.scheduler.running_order()
+        if len(order):
+            self.seen["preempted"] += any(is_steady for is_steady, _, _ in self.under_way)
+            self.scheduler.requeue(self.scheduler.rows.at(int(order[pick % len(order)])))
+
+    def check(self) -> None:
+        tables = self.scheduler.placement.tables
+        pool = tables.pool
+        refs = np.zeros(pool.num_blocks, np.int32)
+        for slot, sequence in enumerate(self.scheduler.rows.sequences):
+            for blocks in tables.held(slot):
+                assert sequence is not None or len(blocks) == 0
+                np.add.at(refs, blocks, 1)
+        assert (refs == pool.refs).all()
+        assert refs[0] == 0
+        assert int((refs > 0).sum()) == pool.num_live
+        rows = self.scheduler.rows
+        occupied = [slot for slot, sequence in enumerate(rows.sequences) if sequence is not None]
+        assert (rows.confirmed_S[occupied] <= rows.computed_S[occupied]).all()
+        for sequence, got in self.got.items():
+            assert got == self.expected[sequence][: len(got)] or sequence in self.poisoned
+
+    def drain(self) -> None:
+        for _ in range(2_000):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        assert not self.scheduler.has_work, "work is left over that never runs"
+        for sequence in self.expected:
+            assert (sequence in self.ends) != (sequence in self.aborted)
+        placement = self.scheduler.placement
+        assert placement.pool.num_live == 0
+        assert self.scheduler.rows.num_free == 6
+        assert len(self.scheduler.waiting) == 0
+        placement.take_draft()
+        assert sorted(placement._free_swap_blocks) == list(range(9))
+        self.check()

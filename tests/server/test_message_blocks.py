@@ -1,0 +1,158 @@
+"""Anthropic's blocks: what they are in a conversation, and how an answer's are told of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from octavo.errors import BadRequestError, MessageError
+from octavo.server.errors import HttpError
+from octavo.server.protocol.message_blocks import (
+    AnswerBlocks,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    chat_messages,
+    chat_tool_choice,
+    chat_tools,
+)
+from octavo_registry import Delta
+
+USE = {"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+
+
+def text(value: str) -> dict[str, str]:
+    return {"type": "text", "text": value}
+
+
+def test_results_become_messages_of_their_own_in_their_place() -> None:
+    results = [
+        {"type": "tool_result", "tool_use_id": "1", "content": "a"},
+        {"type": "tool_result", "tool_use_id": "2", "content": [text("b"), text("c")]},
+        {"type": "tool_result", "tool_use_id": "3", "content": "no", "is_error": True},
+    ]
+    assert chat_messages("m", "user", [*results, text("d")]) == [
+        {"role": "tool", "tool_call_id": "1", "content": "a"},
+        {"role": "tool", "tool_call_id": "2", "content": "b\nc"},
+        {"role": "tool", "tool_call_id": "3", "content": "Error: no"},
+        {"role": "user", "content": [text("d")]},
+    ]
+
+
+def test_an_assistants_blocks_are_one_message() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    assert chat_messages("m", "assistant", [thought, text("a"), USE]) == [
+        {
+            "role": "assistant",
+            "reasoning_content": "hm",
+            "content": [text("a")],
+            "tool_calls": [CALL],
+        }
+    ]
+    assert chat_messages("m", "assistant", [USE]) == [{"role": "assistant", "tool_calls": [CALL]}]
+
+
+@pytest.mark.parametrize(
+    ("role", "block", "message"),
+    [
+        ("user", USE, "m.0..type is 'tool_use'; this model takes text, tool_result"),
+        ("assistant", {"type": "tool_result"}, "takes text, thinking, tool_use"),
+        ("assistant", {"type": "redacted_thinking", "data": "x"}, "takes text, thinking"),
+        ("assistant", {**USE, "input": "{}"}, "m.0..input must be an object"),
+        ("assistant", {**USE, "id": None}, "m.0..id must be text"),
+        ("user", {"type": "tool_result", "content": "a"}, "tool_use_id must be text"),
+        ("user", {"type": "tool_result", "tool_use_id": "1", "content": 3}, "content must be"),
+        ("user", {"type": "tool_result", "tool_use_id": "1", "nonsense": 3}, "nonsense"),
+        ("user", {"type": ["a"]}, "type is"),
+        ("user", 3, "type is None"),
+    ],
+)
+def test_other_blocks_are_named(role, block, message) -> None:
+    with pytest.raises((MessageError, HttpError), match=message):
+        chat_messages("m", role, [block])
+
+
+def test_tools_and_choices_are_openais() -> None:
+    schema = {"type": "object"}
+    assert chat_tools([{"name": "f", "input_schema": schema, "cache_control": {}}]) == [
+        {"type": "function", "function": {"name": "f", "parameters": schema}}
+    ]
+    assert chat_tools(None) is None
+    assert chat_tool_choice(None) == (None, None)
+    assert chat_tool_choice({"type": "any", "disable_parallel_tool_use": True}) == (
+        "required",
+        False,
+    )
+    named = {"type": "function", "function": {"name": "f"}}
+    assert chat_tool_choice({"type": "tool", "name": "f"}) == (named, None)
+
+
+@pytest.mark.parametrize(
+    ("refused", "param"),
+    [
+        (lambda: chat_tools([{"type": "web_search_20250305", "name": "web"}]), "tools"),
+        (lambda: chat_tools([{"name": "f", "input_examples": []}]), "tools"),
+        (lambda: chat_tool_choice({"type": "auto", "nonsense": 1}), "tool_choice"),
+        (lambda: chat_tool_choice({"type": "all"}), "tool_choice"),
+        (lambda: chat_tool_choice({"type": []}), "tool_choice"),
+        (
+            lambda: chat_tool_choice({"type": "any", "disable_parallel_tool_use": "x"}),
+            "tool_choice",
+        ),
+    ],
+)
+def test_other_tools_and_choices_are_refused(refused, param) -> None:
+    with pytest.raises((BadRequestError, HttpError)) as raised:
+        refused()
+    assert raised.value.param == param
+
+
+DELTAS = [
+    Delta(reasoning="h"),
+    Delta(reasoning="m"),
+    Delta(content=""),
+    Delta(content="a"),
+    Delta(tool_call_index=0, id="1", name="f"),
+    Delta(tool_call_index=0, arguments='{"x"'),
+    Delta(tool_call_index=0, arguments=": 1}"),
+    Delta(tool_call_index=1, id="2", name="g"),
+    Delta(tool_call_index=1, arguments='{"y": '),
+]
+
+
+def told(events: list[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(event.partition(b"data: ")[2]) for event in events]
+
+
+def test_each_kind_of_delta_begins_a_block_of_its_own() -> None:
+    answer = AnswerBlocks()
+    events = told([event for delta in DELTAS for event in answer.take(delta)] + answer.end())
+    assert answer.blocks == [
+        ThinkingBlock("hm"),
+        TextBlock("a"),
+        ToolUseBlock("1", "f", {"x": 1}),
+        ToolUseBlock("2", "g", {"INVALID_JSON": '{"y": '}),
+    ]
+    assert answer.has_calls
+    kinds = [(each["type"].removeprefix("content_block_"), each["index"]) for each in events]
+    assert kinds == [
+        *[("start", 0), ("delta", 0), ("delta", 0), ("stop", 0)],
+        *[("start", 1), ("delta", 1), ("stop", 1)],
+        *[("start", 2), ("delta", 2), ("delta", 2), ("stop", 2)],
+        *[("start", 3), ("delta", 3), ("stop", 3)],
+    ]
+    begun = [each["content_block"] for each in events if "content_block" in each]
+    assert begun[2] == {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    assert events[8]["delta"] == {"type": "input_json_delta", "partial_json": '{"x"'}
+
+
+def test_an_answer_without_words_has_an_empty_block() -> None:
+    answer = AnswerBlocks()
+    assert [each["type"] for each in told(answer.end())] == [
+        "content_block_start",
+        "content_block_stop",
+    ]
+    assert answer.blocks == [TextBlock("")]
