@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from hypothesis import settings
 
 from octavo_registry import discovery
 
@@ -18,6 +19,9 @@ from octavo_registry import discovery
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell's background job ignores it, and so would every process that a test starts to interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The same examples in each run: what fails in one would fail in all, and is not met by chance.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
 # Engines of tests are nobody's use of Octavo.
 os.environ["DO_NOT_TRACK"] = "1"
 # Plugins that the developer has installed are no part of what is tested, here or in a process

@@ -13,7 +13,7 @@ from octavo.config.model_folder import ModelFolder, open_model
 from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import EngineClient, InProcessClient
 from octavo.engine.process_client import ProcessClient
-from octavo.errors import BadRequestError
+from octavo.errors import BadRequestError, UnsupportedConstraint
 from octavo.guided.checking import GuideChecker
 from octavo.guided.choose import choose_guide
 from octavo.guided.vocabulary import read_vocabulary
@@ -83,8 +83,8 @@ class Frontend:
         use = read_tool_use(tools, tool_choice, parallel_tool_calls)
         text = self.chat.render(messages, tools=use.tools if use else None, **rendering)
         params = self.inputs.params_or_default(params)
-        plan = self.answers.plan(text, use, params.guided)
         try:
+            plan = self.answers.plan(text, use, params.guided)
             prepared = self.inputs.process(
                 request_id,
                 text,
@@ -101,6 +101,12 @@ class Frontend:
             if use is None or params.guided is not None or error.param not in GUIDE_FIELDS:
                 raise
             raise type(error)(f"tools: {error}", param="tools") from error
+        except RecursionError as error:
+            if use is None:
+                raise
+            raise UnsupportedConstraint(
+                "tools: their parameters are too many or too deep for a guide", param="tools"
+            ) from error
         if plan.new_stream is None or not params.detokenize:
             return prepared
         reader = AnswerReader(plan, in_pieces=params.output_kind == "delta")

@@ -79,7 +79,7 @@ class GuidedParams:
     regex: str | None = None
     choice: tuple[str, ...] | list[str] | None = None
     grammar: str | None = None
-    """Lark or EBNF."""
+    """Lark, or GBNF: rules ``name ::= ...``, of which ``root`` is the first."""
     json_object: bool | None = None
     structural_tag: str | Mapping[str, Any] | Structure | None = None
     """As servers take it, as a dict or JSON text; or made of ``octavo_registry.structure``."""

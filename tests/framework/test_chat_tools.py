@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import pytest
 
 from octavo import LLM, GuidedParams, SamplingParams
-from octavo.errors import BadRequestError, ParameterError, RequestFailedError, UnsupportedConstraint
+from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
 from octavo.inputs import ChatRenderer
-from octavo.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from octavo.server.protocol.tool_calls import (
-    CalledFunction,
-    MessageToolCall,
-    delta_fields,
-    message_fields,
-)
-from octavo.tools import MessageStream, Stream, get_reasoning_parser, get_tool_parser
+from octavo.outputs import CompletionOutput
+from octavo.tools import get_reasoning_parser, get_tool_parser
 from octavo.tools.answer_format import AnswerFormat, AnswerPlan
-from octavo.tools.answer_reader import AnswerReader
 from octavo.tools.choice import read_tool_use
-from octavo_registry import Delta, ParsedMessage, ToolCall
+from octavo_registry import ParsedMessage
 from octavo_registry.structure import Chain, JsonText, OneOf, TextUntil, Triggered
 
 
@@ -43,7 +35,6 @@ ONLY_TIME = {
 }
 HERMES = get_tool_parser("hermes").parser
 QWEN = get_reasoning_parser("qwen3").parser
-CALL = '<tool_call>\n{"name": "get_time", "arguments": {"city": "Rome"}}\n</tool_call>'
 
 
 def plan(
@@ -206,95 +197,6 @@ def test_special_tokens_of_the_formats_are_kept() -> None:
     assert plan("none").markers == ()
 
 
-# How answers are taken apart
-
-
-def output(text: str, finish_reason: Any = "stop", index: int = 0) -> RequestOutput:
-    each = CompletionOutput(index, text, [], finish_reason=finish_reason)
-    return RequestOutput("r", None, [], [each], True, RequestMetrics(0.0))
-
-
-def whole(made: AnswerPlan, text: str) -> ParsedMessage:
-    reply = output(text)
-    AnswerReader(made, in_pieces=False).take(reply)
-    assert reply.outputs[0].message is not None
-    return reply.outputs[0].message
-
-
-def without_ids(message: ParsedMessage) -> ParsedMessage:
-    calls = tuple(replace(call, id=None) for call in message.tool_calls)
-    return replace(message, tool_calls=calls)
-
-
-TEXT = f"<think>Rome, then.</think>I look.\n{CALL}\n{CALL}"
-TAKEN_APART = ParsedMessage(
-    reasoning="Rome, then.",
-    content="I look.\n",
-    tool_calls=(ToolCall(name="get_time", arguments='{"city": "Rome"}'),) * 2,
-)
-
-
-def test_reasoning_content_and_calls_come_apart_whole_and_in_pieces() -> None:
-    made = plan(reasons=True)
-    message = whole(made, TEXT)
-    assert without_ids(message) == TAKEN_APART
-    reader = AnswerReader(made, in_pieces=True)
-    deltas = []
-    for place, character in enumerate(TEXT):
-        piece = output(character, None if place + 1 < len(TEXT) else "stop")
-        reader.take(piece)
-        deltas += piece.outputs[0].deltas or []
-    assert without_ids(ParsedMessage.joined(deltas)) == TAKEN_APART
-    reader = AnswerReader(made, in_pieces=False)
-    for end in range(len(TEXT) + 1):
-        grown = output(TEXT[:end], None if end < len(TEXT) else "stop")
-        reader.take(grown)
-    reader.take(grown)  # with another continuation's news
-    assert without_ids(grown.outputs[0].message) == TAKEN_APART
-
-
-def test_each_call_gets_an_id_of_its_own_that_all_templates_take() -> None:
-    ids = [call.id for call in whole(plan(), TEXT).tool_calls]
-    assert len(set(ids)) == 2
-    assert all(each and len(each) == 9 and each.isalnum() for each in ids)
-
-
-def test_an_id_of_the_models_is_kept() -> None:
-    def read(reader):
-        name = yield from reader.take(1)
-        reader.call(name, "functions.f:0")
-
-    made = AnswerPlan(guided=None, new_stream=lambda: MessageStream(tools=Stream(read)))
-    assert whole(made, "f").tool_calls[0].id == "functions.f:0"
-
-
-def test_without_parallel_calls_the_first_is_the_only_one() -> None:
-    assert len(whole(plan(parallel=False), TEXT).tool_calls) == 1
-
-
-def test_continuations_do_not_mix() -> None:
-    reader = AnswerReader(plan(), in_pieces=True)
-    half = len(CALL) // 2
-    deltas: dict[int, list[Any]] = {0: [], 1: []}
-    for text, end in ((CALL[:half], None), (CALL[half:], "stop")):
-        for index in deltas:
-            piece = output(text, end, index)
-            reader.take(piece)
-            deltas[index] += piece.outputs[0].deltas or []
-    for each in deltas.values():
-        assert [c.arguments for c in ParsedMessage.joined(each).tool_calls] == ['{"city": "Rome"}']
-
-
-def test_a_parser_that_fails_is_that_requests_failure() -> None:
-    def read(reader):
-        yield from reader.take(1)
-        raise ZeroDivisionError("no")
-
-    made = AnswerPlan(guided=None, new_stream=lambda: MessageStream(tools=Stream(read)))
-    with pytest.raises(RequestFailedError, match=r"parser of the model's answers fails .* no"):
-        AnswerReader(made, in_pieces=False).take(output("a"))
-
-
 # Arguments in templates
 
 
@@ -394,6 +296,35 @@ def test_a_model_whose_format_is_unknown_takes_no_tools() -> None:
 
 
 @pytest.mark.slow
+def test_tools_beside_a_constraint_give_calls_or_what_it_admits(llm: LLM) -> None:
+    for question in ("What is the weather in Paris?", "Hello!"):
+        params = SamplingParams(
+            temperature=1, seed=1, n=6, max_tokens=80, guided=GuidedParams(choice=("yes", "no"))
+        )
+        (reply,) = llm.chat(
+            [{"role": "user", "content": question}],
+            params,
+            tools=[WEATHER, TIME],
+            use_tqdm=False,
+        )
+        for each in reply.outputs:
+            assert each.message is not None
+            if each.finish_reason == "stop":
+                assert bool(each.message.tool_calls) != (each.message.content in ("yes", "no"))
+
+
+@pytest.mark.slow
+def test_parameters_without_number_are_refused_and_the_next_request_is_answered() -> None:
+    many = tool("f", strict=True, **{f"p{i}": {"type": "integer"} for i in range(3000)})
+    options = {"dtype": "float32", "num_threads": 1, "tool_call_parser": "pythonic"}
+    with LLM("octavo/tiny", **options) as other:
+        with pytest.raises(BadRequestError) as raised:
+            chat(other, tools=[many], tool_choice="required", chat_template="Hello")
+        assert raised.value.param == "tools"
+        assert chat(other, tool_choice="none").text
+
+
+@pytest.mark.slow
 def test_reasoning_that_the_prompt_has_begun_is_the_messages() -> None:
     begun = [*QUESTION, {"role": "assistant", "content": "<think>The city is"}]
     with LLM("octavo/tiny", dtype="float32", num_threads=1, reasoning_parser="qwen3") as llm:
@@ -404,17 +335,14 @@ def test_reasoning_that_the_prompt_has_begun_is_the_messages() -> None:
         closed = [*QUESTION, {"role": "assistant", "content": "<think>Hm.</think>The city is"}]
         (reply,) = llm.chat(closed, params, continue_final_message=True, use_tqdm=False)
         assert reply.outputs[0].message == ParsedMessage(content=reply.outputs[0].text)
-
-
-def test_an_answers_fields_are_openais_and_have_reasoning_under_both_names() -> None:
-    message = ParsedMessage(
-        reasoning="a", content="b", tool_calls=(ToolCall(id="1", name="f", arguments="{}"),)
-    )
-    reasoning = {"reasoning": "a", "reasoning_content": "a"}
-    call = MessageToolCall("1", CalledFunction("f", "{}"))
-    fields = {"content": "b", "tool_calls": [call]}
-    assert message_fields(message, with_reasoning=True) == reasoning | fields
-    assert message_fields(message, with_reasoning=False) == fields
-    assert message_fields(ParsedMessage(), with_reasoning=True) == {"content": ""}
-    assert delta_fields(Delta(reasoning="a"), with_reasoning=True) == reasoning
-    assert delta_fields(Delta(reasoning="a"), with_reasoning=False) == {}
+        several = SamplingParams(
+            temperature=1, seed=0, n=8, max_tokens=60, guided=GuidedParams(choice=("yes", "no"))
+        )
+        (reply,) = llm.chat(QUESTION, several, use_tqdm=False)
+        ended = [each.message for each in reply.outputs if each.finish_reason == "stop"]
+        assert ended
+        assert {message.content for message in ended if message} <= {"yes", "no"}
+        (reply,) = llm.chat(QUESTION, several, tools=[TIME], tool_choice="required", use_tqdm=False)
+        ended = [each.message for each in reply.outputs if each.finish_reason == "stop"]
+        assert ended
+        assert all(message and message.tool_calls for message in ended)

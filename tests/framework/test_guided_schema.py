@@ -1,4 +1,5 @@
 import json
+import re
 import time
 
 import jsonschema_rs
@@ -191,6 +192,42 @@ def test_a_bomb_is_refused_in_bounded_time(bomb):
     with pytest.raises(UnsupportedConstraint):
         core_schema(bomb)
     assert time.process_time() - begin < 5
+
+
+def test_patterns_of_several_schemas_that_overlap_are_cut_into_disjoint_ones():
+    schema = {
+        "type": "object",
+        "allOf": [
+            {
+                "patternProperties": {"^a": {"type": "integer"}},
+                "additionalProperties": {"const": 1},
+            },
+            {"patternProperties": {"b$": {"minimum": 5}}, "additionalProperties": {"maximum": 3}},
+        ],
+    }
+    for name, good, bad in (("ab", 7, 3), ("a", 2, 4), ("b", None, 1), ("c", 1, 2)):
+        assert good is None or accepts(schema, {name: good})
+        assert not accepts(schema, {name: bad})
+    patterns = list(core_schema(schema).schema["patternProperties"])
+    for name in ("ab", "a", "b", "aab", "aa", "bb", "c"):
+        assert sum(re.search(pattern, name) is not None for pattern in patterns) <= 1
+
+
+def test_a_number_of_properties_is_asked_for_only_where_all_that_are_listed_are_required():
+    schema = {"type": "object", "properties": {"a": True, "b": True}, "minProperties": 2}
+    waiting = [core_schema(schema).schema, core_schema({**schema, "maxProperties": 2}).schema]
+    waiting.append(
+        core_schema({**schema, "minProperties": 1, "additionalProperties": False}).schema
+    )
+    for core in waiting:
+        for shape in core.get("anyOf", [core]):
+            listed = {
+                name for name, item in shape.get("properties", {}).items() if item is not False
+            }
+            if shape.keys() & {"minProperties", "maxProperties"}:
+                assert listed <= set(shape.get("required", ()))
+    assert not accepts(schema, {"a": 1})
+    assert accepts(schema, {"a": 1, "c": 1})
 
 
 def test_what_is_shared_is_written_once():

@@ -105,7 +105,7 @@ def test_a_prompt_that_cannot_be_used_is_refused(
         ({"allowed_token_ids": [10**6]}, "allowed_token_ids names id 1000000"),
         ({"logit_bias": {10**6: 1.0}}, "logit_bias names id 1000000"),
         ({"min_tokens": 64, "max_tokens": None}, "min_tokens=64 do not fit: 2 prompt tokens"),
-        ({"guided": GuidedParams(regex="a+")}, "regex cannot be enforced: no guided backend"),
+        ({"guided": GuidedParams(regex="a+")}, "regex cannot be enforced here"),
         ({"allowed_token_ids": [1], "min_tokens": 2}, "allowed_token_ids leaves no token"),
         ({"extra_args": {1: 2}}, "extra_args must be made of JSON types.*Expected `str`"),
         ({"extra_args": {"a": object()}}, "extra_args must be made of JSON types"),

@@ -91,3 +91,11 @@ def test_guided_params_take_exactly_one_constraint() -> None:
     for given in ({}, {"regex": "a", "choice": ("b",)}):
         with pytest.raises(ParameterError, match="exactly one"):
             GuidedParams(**given)
+
+
+@pytest.mark.parametrize("value", ["<tool_call>", [""], [5], ["<t>"] * 65, None])
+def test_special_tokens_to_keep_are_a_list_of_texts(value) -> None:
+    assert SamplingParams(keep_special_tokens=["<t>"]).keep_special_tokens == ["<t>"]
+    with pytest.raises(ParameterError) as raised:
+        SamplingParams(keep_special_tokens=value)
+    assert raised.value.param == "keep_special_tokens"

@@ -27,12 +27,15 @@ def executor() -> LocalExecutor:
     return executor
 
 
+UNGUIDED = SimpleNamespace(awaits_masks=False)
+
+
 def test_a_step_that_raised_at_launch_is_told_when_what_it_had_launched_is_over(
     executor, monkeypatch
 ):
     waits = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(True))
-    step = executor.submit(None)
+    step = executor.submit(UNGUIDED)
     assert not waits
     with pytest.raises(ValueError, match="a plugin's error"):
         step.result()
@@ -45,7 +48,7 @@ def test_a_broken_device_ends_the_engine_whatever_the_launch_said(executor, monk
 
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     with pytest.raises(EngineDeadError, match="illegal memory access"):
-        executor.submit(None).result()
+        executor.submit(UNGUIDED).result()
 
 
 def test_idle_work_that_raises_is_given_up_and_ends_nothing(executor, caplog):

@@ -65,9 +65,9 @@ class Format:
 
     def write(self, call: Call) -> str:
         body = json.dumps(call.arguments, ensure_ascii=len(call.name) % 2 == 0)
-        return self.each.replace(
+        return self.each.replace("NAME", call.name).replace(
             "{}", f'{{"name": "{call.name}", "{self.arguments}": {body}}}'
-        ).replace("NAME", call.name)
+        )
 
     def render(self, parts: Sequence[Part]) -> str:
         content = [part for part in parts if isinstance(part, str)]

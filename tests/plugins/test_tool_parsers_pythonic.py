@@ -135,7 +135,7 @@ def test_python_literals_become_json(parser, arguments, expected) -> None:
     before, _, after = FORMATS[type(parser)]
     text = f"{before}f({arguments}){after}"
     [call] = parse(parser, text).tool_calls
-    assert json.loads(call.arguments) == expected
+    assert json.loads(call.arguments.encode()) == expected
     assert_cuts_do_not_matter(parser, text)
 
 

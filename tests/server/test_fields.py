@@ -36,7 +36,14 @@ from typing_extensions import is_typeddict
 from markdown import ROOT, rows
 from octavo.errors import MessageError
 from octavo.server.errors import HttpError, reply_to
-from octavo.server.protocol import chat, completions, messages, responses, tokenize
+from octavo.server.protocol import (
+    chat,
+    completions,
+    messages,
+    response_items,
+    responses,
+    tokenize,
+)
 from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.fields import FieldTable, read_body
 from octavo.server.protocol.usage import StreamOptions
@@ -218,7 +225,7 @@ def chat_reader(message: dict[str, Any]) -> Any:
 
 
 def response_reader(item: dict[str, Any]) -> Any:
-    return lambda: responses.input_messages(responses.ResponseRequest(input=[item]))
+    return lambda: response_items.input_messages([item], None)
 
 
 def message_reader(message: dict[str, Any]) -> Any:

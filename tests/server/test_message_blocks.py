@@ -119,7 +119,7 @@ DELTAS = [
     Delta(tool_call_index=0, arguments='{"x"'),
     Delta(tool_call_index=0, arguments=": 1}"),
     Delta(tool_call_index=1, id="2", name="g"),
-    Delta(tool_call_index=1, arguments='{"y": '),
+    Delta(tool_call_index=1, arguments="[1]"),
 ]
 
 
@@ -134,7 +134,7 @@ def test_each_kind_of_delta_begins_a_block_of_its_own() -> None:
         ThinkingBlock("hm"),
         TextBlock("a"),
         ToolUseBlock("1", "f", {"x": 1}),
-        ToolUseBlock("2", "g", {"INVALID_JSON": '{"y": '}),
+        ToolUseBlock("2", "g", {"INVALID_JSON": "[1]"}),
     ]
     assert answer.has_calls
     kinds = [(each["type"].removeprefix("content_block_"), each["index"]) for each in events]
@@ -147,6 +147,14 @@ def test_each_kind_of_delta_begins_a_block_of_its_own() -> None:
     begun = [each["content_block"] for each in events if "content_block" in each]
     assert begun[2] == {"type": "tool_use", "id": "1", "name": "f", "input": {}}
     assert events[8]["delta"] == {"type": "input_json_delta", "partial_json": '{"x"'}
+
+
+def test_arguments_that_were_cut_off_are_kept() -> None:
+    answer = AnswerBlocks()
+    answer.take(Delta(tool_call_index=0, id="1", name="f"))
+    answer.take(Delta(tool_call_index=0, arguments='{"y": '))
+    answer.end()
+    assert answer.blocks == [ToolUseBlock("1", "f", {"INVALID_JSON": '{"y": '})]
 
 
 def test_an_answer_without_words_has_an_empty_block() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
-from live_server import LiveServer
+from live_server import LiveServer, running_server
 
 MODEL = "octavo/tiny"
 
@@ -257,3 +258,104 @@ def test_tokenize_counts_the_tools_too(http: httpx.Client) -> None:
     with_tools = parse(http, "/tokenize", messages=QUESTION, tools=TOOLS)
     without = parse(http, "/tokenize", messages=QUESTION)
     assert with_tools["count"] > without["count"] + 20
+
+
+FLAT = [{"type": "function", **each["function"]} for each in TOOLS]
+
+
+def respond(client: OpenAI, **options: Any) -> Any:
+    given = {"input": QUESTION, "tools": FLAT, "temperature": 0, "max_output_tokens": 150}
+    return client.responses.create(model=MODEL, **given | options)
+
+
+def test_a_response_has_its_calls_as_items(client: OpenAI) -> None:
+    answer = respond(client)
+    (item,) = answer.output
+    assert (item.type, item.name, item.arguments) == (
+        "function_call",
+        "get_weather",
+        '{"city": "Paris"}',
+    )
+    assert item.call_id
+    assert (answer.status, item.status) == ("completed", "completed")
+    named = respond(client, tool_choice={"type": "function", "name": "get_time"})
+    assert [each.name for each in named.output] == ["get_time"]
+    assert named.tool_choice.name == "get_time"
+    none = respond(client, tool_choice="none")
+    assert [each.type for each in none.output] == ["message"]
+
+
+def test_a_responses_call_streams_in_openais_order(client: OpenAI) -> None:
+    events = list(respond(client, stream=True))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds[:3] == ["created", "in_progress", "output_item.added"]
+    assert set(kinds[3:-3]) == {"function_call_arguments.delta"}
+    assert kinds[-3:] == ["function_call_arguments.done", "output_item.done", "completed"]
+    assert "".join(event.delta for event in events[3:-3]) == '{"city": "Paris"}'
+    asked = {"model": MODEL, "input": QUESTION, "tools": FLAT, "temperature": 0}
+    with client.responses.stream(**asked) as stream:  # the package puts the pieces together
+        (item,) = stream.get_final_response().output
+    assert (item.name, item.arguments) == ("get_weather", '{"city": "Paris"}')
+
+
+def test_a_result_goes_back_into_a_response(client: OpenAI) -> None:
+    first = respond(client)
+    result = {
+        "type": "function_call_output",
+        "call_id": first.output[0].call_id,
+        "output": "18 degrees, sunny",
+    }
+    answer = respond(client, input=[*QUESTION, *first.output, result])
+    assert [each.type for each in answer.output] == ["message"]
+    assert answer.output_text
+    assert answer.usage.input_tokens > first.usage.input_tokens + 20
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{**FLAT[0], "nonsense": 1}]}, "tools"),
+        ({"tool_choice": {"type": "function", "name": "nope"}}, "tool_choice"),
+        ({"tool_choice": {"type": "hosted"}}, "tool_choice"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+    ],
+)
+def test_what_a_response_cannot_call_is_refused_by_name(client: OpenAI, more, param) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        respond(client, **more)
+    assert raised.value.param == param
+
+
+VLLMS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
+
+
+@pytest.mark.slow
+def test_reasoning_has_fields_items_and_blocks_of_its_own(tmp_path: Path) -> None:
+    begun = [*QUESTION, {"role": "assistant", "content": "<think>The city"}]
+    body = {"messages": begun, "temperature": 0, "max_tokens": 8}
+    chat = {**body, "continue_final_message": True}
+    with running_server(tmp_path / "log", *VLLMS) as server, server.client() as http:
+        whole = http.post("/v1/chat/completions", json=chat).json()["choices"][0]["message"]
+        assert whole["content"] is None
+        assert whole["reasoning"] == whole["reasoning_content"] != ""
+        without = http.post("/v1/chat/completions", json={**chat, "include_reasoning": False})
+        assert (
+            not {"reasoning", "reasoning_content"} & without.json()["choices"][0]["message"].keys()
+        )
+        events = http.post("/v1/chat/completions", json={**chat, "stream": True}).text.split("\n\n")
+        deltas = [
+            json.loads(e[6:])["choices"][0]["delta"] for e in events if e.startswith("data: {")
+        ]
+        assert "".join(d.get("reasoning", "") for d in deltas) == whole["reasoning"]
+        assert not any(d.get("content") for d in deltas)
+        (block,) = http.post("/v1/messages", json=body).json()["content"]
+        assert block == {"type": "thinking", "thinking": whole["reasoning"], "signature": ""}
+        thought = {"type": "reasoning", "summary": [], "content": [], "id": "rs_1"}
+        answer = http.post(
+            "/v1/responses", json={"input": [*QUESTION, thought], "max_output_tokens": 8}
+        )
+        assert answer.status_code == 200, answer.text
+        assert http.get("/capabilities").json()["features"]["reasoning"]["on"]
+        separated = parse(http, "/separate_reasoning", text="<think>a</think>b")
+        assert separated == {"reasoning": "a", "content": "b"}

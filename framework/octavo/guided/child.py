@@ -15,6 +15,7 @@ from octavo.engine.messages import AskedGuide
 from octavo.errors import BadRequestError
 from octavo.guided.checking import CPU_SECONDS, LENGTH, MEMORY_MIB, Checked, StartChild
 from octavo.guided.choose import choose_guide, read_asked
+from octavo.guided.vocabulary import longest_tokens
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 from octavo_registry.guided import Constraint, GuidedBackend, GuideVocabulary
@@ -41,7 +42,7 @@ class _Compiler:
             special_ids=start.special_ids,
             stop_token_ids=start.stop_token_ids,
             vocab_size=start.vocab_size,
-            encode=_no_tokens,
+            encode=longest_tokens(start.token_bytes),  # what is forced must be some tokens
         )
         self._backends: dict[str, GuidedBackend] = {}
 
@@ -67,11 +68,6 @@ class _Compiler:
         if not mask_W.any():
             return Checked(error=f"no text satisfies the {asked.name} constraint")
         return Checked(guide=guide)
-
-
-def _no_tokens(text: str) -> list[int]:
-    """Nothing is forced while a constraint is checked."""
-    return []
 
 
 def _limit() -> None:

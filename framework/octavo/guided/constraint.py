@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import ParameterError
+from octavo.guided.gbnf import is_gbnf, lark_of_gbnf
 from octavo.guided.schema import core_schema
 from octavo.guided.structural_tag import read_structural_tag
 from octavo.params import GuidedParams, shown
@@ -49,7 +50,9 @@ def checked_constraint(params: GuidedParams) -> CheckedConstraint:
         case "regex":
             constraint = Constraint(kind="regex", value=_checked_pattern(value))
         case "grammar":
-            constraint = Constraint(kind="grammar", value=_checked_text(name, value))
+            text = _checked_text(name, value)
+            lark = lark_of_gbnf(text) if is_gbnf(text) else text
+            constraint = Constraint(kind="grammar", value=lark)
         case _:
             structure = read_structural_tag(value)
             constraint = Constraint(kind="structure", value=plain(structure.structure))
@@ -62,7 +65,7 @@ def schema_of(given: Any) -> Mapping[str, Any] | bool:
     if isinstance(given, str):
         try:
             given = json.loads(_checked_text("json", given))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ParameterError(f"json is not a JSON schema: {error}", param="json") from error
     elif isinstance(given, type) and hasattr(given, "model_json_schema"):
         given = given.model_json_schema()

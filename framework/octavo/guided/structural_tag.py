@@ -46,7 +46,7 @@ def read_structural_tag(given: Any) -> CheckedStructure:
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _refused(f"is not JSON: {error}") from error
     tag = _object(given, "the tag")
     reader = _Reader()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -42,6 +42,26 @@ def read_vocabulary(hf: Any, *, vocab_size: int, stop_token_ids: Sequence[int]) 
         f"{type(hf).__name__}: its tokens are spelled neither as bytes nor as SentencePiece does, "
         "so that no guide can hold to them"
     )
+
+
+def longest_tokens(token_bytes: Sequence[bytes | None]) -> Callable[[str], list[int]]:
+    """An ``encode`` for where the tokenizer is not at hand: the longest token at each place."""
+    ids = {each: token for token, each in enumerate(token_bytes) if each}
+    most = max(map(len, ids), default=0)
+
+    def encode(text: str) -> list[int]:
+        data, place, found = text.encode(), 0, list[int]()
+        while place < len(data):
+            sizes = range(most, 0, -1)
+            pieces = (data[place : place + size] for size in sizes)
+            piece = next((piece for piece in pieces if piece in ids), None)
+            if piece is None:
+                break
+            found.append(ids[piece])
+            place += len(piece)
+        return found
+
+    return encode
 
 
 def _spells(hf: Any, token_bytes: Sequence[bytes | None], text: str) -> bool:

@@ -15,6 +15,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
     "messages": [{"role": "user", "content": "Hello!"}],
     "prompt": "Once upon a time",
     "input": "Hello!",
+    "text": "Once upon a time",
     "tokens": [1, 2, 3],
     "max_tokens": 16,
 }

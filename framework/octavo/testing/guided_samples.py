@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from octavo.guided.schema import core_schema
+from octavo.guided.vocabulary import longest_tokens
 from octavo_registry.guided import Constraint, GuideVocabulary
 from octavo_registry.structure import (
     Chain,
@@ -71,27 +72,13 @@ def vocabulary() -> GuideVocabulary:
     pieces = [None] * (len(_SPECIAL) + 1)
     tokens: list[bytes | None] = [*pieces, *(bytes([byte]) for byte in range(256))]
     tokens += [piece.encode() for piece in _PIECES] + list(_CUT)
-    ids = {each: token for token, each in reversed(list(enumerate(tokens))) if each is not None}
-
-    def encode(text: str) -> list[int]:
-        return list(_longest(text.encode(), ids))
-
     return GuideVocabulary(
         token_bytes=tokens,
         special_ids={text: token for token, text in enumerate(_SPECIAL)},
         stop_token_ids=STOP_IDS,
         vocab_size=len(tokens) + 21,
-        encode=encode,
+        encode=longest_tokens(tokens),
     )
-
-
-def _longest(data: bytes, ids: dict[bytes, int]) -> Iterator[int]:
-    place, most = 0, max(map(len, ids))
-    while place < len(data):
-        sizes = range(most, 0, -1)
-        piece = next(data[place : place + n] for n in sizes if data[place : place + n] in ids)
-        yield ids[piece]
-        place += len(piece)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

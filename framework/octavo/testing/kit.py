@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from octavo.errors import UnknownNameError
+from octavo.testing.guided import check_guided_backend
 from octavo.testing.parsers import check_reasoning_parser, check_tool_parser
 from octavo.testing.protocols import PROTOCOLS, check_target
 from octavo.testing.report import Check, Report
@@ -92,8 +93,15 @@ def _check_reasoning_parser(host: PluginHost, name: str) -> list[Check]:
     return check_reasoning_parser(f"reasoning parser {name!r}", parser)
 
 
+def _check_guided_backend(host: PluginHost, name: str) -> list[Check]:
+    keywords = host.guided_backends.info(name).metadata["keywords"]
+    make = host.guided_backends.load(name)
+    return check_guided_backend(f"guided backend {name!r}", make, keywords)
+
+
 _FURTHER: dict[str, Callable[[PluginHost, str], list[Check]]] = {
     "models": _check_model,
     "tool_parsers": _check_tool_parser,
     "reasoning_parsers": _check_reasoning_parser,
+    "guided_backends": _check_guided_backend,
 }

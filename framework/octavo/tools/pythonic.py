@@ -243,7 +243,7 @@ class PythonCalls:
             elif tag is None:
                 self.ended = True
                 return False
-            elif len(quote) == 3 or (yield from self._closes(*after)):
+            elif (yield from self._closes(*after)):
                 yield from self._reader.spaces()
                 quote = yield from self._reader.literal(*_QUOTES)
             else:

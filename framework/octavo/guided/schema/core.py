@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.errors import UnsupportedConstraint
 from octavo.guided.schema.emit import Emitter, Graph
 from octavo.guided.schema.keywords import HANDLERS
 from octavo.guided.schema.meaning import Meaning
+from octavo.guided.schema.regex import TooManyStates
 from octavo.guided.schema.source import Source
 
 
@@ -28,6 +30,9 @@ def core_schema(schema: Mapping[str, Any] | bool) -> CoreSchema:
     The work is bounded: too many combinations of alternatives are refused as well.
     """
     source = Source(schema)
-    emitter = Emitter(Graph(Meaning(source, HANDLERS), ((source.root, True),)))
-    core = emitter.emit()
+    try:
+        emitter = Emitter(Graph(Meaning(source, HANDLERS), ((source.root, True),)))
+        core = emitter.emit()
+    except (TooManyStates, RecursionError):
+        raise UnsupportedConstraint("the schema's patterns or names are too complex") from None
     return CoreSchema(core, emitter.features.names())

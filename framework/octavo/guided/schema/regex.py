@@ -6,7 +6,7 @@ and each operation is a walk over them, bounded by the number of states it may m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,11 +16,11 @@ _SURROGATES = (0xD800, 0xDFFF)
 
 
 class TooManyStates(Exception):
-    """An operation would need more states than it may make."""
+    """An operation would need more work than it may do."""
 
 
 class _Node:
-    """Hashes itself and finds its steps once: both are asked for again and again."""
+    """Hashes itself and finds its steps once."""
 
     @cached_property
     def hash(self) -> int:
@@ -105,7 +105,7 @@ class Repeat(_Node):
     high: int | None
     __hash__ = _hash
 
-    @cached_property
+    @property
     def nullable(self) -> bool:
         """Whether the empty string is in the set."""
         return self.low == 0 or self.part.nullable
@@ -181,9 +181,7 @@ def alt(*parts: Regex) -> Regex:
         return ANY_TEXT
     if EMPTY_TEXT in flat and any(part.nullable for part in flat if part != EMPTY_TEXT):
         flat.discard(EMPTY_TEXT)
-    if len(flat) < 2:
-        return next(iter(flat), NOTHING)
-    return Alt(frozenset(flat))
+    return Alt(frozenset(flat)) if len(flat) > 1 else next(iter(flat), NOTHING)
 
 
 def both(*parts: Regex) -> Regex:
@@ -194,9 +192,7 @@ def both(*parts: Regex) -> Regex:
     flat.discard(ANY_TEXT)
     if NOTHING in flat:
         return NOTHING
-    if len(flat) < 2:
-        return next(iter(flat), ANY_TEXT)
-    return Both(frozenset(flat))
+    return Both(frozenset(flat)) if len(flat) > 1 else next(iter(flat), ANY_TEXT)
 
 
 def other(part: Regex) -> Regex:
@@ -225,8 +221,7 @@ def derivative(node: Regex, char: int) -> Regex:
     """What may follow the character in a string of the set."""
     match node:
         case Chars(ranges):
-            inside = any(low <= char <= high for low, high in ranges)
-            return EMPTY_TEXT if inside else NOTHING
+            return EMPTY_TEXT if any(low <= char <= high for low, high in ranges) else NOTHING
         case Cat(parts):
             results = []
             for index, part in enumerate(parts):
@@ -276,9 +271,12 @@ def _steps(node: Regex) -> Iterator[tuple[Chars, Regex]]:
             yield label, target
 
 
-def matches(node: Regex, value: str) -> bool:
+def matches(node: Regex, value: str, max_work: int = 1_000_000) -> bool:
     """Whether the string is in the set."""
     for char in value:
+        max_work -= 1 + sum(1 + len(children(part)) for part in children(node))
+        if max_work < 0:
+            raise TooManyStates
         node = derivative(node, ord(char))
         if node == NOTHING:
             return False
@@ -287,11 +285,14 @@ def matches(node: Regex, value: str) -> bool:
 
 def is_empty(node: Regex, max_states: int = 300) -> bool:
     """Whether no string is in the set."""
-    seen, waiting = {node}, [node]
+    seen, waiting, work = {node}, [node], 0
     while waiting:
         state = waiting.pop()
         if state.nullable:
             return False
+        work += sum(1 + len(children(part)) for part in children(state))
+        if work > 100 * max_states:
+            raise TooManyStates
         for _, target in state.steps:
             if target not in seen:
                 if len(seen) == max_states:
@@ -307,12 +308,11 @@ def automaton(node: Regex, max_states: int) -> dict[Regex, list[tuple[Chars, Reg
     waiting = [node]
     while waiting:
         state = waiting.pop()
-        if state in table:
-            continue
         if len(table) == max_states:
             raise TooManyStates
-        table[state] = list(state.steps)
-        waiting += [target for _, target in table[state]]
+        if state not in table:
+            table[state] = list(state.steps)
+            waiting += [target for _, target in table[state]]
     return table
 
 
@@ -374,7 +374,7 @@ def _alive(table: dict[Regex, list[tuple[Chars, Regex]]]) -> set[Regex]:
     return alive
 
 
-def children(node: Regex) -> Iterable[Regex]:
+def children(node: Regex) -> Collection[Regex]:
     """The sets that a set is made of."""
     match node:
         case Cat(parts):

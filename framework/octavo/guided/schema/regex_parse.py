@@ -9,7 +9,7 @@ from itertools import product
 from octavo.guided.schema import regex
 from octavo.guided.schema.regex import EMPTY_TEXT, NOTHING, Range, Regex, alt, cat, chars
 
-MAX_PATTERN_CHARS = 20_000
+MAX_PATTERN_CHARS = 8_000
 MAX_DEPTH = 50
 MAX_SEQUENCES = 64
 

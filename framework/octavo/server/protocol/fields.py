@@ -20,7 +20,6 @@ from octavo_registry.naming import near_matches
 
 _MAX_HINT_CHARS: Final = 200
 """All of the known names, where none is near, are more than anybody reads."""
-TOOL_ADVICE: Final = "describe the functions in a message, and read their calls from the answer"
 FORM_ADVICE: Final = "say in a message what form the answer should have, and check it"
 Body = TypeVar("Body", bound=msgspec.Struct)
 

@@ -9,7 +9,7 @@ import msgspec
 from octavo.errors import MessageError
 from octavo.params import shown
 from octavo.server.protocol.conversation import check_keys, check_size, without_nulls
-from octavo.server.protocol.fields import FORM_ADVICE, TOOL_ADVICE, FieldTable, Refused
+from octavo.server.protocol.fields import FORM_ADVICE, FieldTable, Refused
 from octavo.server.protocol.message_blocks import Block, chat_messages
 
 _NO_EFFECT: Final = {
@@ -25,7 +25,7 @@ _REFUSED: Final = {
     "output_config": Refused(FORM_ADVICE, ({},)),
     "output_format": Refused(FORM_ADVICE),
     "container": Refused("this server runs no code"),
-    "mcp_servers": Refused(TOOL_ADVICE, ([],)),
+    "mcp_servers": Refused("describe their tools in tools, and run them yourself", ([],)),
     "context_management": Refused("shorten the messages where they are made"),
     "diagnostics": Refused("usage tells how many tokens came from the cache"),
     "inference_geo": Refused("this server runs where it runs"),

@@ -6,41 +6,30 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from octavo.errors import MessageError
 from octavo.params import GuidedParams, shown
 from octavo.server.errors import HttpError
-from octavo.server.protocol.conversation import (
-    CACHE_HINTS,
-    check_keys,
-    check_size,
-    without_nulls,
-)
-from octavo.server.protocol.fields import TOOL_ADVICE, FieldTable, Refused
+from octavo.server.protocol.fields import FieldTable, Refused
 from octavo.server.protocol.guided import format_guided
-from octavo.server.protocol.logprobs import ChatLogprob
+from octavo.server.protocol.response_items import KEPT_ADVICE, Item
 from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The one value of ``include`` that is known."""
 MAX_METADATA: Final = (16, 64, 512)
 """Keys, characters of a key and of a value, as OpenAI has it."""
-_KEPT: Final = "this server keeps no answers; send the whole conversation as input"
 RESPONSE_FIELDS: Final = FieldTable(
     no_effect={
         **{name: kind for name, kind in NO_EFFECT.items() if name != "metadata"},
-        "parallel_tool_calls": bool,
         "max_tool_calls": int,
     },
     refused={
         **NOT_AVAILABLE,
-        "tools": Refused(TOOL_ADVICE, ([],)),
-        "tool_choice": Refused(TOOL_ADVICE, ("none", "auto")),
         "background": Refused("leave it out, and wait for the answer", (False,)),
         "background_options": Refused("leave it out, and wait for the answer"),
-        "previous_response_id": Refused(_KEPT),
-        "conversation": Refused(_KEPT),
+        "previous_response_id": Refused(KEPT_ADVICE),
+        "conversation": Refused(KEPT_ADVICE),
         "prompt": Refused("this server keeps no prompts; send input and instructions"),
-        "previous_input_messages": Refused(_KEPT),
+        "previous_input_messages": Refused(KEPT_ADVICE),
         "enable_response_messages": Refused("return_token_ids of other routes", (False,)),
         "context_management": Refused("shorten the input where it is made"),
         "truncation": Refused("shorten the input where it is made", ("disabled",)),
@@ -99,6 +88,9 @@ class ResponseRequest(SamplingFields, kw_only=True):
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: int | None = None
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
@@ -107,23 +99,6 @@ class ResponseRequest(SamplingFields, kw_only=True):
     text: TextConfig = msgspec.field(default_factory=TextConfig)
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class OutputText(msgspec.Struct, tag="output_text"):
-    """A part of a message."""
-
-    text: str
-    annotations: list[Any] = []
-    logprobs: list[ChatLogprob] = []
-
-
-class OutputMessage(msgspec.Struct, tag="message", kw_only=True):
-    """The model's answer."""
-
-    id: str
-    status: str
-    content: list[OutputText]
-    role: str = "assistant"
 
 
 class InputTokensDetails(msgspec.Struct):
@@ -157,7 +132,7 @@ class Response(msgspec.Struct, kw_only=True):
     created_at: int
     status: str
     model: str
-    output: list[OutputMessage]
+    output: list[Item]
     error: dict[str, str] | None = None
     incomplete_details: dict[str, str] | None = None
     instructions: str | None
@@ -171,10 +146,10 @@ class Response(msgspec.Struct, kw_only=True):
     usage: ResponseUsage | None = None
     store: bool = False
     background: bool = False
-    parallel_tool_calls: bool = False
+    parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     service_tier: str = "default"
-    tool_choice: str = "none"
+    tool_choice: str | dict[str, Any] = "auto"
     tools: list[Any] = []
     truncation: str = "disabled"
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
@@ -191,58 +166,3 @@ def check_metadata(metadata: dict[str, str]) -> None:
                 400, f"metadata {shown(key)}: at most 64 characters in a key, 512 in a value",
                 param="metadata",
             )  # fmt: skip
-
-
-def input_messages(request: ResponseRequest) -> list[dict[str, Any]]:
-    """The conversation that the input stands for; raises for items of other kinds."""
-    messages = []
-    if request.instructions is not None:
-        messages.append({"role": "system", "content": request.instructions})
-    if isinstance(request.input, str):
-        return [*messages, {"role": "user", "content": request.input}]
-    if not request.input:
-        raise MessageError("input is an empty list")
-    check_size("input", request.input)
-    for index, item in enumerate(request.input):
-        messages.append(_message(f"input[{index}]", without_nulls(item)))
-    return messages
-
-
-def _message(where: str, item: dict[str, Any]) -> dict[str, Any]:
-    kind = item.get("type", "message")
-    if kind == "item_reference":
-        raise MessageError(f"{where} refers to an item, and {_KEPT}")
-    if kind != "message":
-        raise MessageError(f"{where} is of type {shown(kind)}; only messages are taken")
-    check_keys(where, item, {"type", "role", "content", "id", "status", "phase"})
-    role, content = item.get("role"), item.get("content")
-    if not isinstance(role, str) or role not in ("user", "assistant", "system", "developer"):
-        raise MessageError(
-            f"{where}.role is {shown(role)}; known: user, assistant, system, developer"
-        )
-    if isinstance(content, list) and content:
-        parts = (_part(f"{where}.content[{n}]", part) for n, part in enumerate(content))
-        return {"role": role, "content": [{"type": "text", "text": text} for text in parts]}
-    if not isinstance(content, str):
-        raise MessageError(f"{where}.content must be text or a list of parts")
-    return {"role": role, "content": content}
-
-
-_PARTS: Final = {
-    "input_text": ("text", {"type", "text"} | CACHE_HINTS),
-    "output_text": ("text", {"type", "text", "annotations", "logprobs"}),
-    "refusal": ("refusal", {"type", "refusal"}),
-}
-
-
-def _part(where: str, given: Any) -> str:
-    part = without_nulls(given) if isinstance(given, dict) else {}
-    kind = part.get("type")
-    if not isinstance(kind, str) or kind not in _PARTS:
-        raise MessageError(f"{where}.type is {shown(kind)}; this model takes {', '.join(_PARTS)}")
-    key, known = _PARTS[kind]
-    check_keys(where, part, known)
-    text = part.get(key)
-    if not isinstance(text, str):
-        raise MessageError(f"{where}.{key} must be text")
-    return text

@@ -6,8 +6,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import msgspec
-
 from octavo.outputs import CompletionOutput, RequestOutput
 from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
@@ -16,25 +14,29 @@ from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_e
 from octavo.server.merging import final_output
 from octavo.server.openapi import operation
 from octavo.server.protocol.logprobs import ChatLogprob, chat_logprobs
+from octavo.server.protocol.response_items import (
+    AnswerItems,
+    chat_tool_choice,
+    chat_tools,
+    input_messages,
+)
 from octavo.server.protocol.responses import (
     LOGPROBS,
     RESPONSE_FIELDS,
     InputTokensDetails,
-    OutputMessage,
-    OutputText,
     Response,
     ResponseRequest,
     ResponseUsage,
     check_metadata,
-    input_messages,
 )
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.usage import UsageCount, check_stream_options
+from octavo_registry import Delta
 from octavo_registry.routes import Endpoint
 
 
 class ResponseRoutes:
-    """Answers texts and conversations in OpenAI's newer form, text only."""
+    """Answers texts and conversations in OpenAI's newer form."""
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
@@ -54,8 +56,11 @@ class ResponseRoutes:
         params = self._params(request)
         answer = _Answer(request, exchange.request_id, model, params, warnings)
         outputs = server.engine.chat(
-            input_messages(request),
+            input_messages(request.input, request.instructions),
             params,
+            tools=chat_tools(request.tools),
+            tool_choice=chat_tool_choice(request.tool_choice),
+            parallel_tool_calls=request.parallel_tool_calls,
             request_id=request.request_id,
             chat_template_kwargs=self._template_kwargs(request),
             priority=request.priority,
@@ -84,11 +89,20 @@ class ResponseRoutes:
                 "max_output_tokens", request.max_output_tokens, context
             )
         if request.include:
+            self._check_is_text(request)
             more["logprobs"] = request.top_logprobs
         if request.text.format is not None:
             more["guided"] = request.text.format.guided()
         default = self._server.default_params(max_tokens=None)
         return request.params(default, room=context, **more)
+
+    def _check_is_text(self, request: ResponseRequest) -> None:
+        """Logprobs are the text's; where it is taken apart, nothing tells whose token is whose."""
+        if request.tools or self._server.engine.answer_format.reasoning_parser is not None:
+            raise HttpError(
+                400, f"include={LOGPROBS!r} goes with text alone; /v1/chat/completions gives "
+                "logprobs beside tools and reasoning", param="include",
+            )  # fmt: skip
 
     def _template_kwargs(self, request: ResponseRequest) -> dict[str, Any]:
         effort = request.reasoning.effort
@@ -112,10 +126,7 @@ class _Answer:
         self._num_top = request.top_logprobs
         self._usage = UsageCount()
         self._num_events = 0
-        self._pieces: list[str] = []
-        self._text = OutputText("")
-        self._message = OutputMessage(id=f"msg_{request_id}", status="in_progress", content=[])
-        self._place: dict[str, Any] = {"item_id": self._message.id, "output_index": 0}
+        self._items = AnswerItems(request_id, self._event)
         self._response = Response(
             id=f"resp_{request.request_id or request_id}",
             created_at=int(time.time()),
@@ -130,6 +141,9 @@ class _Answer:
             top_logprobs=request.top_logprobs,
             text=request.text,
             reasoning=request.reasoning,
+            tools=request.tools or [],
+            tool_choice=request.tool_choice or "auto",
+            parallel_tool_calls=request.parallel_tool_calls is not False,
             warnings=warnings,
         )
 
@@ -143,24 +157,19 @@ class _Answer:
     async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
         """The answer piece by piece."""
         has_begun = False
+        last = b""
         async for output in outputs:
             self._usage.add(output)
             if not has_begun:
                 has_begun = True
                 yield self._begin()
             for each in output.outputs:
-                logprobs = self._take(each)
-                if each.text or logprobs:
-                    yield self._event(
-                        "output_text.delta",
-                        **self._place,
-                        content_index=0,
-                        delta=each.text,
-                        logprobs=logprobs,
-                    )
+                news = b"".join(self._take(each))
+                if news:
+                    yield news
                 if each.finish_reason is not None:
-                    self._end(each)
-        yield self._last()
+                    last = b"".join(self._end(each))
+        yield last + self._event(self._response.status, response=self._response)
 
     def failed(self, error: ErrorReply) -> bytes:
         """The last event of a stream that breaks off."""
@@ -169,36 +178,25 @@ class _Answer:
         return self._event("failed", response=self._response)
 
     def _begin(self) -> bytes:
-        item = msgspec.structs.replace(self._message, content=[])
-        return b"".join(
-            (
-                self._event("created", response=self._response),
-                self._event("in_progress", response=self._response),
-                self._event("output_item.added", output_index=0, item=item),
-                self._event(
-                    "content_part.added", **self._place, content_index=0, part=OutputText("")
-                ),
-            )
-        )
+        created = self._event("created", response=self._response)
+        return created + self._event("in_progress", response=self._response)
 
-    def _take(self, output: CompletionOutput) -> list[ChatLogprob]:
-        """Add what an output, a piece or all of the answer, says; return its logprobs."""
-        self._pieces.append(output.text)
-        if output.logprobs is None:
-            return []
-        logprobs = chat_logprobs(output.logprobs, self._num_top, as_ids=False).content
-        self._text.logprobs += logprobs
-        return logprobs
+    def _take(self, output: CompletionOutput) -> list[bytes]:
+        """Add what an output, a piece or all of the answer, says; return the events of it."""
+        logprobs: list[ChatLogprob] = []
+        if output.logprobs is not None:
+            logprobs = chat_logprobs(output.logprobs, self._num_top, as_ids=False).content
+        if output.deltas is None:
+            return self._items.take(Delta(content=output.text), logprobs)
+        return [event for delta in output.deltas for event in self._items.take(delta, [])]
 
-    def _end(self, output: CompletionOutput) -> None:
+    def _end(self, output: CompletionOutput) -> list[bytes]:
         response = self._response
         response.status = "incomplete" if output.finish_reason == "length" else "completed"
         if response.status == "incomplete":
             response.incomplete_details = {"reason": "max_output_tokens"}
-        self._message.status = response.status
-        self._text.text = "".join(self._pieces)
-        self._message.content = [self._text]
-        response.output = [self._message]
+        events = self._items.end(response.status)
+        response.output = self._items.items
         usage = self._usage.usage()
         response.usage = ResponseUsage(
             input_tokens=usage.prompt_tokens,
@@ -206,18 +204,7 @@ class _Answer:
             output_tokens=usage.completion_tokens,
             total_tokens=usage.total_tokens,
         )
-
-    def _last(self) -> bytes:
-        text = self._text
-        place = {**self._place, "content_index": 0}
-        return b"".join(
-            (
-                self._event("output_text.done", **place, text=text.text, logprobs=text.logprobs),
-                self._event("content_part.done", **place, part=text),
-                self._event("output_item.done", output_index=0, item=self._message),
-                self._event(self._response.status, response=self._response),
-            )
-        )
+        return events
 
     def _event(self, kind: str, **more: Any) -> bytes:
         number, self._num_events = self._num_events, self._num_events + 1

@@ -80,6 +80,8 @@ class State:
 
     def allowed(self, token: int) -> bool:
         """Whether the token may come next."""
+        if self.is_finished():  # the matcher has ended and takes nothing, not even a stop token
+            return token in self._stop_token_ids
         return self._matcher.validate_tokens([token]) == 1
 
     def accept(self, token: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from llguidance import LLMatcher, regex_to_lark
 
+from octavo.guided.schema import without_nul
 from octavo_registry.guided import Constraint
 from octavo_registry.structure import (
     Chain,
@@ -23,9 +24,13 @@ from octavo_registry.structure import (
     from_plain,
 )
 
-JSON_OPTIONS = {"whitespace_pattern": r"( |\r?\n[ \t]{0,64})?"}
-"""As documents are written in one line or indented: a small model would else write blanks on and
-on, which every document allows."""
+JSON_OPTIONS = {
+    # As documents are written in one line or indented: a small model would else write blanks on
+    # and on, which every document allows.
+    "whitespace_pattern": r"( |\r?\n[ \t]{0,64})?",
+    # Others would let a name that is listed be written in a way that is not recognised.
+    "json_allowed_escapes": 'nrbtf\\"',
+}
 
 
 def grammar_of(constraint: Constraint, special_ids: Mapping[str, int]) -> str:
@@ -33,7 +38,7 @@ def grammar_of(constraint: Constraint, special_ids: Mapping[str, int]) -> str:
     value = constraint.value
     match constraint.kind:
         case "json":
-            return LLMatcher.grammar_from_json_schema(value, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
+            return LLMatcher.grammar_from_json_schema(json.dumps(_with_options(value)))
         case "regex":
             return LLMatcher.grammar_from_regex(value)
         case "grammar":
@@ -95,6 +100,8 @@ class _Writer:
         return f"({' | '.join(options)})"
 
     def _repeat(self, part: Repeat) -> str:
+        if part.most == 0:
+            return '""'
         item = self.rule(part.part)
         most = "" if part.most is None else str(part.most)
         if not part.separator or part.most == 1:
@@ -153,9 +160,10 @@ def _without(texts: list[str]) -> str:
 
 
 def _with_options(schema: Mapping[str, Any] | bool) -> Any:
-    if isinstance(schema, bool):
-        schema = {} if schema else {"not": {}}
-    return {**schema, "x-guidance": JSON_OPTIONS}
+    written = without_nul(schema)
+    if isinstance(written, bool):
+        written = {} if written else {"not": {}}
+    return {**written, "x-guidance": JSON_OPTIONS}
 
 
 def _behind(part: Structure, trigger: str) -> Structure | None:

@@ -1,4 +1,4 @@
-"""What llguidance was shown to enforce: tests/guided_features.py tries each."""
+"""What llguidance was shown to enforce: each is tried on documents that it must refuse."""
 
 KEYWORDS = (
     "json",
@@ -10,7 +10,6 @@ KEYWORDS = (
     "null",
     "boolean",
     "enum",
-    "controls",
     "number",
     "number:minimum",
     "number:maximum",
@@ -23,7 +22,6 @@ KEYWORDS = (
     "integer:maximum",
     "integer:multipleOf",
     "integer:multipleOf+bounds",
-    "multipleOf:large",
     "string",
     "minLength",
     "maxLength",
@@ -43,9 +41,7 @@ KEYWORDS = (
     "additionalProperties:true",
     "additionalProperties:schema",
     "patternProperties",
-    "patternProperties:quotes",
     "minProperties:one more",
-    "minProperties",
     "maxProperties",
     "anyOf",
     "$ref",

@@ -1,0 +1,326 @@
+"""The items of /v1/responses: those of an input as messages of a chat, and those of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from octavo.errors import MessageError, ParameterError
+from octavo.params import shown
+from octavo.server.protocol.conversation import CACHE_HINTS, check_keys, check_size, without_nulls
+from octavo.server.protocol.logprobs import ChatLogprob
+from octavo_registry import Delta
+
+KEPT_ADVICE: Final = "this server keeps no answers; send the whole conversation as input"
+_KEYS: Final = {
+    "message": {"type", "role", "content", "id", "status", "phase"},
+    "function_call": {"type", "id", "call_id", "name", "arguments", "status"},
+    "function_call_output": {"type", "id", "call_id", "output", "status", "name"},
+    "reasoning": {"type", "id", "summary", "content", "status"},
+}
+_PARTS: Final = {
+    "input_text": ("text", {"type", "text"} | CACHE_HINTS),
+    "output_text": ("text", {"type", "text", "annotations", "logprobs"}),
+    "refusal": ("refusal", {"type", "refusal"}),
+    "reasoning_text": ("text", {"type", "text"}),
+    "summary_text": ("text", {"type", "text"}),
+}
+_OF_MESSAGES: Final = ("input_text", "output_text", "refusal")
+_TOOL: Final = {"type", "name", "description", "parameters", "strict"}
+
+
+class OutputText(msgspec.Struct, tag="output_text"):
+    """A part of a message."""
+
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[ChatLogprob] = []
+
+
+class ReasoningText(msgspec.Struct, tag="reasoning_text"):
+    """A part of what the model thought."""
+
+    text: str
+
+
+class OutputMessage(msgspec.Struct, tag="message", kw_only=True):
+    """What the model says."""
+
+    id: str
+    status: str
+    content: list[OutputText]
+    role: str = "assistant"
+
+
+class ReasoningItem(msgspec.Struct, tag="reasoning", kw_only=True):
+    """What the model thought before it."""
+
+    id: str
+    status: str
+    content: list[ReasoningText]
+    summary: list[Any] = []
+
+
+class FunctionCall(msgspec.Struct, tag="function_call", kw_only=True):
+    """A call."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: str
+
+
+Item = OutputMessage | ReasoningItem | FunctionCall
+
+
+def input_messages(
+    given: str | list[dict[str, Any]], instructions: str | None
+) -> list[dict[str, Any]]:
+    """The conversation that the input stands for; raises for items of other kinds."""
+    messages: list[dict[str, Any]] = []
+    if instructions is not None:
+        messages.append({"role": "system", "content": instructions})
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    if not given:
+        raise MessageError("input is an empty list")
+    check_size("input", given)
+    for index, item in enumerate(given):
+        _add(messages, f"input[{index}]", without_nulls(item))
+    for message in messages:
+        if "tool_calls" not in message:
+            message.setdefault("content", "")
+    return messages
+
+
+def chat_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Tools as a chat describes them."""
+    return None if tools is None else [_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
+
+
+def chat_tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """The choice as a chat says it."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "allowed_tools":
+        check_keys("tool_choice", choice, {"type", "mode", "tools"})
+        tools = choice.get("tools")
+        named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
+        return {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": choice.get("mode"), "tools": named},
+        }
+    return _named(choice) if choice.get("type") == "function" else choice
+
+
+def _named(choice: Any) -> dict[str, Any]:
+    name = choice.get("name") if isinstance(choice, dict) else None
+    return {"type": "function", "function": {"name": name}}
+
+
+def _tool(where: str, given: dict[str, Any]) -> dict[str, Any]:
+    tool = without_nulls(given)
+    if tool.get("type") != "function":
+        raise ParameterError(
+            f"{where}.type={shown(tool.get('type'))} is not run here; describe a function",
+            param="tools",
+        )
+    check_keys(where, tool, _TOOL)
+    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+
+
+def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> None:
+    """Add an item; what a model wrote in one answer is one message."""
+    kind = item.get("type", "message")
+    if kind == "item_reference":
+        raise MessageError(f"{where} refers to an item, and {KEPT_ADVICE}")
+    if not isinstance(kind, str) or kind not in _KEYS:
+        raise MessageError(f"{where} is of type {shown(kind)}; known: {', '.join(_KEYS)}")
+    check_keys(where, item, _KEYS[kind])
+    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+    match kind:
+        case "message":
+            message = _message(where, item)
+            is_begun = last is not None and not last.keys() & {"content", "tool_calls"}
+            if message["role"] == "assistant" and last is not None and is_begun:
+                last["content"] = message["content"]
+            else:
+                messages.append(message)
+        case "reasoning":
+            texts = [
+                _part(f"{where}.{key}[{n}]", part, ("reasoning_text", "summary_text"))
+                for key in ("content", "summary")
+                for n, part in enumerate(_list(f"{where}.{key}", item.get(key, [])))
+            ]
+            messages.append({"role": "assistant", "reasoning_content": "\n".join(texts)})
+        case "function_call":
+            if last is None:
+                last = {"role": "assistant"}
+                messages.append(last)
+            function = {
+                "name": _text(where, item, "name"),
+                "arguments": _text(where, item, "arguments"),
+            }
+            call = {"id": _text(where, item, "call_id"), "type": "function", "function": function}
+            last.setdefault("tool_calls", []).append(call)
+        case _:
+            output = item.get("output")
+            if isinstance(output, list):
+                output = "\n".join(
+                    _part(f"{where}.output[{n}]", part, ("input_text",))
+                    for n, part in enumerate(output)
+                )
+            if not isinstance(output, str):
+                raise MessageError(f"{where}.output must be text or a list of parts")
+            call_id = _text(where, item, "call_id")
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
+
+
+def _message(where: str, item: dict[str, Any]) -> dict[str, Any]:
+    role, content = item.get("role"), item.get("content")
+    if not isinstance(role, str) or role not in ("user", "assistant", "system", "developer"):
+        raise MessageError(
+            f"{where}.role is {shown(role)}; known: user, assistant, system, developer"
+        )
+    if isinstance(content, list) and content:
+        parts = (_part(f"{where}.content[{n}]", part) for n, part in enumerate(content))
+        return {"role": role, "content": [{"type": "text", "text": text} for text in parts]}
+    if not isinstance(content, str):
+        raise MessageError(f"{where}.content must be text or a list of parts")
+    return {"role": role, "content": content}
+
+
+def _part(where: str, given: Any, kinds: tuple[str, ...] = _OF_MESSAGES) -> str:
+    part = without_nulls(given) if isinstance(given, dict) else {}
+    kind = part.get("type")
+    if kind not in kinds:
+        raise MessageError(f"{where}.type is {shown(kind)}; this model takes {', '.join(kinds)}")
+    key, known = _PARTS[kind]
+    check_keys(where, part, known)
+    return _text(where, part, key)
+
+
+def _text(where: str, given: dict[str, Any], key: str) -> str:
+    text = given.get(key)
+    if not isinstance(text, str):
+        raise MessageError(f"{where}.{key} must be text")
+    return text
+
+
+def _list(where: str, given: Any) -> list[Any]:
+    if not isinstance(given, list):
+        raise MessageError(f"{where} must be a list")
+    return given
+
+
+class AnswerItems:
+    """The items of an answer as its deltas come; ``tell`` makes the events that tell of them."""
+
+    def __init__(self, request_id: str, tell: Callable[..., bytes]) -> None:
+        self.items: list[Item] = []
+        self._request_id = request_id
+        self._tell = tell
+        self._pieces: list[str] = []
+        self._logprobs: list[ChatLogprob] = []
+        self._is_open = False
+
+    def take(self, delta: Delta, logprobs: list[ChatLogprob]) -> list[bytes]:
+        """Add a delta; ``logprobs`` are those of its content."""
+        events: list[bytes] = []
+        kind = _kind(delta)
+        text = delta.content or delta.reasoning or delta.arguments or ""
+        if delta.name is not None or not self._is_open or not isinstance(self.items[-1], kind):
+            if kind is not FunctionCall and not text and not logprobs:
+                return []
+            events += [*self._close("completed"), *self._begin(delta)]
+        if text or logprobs:
+            self._pieces.append(text)
+            self._logprobs += logprobs
+            events.append(self._news(text, logprobs))
+        return events
+
+    def end(self, status: str) -> list[bytes]:
+        """No more will come; an answer has one item at least, and ``status`` is the last one's."""
+        begun = [] if self.items else self._begin(Delta())
+        return [*begun, *self._close(status)]
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self.items[-1].id, "output_index": len(self.items) - 1}
+
+    def _begin(self, delta: Delta) -> list[bytes]:
+        kind = _kind(delta)
+        prefix = {OutputMessage: "msg", ReasoningItem: "rs", FunctionCall: "fc"}[kind]
+        count = f"_{len(self.items)}" if self.items else ""
+        id = f"{prefix}_{self._request_id}{count}"
+        item: Item
+        part: OutputText | ReasoningText | None = None
+        if kind is FunctionCall:
+            item = FunctionCall(
+                id=id, call_id=delta.id or "", name=delta.name or "", arguments="",
+                status="in_progress",
+            )  # fmt: skip
+        elif kind is ReasoningItem:
+            item, part = ReasoningItem(id=id, status="in_progress", content=[]), ReasoningText("")
+        else:
+            item, part = OutputMessage(id=id, status="in_progress", content=[]), OutputText("")
+        self.items.append(item)
+        self._is_open = True
+        events = [self._tell("output_item.added", output_index=len(self.items) - 1, item=item)]
+        if part is not None:
+            events.append(
+                self._tell("content_part.added", **self._place, content_index=0, part=part)
+            )
+        return events
+
+    def _news(self, text: str, logprobs: list[ChatLogprob]) -> bytes:
+        match self.items[-1]:
+            case FunctionCall():
+                return self._tell("function_call_arguments.delta", **self._place, delta=text)
+            case ReasoningItem():
+                place = {**self._place, "content_index": 0}
+                return self._tell("reasoning_text.delta", **place, delta=text)
+        place = {**self._place, "content_index": 0}
+        return self._tell("output_text.delta", **place, delta=text, logprobs=logprobs)
+
+    def _close(self, status: str) -> list[bytes]:
+        if not self._is_open:
+            return []
+        self._is_open = False
+        text, self._pieces = "".join(self._pieces), []
+        logprobs, self._logprobs = self._logprobs, []
+        item = self.items[-1]
+        item.status = status
+        events = []
+        match item:
+            case FunctionCall():
+                item.arguments = text
+                done = {"name": item.name, "arguments": text}
+                events.append(self._tell("function_call_arguments.done", **self._place, **done))
+            case ReasoningItem():
+                thought = ReasoningText(text)
+                item.content = [thought]
+                place = {**self._place, "content_index": 0}
+                events += [
+                    self._tell("reasoning_text.done", **place, text=text),
+                    self._tell("content_part.done", **place, part=thought),
+                ]
+            case OutputMessage():
+                said = OutputText(text, logprobs=logprobs)
+                item.content = [said]
+                place = {**self._place, "content_index": 0}
+                events += [
+                    self._tell("output_text.done", **place, text=text, logprobs=logprobs),
+                    self._tell("content_part.done", **place, part=said),
+                ]
+        last = self._tell("output_item.done", output_index=len(self.items) - 1, item=item)
+        return [*events, last]
+
+
+def _kind(delta: Delta) -> type[Item]:
+    if delta.tool_call_index is not None:
+        return FunctionCall
+    return OutputMessage if delta.reasoning is None else ReasoningItem
