@@ -247,3 +247,11 @@ def test_bytes_of_a_character_are_tokens_of_their_own_where_it_has_none() -> Non
 def test_a_vocabulary_of_words_is_refused_by_name() -> None:
     with pytest.raises(ModelError, match="spelled neither as bytes nor as SentencePiece does"):
         of_tokenizer("wordpiece")
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
+@pytest.mark.parametrize("text", ["fox", " fox", "fox: <s></s> 日本", "\n\nthe", "<tool_call>a"])
+def test_a_text_is_encoded_as_it_stands_inside_another(kind, text) -> None:
+    _, words = of_tokenizer(kind)
+    tokens = words.encode(text)
+    assert b"".join(words.token_bytes[token] or b"" for token in tokens) == text.encode()

@@ -21,7 +21,6 @@ def test_what_is_said_to_be_off_is_refused(http) -> None:
     features = http.get("/capabilities").json()["features"]
     asked = {
         "priority": {"priority": 1},
-        "structured_output": {"guided_json": {}},
         "request_chat_template": {"chat_template": "{{ messages }}"},
         "lenient": {"nonsense": 1},
     }

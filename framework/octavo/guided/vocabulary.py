@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from octavo.errors import ModelError
@@ -36,7 +36,7 @@ def read_vocabulary(hf: Any, *, vocab_size: int, stop_token_ids: Sequence[int]) 
                 special_ids={each.content: token for token, each in added.items() if each.special},
                 stop_token_ids=tuple(stop_token_ids),
                 vocab_size=vocab_size,
-                encode=partial(hf.encode, add_special_tokens=False),
+                encode=_encoding_inside(hf, found),
             )
     raise ModelError(
         f"{type(hf).__name__}: its tokens are spelled neither as bytes nor as SentencePiece does, "
@@ -60,6 +60,28 @@ def longest_tokens(token_bytes: Sequence[bytes | None]) -> Callable[[str], list[
             found.append(ids[piece])
             place += len(piece)
         return found
+
+    return encode
+
+
+def _encoding_inside(hf: Any, token_bytes: Sequence[bytes | None]) -> Callable[[str], list[int]]:
+    """An ``encode`` for pieces of text that stand in a longer one.
+
+    SentencePiece puts a blank before what it takes for a beginning, so text is put behind a line
+    break, which is cut off again. What becomes special tokens is spelled by the longest ones.
+    """
+    before: list[int] = hf.encode("\n", add_special_tokens=False)
+    spelled = longest_tokens(token_bytes)
+
+    def encode(text: str) -> list[int]:
+        for prefix, begin in (("", []), ("\n", before)):
+            ids: list[int] = hf.encode(prefix + text, add_special_tokens=False)
+            rest = ids[len(begin) :]
+            known = all(token < len(token_bytes) for token in rest)
+            joined = b"".join(token_bytes[token] or b"" for token in rest) if known else None
+            if ids[: len(begin)] == begin and joined == text.encode():
+                return rest
+        return spelled(text)
 
     return encode
 

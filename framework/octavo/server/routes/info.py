@@ -111,7 +111,7 @@ class InfoRoutes:
             "logits_processors": _flag(bool(config.logits_processors), "--logits-processors"),
             "request_chat_template": _flag(trusts, "--trust-request-chat-template"),
             "lenient": _flag(server.config.serve.lenient, "--lenient"),
-            "structured_output": Feature(False, _LATER),
+            "structured_output": _guided(server.host.guided_backends.names()),
             "tools": _flag(answers.tool_parser is not None, "--tool-call-parser NAME"),
             "reasoning": _flag(answers.reasoning_parser is not None, "--reasoning-parser NAME"),
             "lora": Feature(False, lora),
@@ -147,6 +147,12 @@ class InfoRoutes:
             for record in host.plugins
         ]
         return Reply(encode(Plugins(made)))
+
+
+def _guided(backends: Sequence[str]) -> Feature:
+    if not backends:
+        return Feature(False, "no plugin gives a guided backend")
+    return Feature(True, f"by {', '.join(backends)}")
 
 
 def _flag(is_on: bool, flag: str) -> Feature:
