@@ -28,6 +28,7 @@ PRINTED = {  # by octavo/tiny, whose answers these are
     "generate.py": next(block for block in code_blocks(README, "") if " -> " in block),
     "meter.py": "{'ada': ",
     "stream.py": "How are you? ",
+    "structured.py": "Rome by llguidance\nRome by llguidance\n{",
 }
 OF_A_SERVER = {"client.py"}
 """Those that need one; tests/server/test_readme.py starts it."""

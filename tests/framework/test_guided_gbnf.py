@@ -72,7 +72,11 @@ class Grammar:
         ('root ::= "/" "\\"" "\\\\" "/i"', ('/"\\/i',), ("/i", '"')),
     ],
 )  # fmt: skip
-def test_texts_of_a_grammar_are_admitted_and_no_others(grammar, valid, invalid) -> None:
+@pytest.mark.parametrize("most_pattern_chars", [2**16, 0], ids=["pattern", "characters"])
+def test_texts_of_a_grammar_are_admitted_and_no_others(
+    monkeypatch, most_pattern_chars, grammar, valid, invalid
+) -> None:
+    monkeypatch.setattr("octavo.guided.gbnf.MOST_PATTERN_CHARS", most_pattern_chars)
     checked = Grammar(grammar)
     assert [text for text in valid if not checked.admits(text)] == []
     assert [text for text in invalid if checked.admits(text)] == []
@@ -99,7 +103,11 @@ def random_part(chance: random.Random, depth: int) -> tuple[str, str]:
     return f"({gbnf})", f"(?:{regex})"
 
 
-def test_random_grammars_admit_what_their_regular_expressions_match() -> None:
+@pytest.mark.parametrize("most_pattern_chars", [2**16, 0], ids=["pattern", "characters"])
+def test_random_grammars_admit_what_their_regular_expressions_match(
+    monkeypatch, most_pattern_chars
+) -> None:
+    monkeypatch.setattr("octavo.guided.gbnf.MOST_PATTERN_CHARS", most_pattern_chars)
     texts = ["".join(each) for n in range(6) for each in itertools.product("abc", repeat=n)]
     for seed in range(200):
         chance = random.Random(seed)
@@ -110,6 +118,13 @@ def test_random_grammars_admit_what_their_regular_expressions_match() -> None:
         checked = Grammar(grammar)
         for text in (*chance.sample(texts, 20), *chance.sample(matching, min(20, len(matching)))):
             assert checked.admits(text) == bool(pattern.fullmatch(text)), (grammar, text)
+
+
+def test_what_would_be_single_characters_is_one_pattern_where_nothing_leads_back() -> None:
+    assert lark_of_gbnf('root ::= a "cd"\na ::= [a-c]+') == "start: /[a-c]+cd/"
+    assert "start: /" not in lark_of_gbnf('root ::= [a-c]+ "cd" | "(" root ")"')
+    doubled = "\n".join(f"r{n} ::= r{n + 1} r{n + 1}" for n in range(40))
+    assert "start: /" not in lark_of_gbnf(f'root ::= r0\n{doubled}\nr40 ::= [a]* "ab"')
 
 
 def test_runs_and_words_of_a_json_grammar_stay_whole() -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
+from markdown import ROOT, code_blocks
 from octavo import LLM, GuidedParams, SamplingParams
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
 from octavo.guided.choose import asked_guide, choose_guide, read_asked
@@ -33,6 +34,12 @@ class Point(msgspec.Struct):
     x: Literal[1, 2]
 
 
+def closed(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    """No other names: the class could not be made of such an answer."""
+    schema["$defs"][name]["additionalProperties"] = False
+    return schema
+
+
 TAG = structure.Chain((structure.Literal("<n>"), structure.RegexText("[0-9]")))
 SCHEMA = {"type": "object", "properties": {"é": {"type": "null"}}}
 
@@ -44,8 +51,8 @@ SCHEMA = {"type": "object", "properties": {"é": {"type": "null"}}}
         ({"json": json.dumps(SCHEMA)}, SCHEMA),
         ({"json": False}, False),
         ({"json": Person}, Person.model_json_schema()),
-        ({"json": Place}, msgspec.json.schema(Place)),
-        ({"json": Point}, msgspec.json.schema(Point)),
+        ({"json": Place}, closed(msgspec.json.schema(Place), "Place")),
+        ({"json": Point}, closed(msgspec.json.schema(Point), "Point")),
         ({"json_object": True}, True),
         ({"regex": "[ab]+\n"}, "[ab]+\n"),
         ({"choice": ("yes", 'a "b"')}, ["yes", 'a "b"']),
@@ -137,3 +144,9 @@ def test_a_constraint_that_nothing_enforces_is_refused_before_anything_runs(llm)
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     with pytest.raises(UnsupportedConstraint, match="uniqueItems"):
         ask(llm, json=schema)
+
+
+def test_the_example_of_the_page_runs_as_it_stands_there(capsys) -> None:
+    blocks = code_blocks(ROOT / "docs" / "structured-output.md", "python")
+    exec(next(block for block in blocks if "LLM" in block), {})
+    assert capsys.readouterr().out == "Rome llguidance\n"

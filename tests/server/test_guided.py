@@ -53,6 +53,8 @@ ASKS: dict[str, tuple[dict[str, Any], str]] = {
     "guided_regex": ({"guided_regex": "[ab]{3}-[0-9]"}, "regex"),
     "guided_choice": ({"guided_choice": ["yes", "no"]}, "choice"),
     "guided_grammar": ({"guided_grammar": 'start: /[ab]{3}/ "-" /[0-9]/'}, "regex"),
+    "guided_grammar in GBNF": ({"guided_grammar": 'root ::= [ab]{3} "-" [0-9]'}, "regex"),
+    "a text without a choice": ({"guided_choice": ["yes"]}, "choice"),
     "a backend by name": (
         {"guided_regex": "[ab]{3}-[0-9]", "guided_decoding_backend": "llguidance"},
         "regex",

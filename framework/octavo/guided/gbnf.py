@@ -1,13 +1,15 @@
 """Reads GBNF, the grammar notation of ``name ::= ...``, and writes it as Lark.
 
 GBNF speaks of characters; Lark of terminals, each as long as can be. So only what cannot be cut in
-another way becomes a terminal of several characters; the rest is written character by character.
+another way becomes a terminal of several characters; the rest is written character by character,
+or, since that is slow, all of a grammar without recursion as one terminal.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from octavo.errors import ParameterError
 from octavo.guided.gbnf_terminals import (
@@ -24,6 +26,7 @@ from octavo.params import shown
 
 MOST_DEPTH = 64
 """Of parentheses."""
+MOST_PATTERN_CHARS = 2**16
 _LAST_CHARACTER = 0x10FFFF
 _TOKEN = re.compile(
     r"""(?:\s|\#[^\n]*)*(?:
@@ -52,6 +55,9 @@ def lark_of_gbnf(grammar: str) -> str:
     """The same language as Lark; begins with the rule ``root``."""
     rules = _Reader(grammar).rules()
     split = split_terminals(rules, "root")
+    if split:
+        with suppress(_NoPatternError):
+            return f"start: /{_Patterns(rules).of(Name('root'))}/"
     names = {name: f"r{number}" for number, name in enumerate(rules)} | {"root": "start"}
     lines = [f"{names[name]}: {_written(rule, names, split)}" for name, rule in rules.items()]
     return "\n".join(lines)
@@ -204,9 +210,50 @@ def _written(node: Node, names: dict[str, str], split: frozenset[Node]) -> str:
         case Choice(parts):
             return f"({' | '.join(_written(each, names, split) for each in parts)})"
         case Loop(part, least, most):
-            count = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
-            count = count or f"{{{least},{'' if most is None else most}}}"
-            return f"({_written(part, names, split)}){count}" if most != 0 else '""'
+            written = f"({_written(part, names, split)}){_count(least, most)}"
+            return written if most != 0 else '""'
+
+
+class _NoPatternError(Exception):
+    """A rule leads back to itself, or its pattern is too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """Rules as regular expressions."""
+
+    rules: dict[str, Node]
+    known: dict[str, str] = field(default_factory=dict)
+    inside: list[str] = field(default_factory=list)
+
+    def of(self, node: Node) -> str:
+        match node:
+            case Name(name):
+                return self._of_rule(name)
+            case Text() | Chars():
+                return _written(node, {}, frozenset()).strip("/") if node != Text("") else ""
+            case Sequence(parts):
+                return "".join(map(self.of, parts))
+            case Choice(parts):
+                return f"(?:{'|'.join(map(self.of, parts))})"
+            case Loop(part, least, most):
+                return f"(?:{self.of(part)}){_count(least, most)}"
+
+    def _of_rule(self, name: str) -> str:
+        if name not in self.known:
+            if name in self.inside or len(self.inside) == MOST_DEPTH:
+                raise _NoPatternError
+            self.inside.append(name)
+            self.known[name] = self.of(self.rules[name])
+            self.inside.pop()
+            if len(self.known[name]) > MOST_PATTERN_CHARS:
+                raise _NoPatternError
+        return self.known[name]
+
+
+def _count(least: int, most: int | None) -> str:
+    short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
+    return short or f"{{{least},{'' if most is None else most}}}"
 
 
 def _class(ranges: tuple[tuple[int, int], ...], count: str = "") -> str:
