@@ -165,7 +165,7 @@ class Meaning:
         body: Body = first.body or second.body
         if first.body is not None and second.body is not None:
             body = first.body.meet(second.body)  # type: ignore[arg-type]
-        clause = Clause(body, values, first.barred + second.barred)
+        clause = Clause(body, None, first.barred + second.barred)
         if values is not None:
             values = tuple(value for value in values if self._clause_admits(clause, value))
             return replace(clause, values=values) if values else None
