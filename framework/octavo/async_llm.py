@@ -8,6 +8,7 @@ import time
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Self
@@ -32,6 +33,10 @@ from octavo_registry import PluginHost
 
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
+
+
+COMPILING_THREADS = 16
+"""Requests with constraints that are made ready at a time."""
 
 
 class AsyncLLM:
@@ -62,6 +67,7 @@ class AsyncLLM:
         self._engine = EngineThread(self._front.client, self._front.outputs)
         self._mailbox: Mailbox | None = None
         self._tracer: Tracer | None = None
+        self._compiling = ThreadPoolExecutor(COMPILING_THREADS, "octavo-compiling")
         # Also at the interpreter's exit, where the engine's thread must not be inside a kernel.
         self._close = weakref.finalize(self, self._engine.close)
 
@@ -89,8 +95,9 @@ class AsyncLLM:
             priority=priority,
             add_special_tokens=add_special_tokens,
         )
-        in_thread = _is_long(prompt) or self._compiles(sampling_params)
-        return self._stream(prepare, lora_request, in_thread=in_thread)
+        compiles = _is_guided(sampling_params)
+        in_thread = compiles or _is_long(prompt)
+        return self._stream(prepare, lora_request, in_thread=in_thread, compiles=compiles)
 
     def chat(
         self,
@@ -135,7 +142,8 @@ class AsyncLLM:
             )
 
         # How long the text is shows only when a template has run, which may take long itself.
-        return self._stream(prepare, lora_request, in_thread=True)
+        compiles = bool(tools) or _is_guided(sampling_params)
+        return self._stream(prepare, lora_request, in_thread=True, compiles=compiles)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the text's token ids, as a prompt of it would have them."""
@@ -258,25 +266,23 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    def _compiles(self, params: SamplingParams | None) -> bool:
-        """Whether a constraint must be checked, which waits for another process."""
-        guides = self._front.guides
-        guided = getattr(params, "guided", None)  # whatever a caller gave: it is checked later
-        return guides is not None and guided is not None
-
     async def _stream(
         self,
         prepare: Callable[[], PreparedRequest],
         lora_request: LoRARequest | None,
         *,
         in_thread: bool,
+        compiles: bool,
     ) -> AsyncGenerator[RequestOutput, None]:
         arrival_seconds = time.monotonic()
         if lora_request is not None:
             raise ConfigError(f"lora_request={lora_request!r}: adapters are not available yet")
         self._check_room()
-        prepared = await asyncio.to_thread(prepare) if in_thread else prepare()
         loop = asyncio.get_running_loop()
+        if compiles:  # it may wait for another process, and others shall not wait for it
+            prepared = await loop.run_in_executor(self._compiling, prepare)
+        else:
+            prepared = await asyncio.to_thread(prepare) if in_thread else prepare()
         if self._mailbox is None or self._mailbox.loop is not loop:
             self._mailbox = Mailbox(loop)
         stream = Stream(self._mailbox, delta=prepared.params.output_kind == "delta")
@@ -313,6 +319,11 @@ async def _read(reader: AnswerReader, output: RequestOutput) -> None:
         await asyncio.to_thread(reader.take, output)
     else:
         reader.take(output)
+
+
+def _is_guided(params: object) -> bool:
+    """Whether a caller, whatever was given, asks for a constraint."""
+    return getattr(params, "guided", None) is not None
 
 
 def _is_long(prompt: Prompt) -> bool:

@@ -76,6 +76,9 @@ class Mailbox:
             for stream, arrival in batch:
                 stream.put(arrival)
                 self._due[stream] = None
+        if self.loop.is_closed():  # also where a wake is still due that never comes
+            self.is_busy = False
+            return False
         if wake:
             try:
                 self.loop.call_soon_threadsafe(self._ring)

@@ -91,7 +91,7 @@ class GuidedBackend(Protocol):
 
     native: bool
     """Its states work outside the interpreter lock, within limits of their own: the engine's
-    threads fill their masks. Those of others are filled in a process that can be killed."""
+    threads fill their masks. Others are refused so far."""
 
     def compile(self, constraint: Constraint) -> Guide:
         """Return the guide, within the limits on size that the framework checked before.

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ def register_guided_backends(backends):
     backends.add("mortal", "mortal:Backend", keywords=("grammar",), rank=300)
 
 class Backend:
-    native = False
+    native = True
     def __init__(self, vocabulary): pass
     def compile(self, constraint):
         match constraint.value:
@@ -160,20 +160,19 @@ def test_what_a_plugin_prints_is_no_answer(checker) -> None:
     assert checker.check(REGEX).kind == "regex"
 
 
-def test_a_constraint_waits_for_a_place_and_is_refused_when_none_comes(
+def test_constraints_are_refused_when_too_many_wait_and_equal_ones_are_compiled_once(
     checker, monkeypatch
 ) -> None:
-    monkeypatch.setattr(checking, "QUEUE_SECONDS", 0.05)
-    checker._places = threading.BoundedSemaphore(1)
     checker.check(REGEX)
-    busy = threading.Thread(target=checker.check, args=[grammar("wait")])
-    busy.start()
-    wait_until(lambda: not checker._idle)
-    with pytest.raises(QueueFullError, match="try again later"):
-        checker.check(GuidedParams(regex="[cd]+"))
-    assert checker.check(REGEX).kind == "regex"  # known: needs no place
-    busy.join()
-    monkeypatch.setattr(checking, "QUEUE_SECONDS", 30.0)
+    monkeypatch.setattr(checking, "MOST_WAITING", 1)
+    with ThreadPoolExecutor(3) as threads:
+        busy = [threads.submit(checker.check, grammar("wait")) for _ in range(3)]
+        wait_until(lambda: checker._under_way)
+        with pytest.raises(QueueFullError, match="try later"):
+            checker.check(GuidedParams(regex="[cd]+"))
+        assert checker.check(REGEX).kind == "regex"  # known: waits for nobody
+        first, *others = [each.result() for each in busy]
+    assert all(other is first for other in others)
     assert checker.check(GuidedParams(regex="[cd]+")).kind == "regex"
 
 

@@ -28,6 +28,8 @@ class Every:
         self.chance = random.Random(len(manner))
 
     def start(self):
+        if self.manner == "bad start":
+            raise RuntimeError("not now")
         return self.fork()
 
     def fork(self):
@@ -36,7 +38,8 @@ class Every:
     def choices(self) -> np.ndarray:
         tokens = np.arange(300, 2048)
         found = tokens[(tokens + sum(self.tokens)) % 7 == 0]
-        return found[5:6] if len(self.tokens) % 8 in (1, 2, 3, 7) else found
+        no_choice = self.manner == "all forced" or len(self.tokens) % 8 in (1, 2, 3, 7)
+        return found[5:6] if no_choice else found
 
     def allowed(self, token: int) -> bool:
         return token in self.choices()
@@ -73,6 +76,8 @@ class Every:
         return len(self.tokens) == NUM_TOKENS
 
     def is_finished(self) -> bool:
+        if self.manner == "bad end" and len(self.tokens) == 3:
+            raise SystemExit("not now")
         return self.is_complete()
 
 
@@ -261,3 +266,49 @@ def test_other_parameters_that_ban_all_that_the_guide_allows_fail_the_request(ll
     )
     assert output.error is not None
     assert "not allowed" in output.error
+
+
+def test_a_stop_id_among_tokens_without_a_choice_ends_the_text(llm, expected) -> None:
+    prompts = [{"prompt_token_ids": list(range(300, 319))}]
+    stop = expected[1][3]  # the second and third of a run have no choice
+    wanted = expected[1][: expected[1].index(stop) + 1]
+    for manner in ("quick", "forced"):
+        params = guided(manner, seed=1, stop_token_ids=[stop])
+        (found,) = tokens_of(llm.generate(prompts, params, use_tqdm=False))
+        assert found == wanted
+
+
+def test_tokens_without_a_choice_are_banned_as_others_are(llm, expected) -> None:
+    prompts = [{"prompt_token_ids": list(range(300, 319))}]
+    banned = expected[1][3]
+    allowed = [token for token in range(300, 2048) if token != banned]
+    for manner in ("quick", "forced"):
+        (output,) = llm.generate(
+            prompts, guided(manner, seed=1, allowed_token_ids=allowed), use_tqdm=False
+        )
+        assert output.error_type == "ParameterError"
+        assert banned not in output.outputs[0].token_ids
+
+
+def test_prompt_logprobs_are_whole_where_the_answer_begins_without_a_choice(llm) -> None:
+    prompts = [{"prompt_token_ids": list(range(300, 319))}]
+    (output,) = llm.generate(prompts, guided("all forced", prompt_logprobs=1), use_tqdm=False)
+    assert output.error is None
+    assert [each is None for each in output.prompt_logprobs] == [True] + [False] * 18
+
+
+def test_a_token_that_the_guide_refuses_is_not_told(llm) -> None:
+    (output,) = llm.generate(
+        {"prompt_token_ids": [300]}, guided(allowed_token_ids=[302]), use_tqdm=False
+    )
+    assert output.outputs[0].token_ids == []
+
+
+@pytest.mark.parametrize("manner", ["bad start", "bad end"])
+def test_a_guide_that_raises_anywhere_fails_its_own_request(llm, expected, manner) -> None:
+    prompts = [{"prompt_token_ids": list(range(300, 310 + 9 * i))} for i in range(3)]
+    first, second, third = llm.generate(
+        prompts, [free(0), guided(seed=1), guided(manner)], use_tqdm=False
+    )
+    assert tokens_of([first, second]) == expected[:2]
+    assert "not now" in third.error

@@ -150,3 +150,12 @@ def test_the_example_of_the_page_runs_as_it_stands_there(capsys) -> None:
     blocks = code_blocks(ROOT / "docs" / "structured-output.md", "python")
     exec(next(block for block in blocks if "LLM" in block), {})
     assert capsys.readouterr().out == "Rome llguidance\n"
+
+
+def test_a_structure_is_never_taken_from_a_stranger() -> None:
+    ours = {"kind": "TextUntil", "ends": []}
+    pattern = {"type": "regex", "pattern": "[0-9]"}
+    for given in ({"structure": ours}, {"structure": ours, "format": pattern}):
+        asked = asked_guide(GuidedParams(structural_tag=given))
+        with pytest.raises(ParameterError, match="structural_tag"):
+            choose_guide(read_asked(asked), PluginHost.discover())

@@ -109,6 +109,11 @@ STRUCTURES = {
     ),
     "at most one with separators": (Repeat(Literal("a"), 0, 1, ","), ["", "a"], ["a,", "a,a"]),
     "exactly one with separators": (Repeat(Literal("a"), 1, 1, ","), ["a"], ["", "a,a"]),
+    "triggers with a slash": (
+        Triggered(("a//b", "</a"), (Chain((Literal("a//b["), RegexText("[0-9]"), Literal("]"))),)),
+        ["x", "xa//b[1]y", "a/b[z]"],
+        ["a//b[z]", "a//b", "a//b[z]ab[1]"],
+    ),
     "a trigger": (
         Triggered(("<n>",), (NUMBER,)),
         ["", "a <n", "<n>1</n>", "a<n>1</n>b<n>2</n>\n"],

@@ -135,21 +135,26 @@ def test_connections_above_the_limit_are_told_to_come_back(live) -> None:
 
 def test_an_overloaded_server_refuses_at_once_and_finishes_what_it_took(live) -> None:
     ask = request_bytes("/v1/completions", long_body(max_tokens=300))
+    refused_after = []
     with ExitStack() as stack:
-        taken = [stack.enter_context(connect(live.url)) for _ in range(12)]
-        for client in taken:  # four rows, eight places in the queue
+        taken = []
+        for _ in range(60):  # four rows, eight places in the queue; places come free meanwhile
+            client = stack.enter_context(connect(live.url))
+            client.settimeout(0.3)
+            began = time.monotonic()
             client.sendall(ask)
-        until(lambda: httpx.get(f"{live.url}/load").json()["server_load"] == 12)
-        took = []
-        for _ in range(12):  # long before the first of those taken has its 300 tokens
-            with connect(live.url) as refused:
-                began = time.monotonic()
-                refused.sendall(ask)
-                status, headers, data = answer(refused)
-                took.append(time.monotonic() - began)
+            try:
+                status, headers, data = answer(client)
+            except TimeoutError:
+                taken.append(client)
+                continue
+            refused_after.append(time.monotonic() - began)
             assert (status, headers["retry-after"]) == (503, "1")
             assert error_of(data)["code"] == "overloaded"
-        assert sorted(took)[3] < 0.05  # the machine may be busy with other tests
+            if len(refused_after) == 12:
+                break
+        assert len(taken) >= 12
+        assert sorted(refused_after)[3] < 0.05  # the machine may be busy with other tests
         for client in taken:
             client.settimeout(120)
             assert answer(client)[0] == 200

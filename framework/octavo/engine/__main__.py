@@ -17,7 +17,8 @@ def main() -> int:
     parser.add_argument("--connect", required=True, metavar="ADDRESS", help="a ZeroMQ address")
     address = parser.parse_args().connect
     # Service managers send it to all processes at once; this one ends when its parent has drained.
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)
     trace_functions()
     configure_logging(default="WARNING", form=ENGINE_FORMAT)
     return serve(address)

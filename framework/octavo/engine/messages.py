@@ -62,8 +62,6 @@ class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kind: ConstraintKind
     value: str
     """A ``Constraint``'s value as JSON: equal constraints are equal texts."""
-    num_begun: int = 0
-    """Tokens at the prompt's end that the guide has taken already, as in a beam."""
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

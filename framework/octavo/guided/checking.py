@@ -7,7 +7,7 @@ under limits in a process of its own; only what passes goes to an engine.
 from __future__ import annotations
 
 import os
-import select
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from struct import Struct
 from typing import IO, Final
@@ -22,7 +23,13 @@ from typing import IO, Final
 import msgspec
 
 from octavo.engine.messages import AskedGuide, GuideRequest
-from octavo.errors import BadRequestError, QueueFullError, UnsupportedConstraint, error_class
+from octavo.errors import (
+    BadRequestError,
+    QueueFullError,
+    RequestFailedError,
+    UnsupportedConstraint,
+    error_class,
+)
 from octavo.guided.choose import asked_guide
 from octavo.params import GuidedParams
 from octavo_registry.guided import GuideVocabulary
@@ -33,10 +40,10 @@ WALL_SECONDS: Final = 6.0
 """Of one constraint, on a machine that has other things to do as well."""
 MEMORY_MIB: Final = 512
 START_SECONDS: Final = 60.0
-QUEUE_SECONDS: Final = 10.0
-"""So long a constraint waits for a child."""
 MOST_CHILDREN: Final = 4
-MOST_REMEMBERED: Final = 4096
+MOST_WAITING: Final = 64
+MOST_CHARS_REMEMBERED: Final = 2**24
+"""Of constraints whose outcome is known."""
 COMMAND: Final = (sys.executable, "-P", "-m", "octavo.guided.child")
 LENGTH: Final = Struct(">I")
 
@@ -67,22 +74,20 @@ class GuideChecker:
         self._read_vocabulary = vocabulary
         self._lock = threading.Lock()
         self._start: bytes | None = None
-        self._places = threading.BoundedSemaphore(min(MOST_CHILDREN, os.cpu_count() or 1))
-        self._idle: list[_Child] = []
+        num_children = min(MOST_CHILDREN, os.cpu_count() or 1)
+        self._threads = ThreadPoolExecutor(num_children, "octavo-constraints")
+        self._under_way: dict[AskedGuide, Future[Checked]] = {}
         self._known: OrderedDict[AskedGuide, Checked] = OrderedDict()
+        self._num_chars = 0
+        self._idle: list[_Child] = []
+        self._children: set[_Child] = set()
+        self._is_closed = False
         # Also at garbage collection and at the interpreter's exit.
-        self._close = weakref.finalize(self, _kill_all, self._idle)
+        self._close = weakref.finalize(self, _kill_all, self._children)
 
     def check(self, params: GuidedParams) -> GuideRequest:
         """Choose a backend that compiles the constraint within the limits; raise if none does."""
-        asked = asked_guide(params)
-        checked = self._known.get(asked)
-        if checked is None:
-            checked = self._compile(asked)
-            with self._lock:
-                self._known[asked] = checked
-                if len(self._known) > MOST_REMEMBERED:
-                    self._known.popitem(last=False)
+        checked = self._outcome(asked_guide(params))
         if checked.guide is None:
             kind = error_class(checked.error_type)
             if not issubclass(kind, BadRequestError):
@@ -92,24 +97,50 @@ class GuideChecker:
 
     def close(self) -> None:
         """End the children; calling it again does nothing."""
+        with self._lock:
+            self._is_closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._close()
 
-    def _compile(self, asked: AskedGuide) -> Checked:
-        if not self._places.acquire(timeout=QUEUE_SECONDS):
-            raise QueueFullError("too many constraints wait to be compiled; try again later")
+    def _outcome(self, asked: AskedGuide) -> Checked:
+        with self._lock:
+            if asked in self._known:
+                self._known.move_to_end(asked)
+                return self._known[asked]
+            future = self._under_way.get(asked)  # somebody else's, of the same constraint
+            if future is None:
+                if len(self._under_way) >= MOST_WAITING:
+                    raise QueueFullError("too many constraints wait to be compiled; try later")
+                future = self._threads.submit(self._compile, asked)
+                self._under_way[asked] = future
         try:
-            child = self._take_child()
-            try:
-                checked = child.compile(asked)
-            except BaseException:
-                child.kill()
-                raise
-            if child.alive:
-                with self._lock:
-                    self._idle.append(child)
-            return checked
+            return future.result()
         finally:
-            self._places.release()
+            with self._lock:
+                self._under_way.pop(asked, None)
+
+    def _compile(self, asked: AskedGuide) -> Checked:
+        child = self._take_child()
+        try:
+            checked, is_final = child.compile(asked)
+        finally:
+            with self._lock:
+                if child.alive and not self._is_closed:
+                    self._idle.append(child)
+                else:
+                    self._children.discard(child)
+                    child.kill()
+        if is_final:
+            self._remember(asked, checked)
+        return checked
+
+    def _remember(self, asked: AskedGuide, checked: Checked) -> None:
+        with self._lock:
+            self._known[asked] = checked
+            self._num_chars += len(asked.value)
+            while self._num_chars > MOST_CHARS_REMEMBERED:
+                oldest, _ = self._known.popitem(last=False)
+                self._num_chars -= len(oldest.value)
 
     def _take_child(self) -> _Child:
         with self._lock:
@@ -117,9 +148,15 @@ class GuideChecker:
                 child = self._idle.pop()
                 if child.alive:
                     return child
+                self._children.discard(child)
             if self._start is None:
                 self._start = self._start_message()
-        return _Child(self._start)
+            if self._is_closed:
+                raise RequestFailedError("the engine is closed")
+            child = _Child()
+            self._children.add(child)
+        child.begin(self._start)
+        return child
 
     def _start_message(self) -> bytes:
         vocabulary = self._read_vocabulary()
@@ -137,7 +174,7 @@ class GuideChecker:
 class _Child:
     """One process, which compiles one constraint after the other."""
 
-    def __init__(self, start: bytes) -> None:
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
             COMMAND,
             stdin=subprocess.PIPE,
@@ -146,35 +183,33 @@ class _Child:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
         )
-        try:
-            self._send(start)
-            if self._receive(START_SECONDS) is None:
-                raise UnsupportedConstraint(
-                    "the process that compiles constraints does not start", param="guided"
-                )
-        except BaseException:
+
+    def begin(self, start: bytes) -> None:
+        """Wait until it is ready; raises if it never is, which is no request's fault."""
+        data = self._ask(start, START_SECONDS)
+        cause = "it ended" if data is None else msgspec.msgpack.decode(data, type=Checked).error
+        if cause:
             self.kill()
-            raise
+            raise RequestFailedError(f"the process that compiles constraints has failed: {cause}")
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def compile(self, asked: AskedGuide) -> Checked:
+    def compile(self, asked: AskedGuide) -> tuple[Checked, bool]:
+        """What became of it, and whether that will always be so."""
         began = time.monotonic()
-        try:
-            self._send(msgspec.msgpack.encode(asked))
-            data = self._receive(WALL_SECONDS)
-        except OSError:
-            data = None
+        data = self._ask(msgspec.msgpack.encode(asked), WALL_SECONDS)
         if data is not None:
-            return msgspec.msgpack.decode(data, type=Checked)
+            return msgspec.msgpack.decode(data, type=Checked), True
         took = time.monotonic() - began
         self.kill()
-        return Checked(
-            error=f"the {asked.name} constraint is too large to compile: it was given up after "
+        by_its_limit = self._process.returncode == -signal.SIGXCPU
+        error = (
+            f"the {asked.name} constraint is too large to compile: it was given up after "
             f"{took:.1f} s (limits: {CPU_SECONDS} s of one core, {MEMORY_MIB} MiB)"
         )
+        return Checked(error=error), by_its_limit
 
     def kill(self) -> None:
         self._process.kill()
@@ -184,22 +219,26 @@ class _Child:
                     pipe.close()
         self._process.wait()
 
-    def _send(self, data: bytes) -> None:
-        pipe = _opened(self._process.stdin)
-        pipe.write(LENGTH.pack(len(data)) + data)
-        pipe.flush()
-
-    def _receive(self, seconds: float) -> bytes | None:
-        """The next answer; None when time is up or the process has ended."""
-        pipe = _opened(self._process.stdout)
-        if not select.select([pipe], [], [], seconds)[0]:
+    def _ask(self, data: bytes, seconds: float) -> bytes | None:
+        """Its answer; None when it has ended, or was ended because time was up."""
+        sent, received = _opened(self._process.stdin), _opened(self._process.stdout)
+        deadline = threading.Timer(seconds, self._process.kill)
+        deadline.start()
+        try:
+            sent.write(LENGTH.pack(len(data)) + data)
+            sent.flush()
+            head = received.read(LENGTH.size)
+            length = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
+            answer = received.read(length)
+        except OSError:
             return None
-        head = pipe.read(LENGTH.size)
-        return pipe.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
+        finally:
+            deadline.cancel()
+        return answer if 0 < length == len(answer) else None
 
 
-def _kill_all(children: list[_Child]) -> None:
-    for child in children:
+def _kill_all(children: set[_Child]) -> None:
+    for child in list(children):
         child.kill()
 
 

@@ -15,6 +15,7 @@ from octavo.engine.messages import AskedGuide
 from octavo.errors import BadRequestError
 from octavo.guided.checking import CPU_SECONDS, LENGTH, MEMORY_MIB, Checked, StartChild
 from octavo.guided.choose import choose_guide, read_asked
+from octavo.guided.guides import made_backend
 from octavo.guided.vocabulary import longest_tokens
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
@@ -23,12 +24,17 @@ from octavo_registry.guided import Constraint, GuidedBackend, GuideVocabulary
 
 def main() -> None:
     """Answer until the parent closes standard input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when this ends
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent says when this ends
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # what a plugin prints is no answer
     start = msgspec.msgpack.decode(_read(requests), type=StartChild)
-    compiler = _Compiler(start)
+    try:
+        compiler = _Compiler(start)
+    except Exception as error:
+        _write(answers, Checked(error=one_line(error)))
+        return
     _write(answers, Checked())
     while data := _read(requests):
         _write(answers, compiler.check(msgspec.msgpack.decode(data, type=AskedGuide)))
@@ -44,13 +50,14 @@ class _Compiler:
             vocab_size=start.vocab_size,
             encode=longest_tokens(start.token_bytes),  # what is forced must be some tokens
         )
-        self._backends: dict[str, GuidedBackend] = {}
+        # Before any constraint: loading is not theirs to pay.
+        self._backends: dict[str, GuidedBackend] = {
+            name: made_backend(name, self._host, self._vocabulary)
+            for name in self._host.guided_backends.names()
+        }
 
     def check(self, asked: AskedGuide) -> Checked:
-        """Compile, and fill the first mask: some backends do their work there."""
-        for name in self._host.guided_backends.names() if not self._backends else ():
-            load = self._host.guided_backends.load(name)  # not the constraint's to pay
-            self._backends[name] = load(self._vocabulary)
+        """Compile, and ask for the first tokens: some backends do their work there."""
         _limit()
         try:
             guide = choose_guide(read_asked(asked), self._host)
@@ -58,6 +65,7 @@ class _Compiler:
             state = self._backends[guide.backend].compile(constraint).start()
             mask_W = np.zeros((self._vocabulary.vocab_size + 31) // 32, np.int32)
             state.fill_bitmask(mask_W)
+            state.forced()
         except MemoryError:
             raise
         except BadRequestError as error:

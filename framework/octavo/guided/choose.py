@@ -14,7 +14,7 @@ from octavo.guided.constraint import (
     checked_constraint,
     schema_of,
 )
-from octavo.params import GuidedParams
+from octavo.params import GuidedParams, shown
 from octavo_registry import PluginHost
 from octavo_registry.naming import near_matches
 from octavo_registry.structure import Structure, from_plain, plain
@@ -29,8 +29,9 @@ def asked_guide(params: GuidedParams) -> AskedGuide:
     with _blaming(params):
         if name == "json":
             value = schema_of(value)
-        elif isinstance(value, Structure):
-            value = {"structure": plain(value)}
+        elif name == "structural_tag":  # what a stranger gave is never taken for ours
+            ours = isinstance(value, Structure)
+            value = {"structure": plain(value)} if ours else {"tag": value}
         try:
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         except (TypeError, ValueError, RecursionError) as error:
@@ -43,8 +44,8 @@ def asked_guide(params: GuidedParams) -> AskedGuide:
 def read_asked(asked: AskedGuide) -> GuidedParams:
     """The parameters that ``asked_guide`` wrote."""
     value = json.loads(asked.value)
-    if isinstance(value, dict) and asked.name == "structural_tag" and "structure" in value:
-        value = from_plain(value["structure"])
+    if asked.name == "structural_tag":
+        value = from_plain(value["structure"]) if "structure" in value else value["tag"]
     return GuidedParams(**{asked.name: value}, backend=asked.backend)
 
 
@@ -77,7 +78,7 @@ def _backend_for(checked: CheckedConstraint, asked: str, host: PluginHost) -> st
     if asked != AUTO:
         if asked not in names:
             raise ParameterError(
-                f"guided backend {asked!r} is not registered; {near_matches(asked, names)}"
+                f"guided backend {shown(asked)} is not registered; {near_matches(asked, names)}"
             )
         names = [asked]
     missing: dict[str, list[str]] = {}

@@ -11,11 +11,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from octavo.engine.messages import EngineRequest, GuideRequest
 from octavo.guided.sequence import CompiledGuide
-from octavo_registry import PluginHost
+from octavo_registry import PluginError, PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
-MOST_GUIDES = 1024
-"""Kept after their last use; a guide is some hundred KB at most."""
+MOST_SOURCE_CHARS = 2**22
+"""Of the guides that are kept after their last use, as JSON; a guide takes some ten times more."""
 COMPILE_THREADS = 2
 
 
@@ -29,6 +29,7 @@ class Guides:
         self._vocabulary: GuideVocabulary | None = None
         self._backends: dict[str, GuidedBackend] = {}
         self._guides: OrderedDict[tuple[str, str, str], Future[Guide]] = OrderedDict()
+        self._num_chars = 0
         self._threads = ThreadPoolExecutor(COMPILE_THREADS, "octavo-guides")
 
     def guide(self, request: GuideRequest) -> Future[Guide]:
@@ -38,8 +39,10 @@ class Guides:
         if future is None:
             future = self._threads.submit(self._compile, request)
             self._guides[key] = future
-            if len(self._guides) > MOST_GUIDES:
-                self._guides.popitem(last=False)
+            self._num_chars += len(request.value)
+            while self._num_chars > MOST_SOURCE_CHARS and len(self._guides) > 1:
+                (_, _, value), _ = self._guides.popitem(last=False)
+                self._num_chars -= len(value)
         self._guides.move_to_end(key)
         return future
 
@@ -59,8 +62,18 @@ class Guides:
             if name not in self._backends:
                 if self._vocabulary is None:
                     self._vocabulary = self._make_vocabulary()
-                self._backends[name] = self._host.guided_backends.load(name)(self._vocabulary)
+                self._backends[name] = made_backend(name, self._host, self._vocabulary)
             return self._backends[name]
+
+
+def made_backend(name: str, host: PluginHost, vocabulary: GuideVocabulary) -> GuidedBackend:
+    """A registered backend on this vocabulary; raises for one that would hold up the engine."""
+    backend: GuidedBackend = host.guided_backends.load(name)(vocabulary)
+    if not backend.native:
+        raise PluginError(
+            f"guided backend {name!r} is not native, and no process fills masks for it yet"
+        )
+    return backend
 
 
 class CompilingRequests:
@@ -85,8 +98,10 @@ class CompilingRequests:
     def take(self, seconds: float) -> list[tuple[EngineRequest, CompiledGuide | Exception]]:
         """Those that wait no more, with guide or failure; waits so long for the first."""
         wait([future for _, future, _ in self._waiting], seconds, return_when=FIRST_COMPLETED)
-        done = [each for each in self._waiting if each[1].done()]
-        self._waiting = [each for each in self._waiting if each not in done]
+        waiting, self._waiting = self._waiting, []
+        done: list[tuple[EngineRequest, Future[Guide], float]] = []
+        for each in waiting:
+            (done if each[1].done() else self._waiting).append(each)
         return [(request, _outcome(future, since)) for request, future, since in done]
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -10,10 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.engine.messages import SequenceEnd
+from octavo.errors import (
+    OctavoError,
+    ParameterError,
+    RequestFailedError,
+    UnsupportedConstraint,
+)
+from octavo_registry.faults import one_line
 from octavo_registry.guided import Guide, GuideState
 
 MASK_SECONDS = 0.02
 """A mask that takes longer lets its row sit out the step."""
+LATEST_SECONDS = 10.0
 ROWS_PER_JOB = 4
 """A native backend needs some 20 us a mask, and so does handing a job to a thread."""
 
@@ -32,7 +42,17 @@ class GuidedSequence:
     While ``is_filling`` the state belongs to that thread.
     """
 
-    __slots__ = ("error", "filling", "forced", "is_current", "mask_W", "seconds", "state")
+    __slots__ = (
+        "error",
+        "filling",
+        "forced",
+        "is_current",
+        "is_finished",
+        "mask_W",
+        "seconds",
+        "since",
+        "state",
+    )
 
     def __init__(self, compiled: CompiledGuide, vocab_size: int) -> None:
         self.state: GuideState = compiled.guide.start()
@@ -43,6 +63,10 @@ class GuidedSequence:
         self.forced: list[int] = []
         """The next tokens where there is no choice; the mask is that of the first."""
         self.filling: Future[None] | None = None
+        self.since = 0.0
+        """When the filling was begun."""
+        self.is_finished = False
+        """Nothing may follow."""
         self.error: Exception | None = None
         """What the backend raised; the sequence cannot go on."""
 
@@ -56,11 +80,13 @@ class GuidedSequence:
         self.is_current = False
         try:
             if not self.state.accept(token):
-                self.error = ValueError(
-                    f"token {token} is not allowed; do other parameters ban all that are?"
+                raise ParameterError(
+                    "other parameters (allowed_token_ids, bad_words, logit_bias, min_tokens) ban "
+                    f"all that the constraint allows: token {token} is not allowed"
                 )
-        except Exception as error:
-            self.error = error
+            self.is_finished = self.state.is_finished()
+        except BaseException as error:  # also a panic of native code: it is this sequence's alone
+            self.error = _as_error(error)
 
     def fill(self) -> None:
         """Make the mask current; for the thread that ``MaskFiller`` gives."""
@@ -73,10 +99,27 @@ class GuidedSequence:
             else:
                 self.state.fill_bitmask(self.mask_W)
             if not self.mask_W.any():
-                raise ValueError("no token continues the text, and the constraint is not met")
-        except Exception as error:
-            self.error = error
+                raise UnsupportedConstraint(
+                    "no token continues the text, and the constraint is not met"
+                )
+        except BaseException as error:
+            self.error = _as_error(error)
         self.is_current = True
+
+
+def guide_end(sequence_id: int, error: Exception) -> SequenceEnd:
+    """The end of a sequence whose guide has failed."""
+    ours = isinstance(error, OctavoError)
+    return SequenceEnd(
+        sequence_id,
+        "error",
+        error=f"the guide cannot go on: {error if ours else one_line(error)}",
+        error_type=type(error).__name__ if ours else RequestFailedError.__name__,
+    )
+
+
+def _as_error(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else RuntimeError(one_line(error))
 
 
 class MaskFiller:
@@ -86,14 +129,21 @@ class MaskFiller:
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "octavo-masks")
 
     def fill(self, sequences: Sequence[GuidedSequence]) -> None:
-        """Make their masks current, save for those that take too long; these go on meanwhile."""
+        """Make their masks current, save for those that take too long; these go on meanwhile.
+
+        One that does not come to an end is given up.
+        """
         wanted = [s for s in sequences if not s.is_current and not s.is_filling]
         for begin in range(0, len(wanted), ROWS_PER_JOB):
             job = wanted[begin : begin + ROWS_PER_JOB]
             future = self._threads.submit(_fill_all, job)
             for each in job:
-                each.filling = future
+                each.filling, each.since = future, time.monotonic()
         wait([s.filling for s in sequences if s.filling is not None], MASK_SECONDS)
+        given_up = time.monotonic() - LATEST_SECONDS
+        for each in sequences:
+            if each.is_filling and each.since < given_up:
+                each.error = TimeoutError(f"a mask took more than {LATEST_SECONDS:.0f} s")
 
     def close(self) -> None:
         """End the threads when they have nothing left to do."""

@@ -53,6 +53,7 @@ def read_structural_tag(given: Any) -> CheckedStructure:
     if "structures" in tag:
         structure = reader.older(tag)
     elif "format" in tag:
+        _only(tag, "type", "format")
         structure = reader.format(_object(tag["format"], "format"), 0)
     else:
         raise _refused("needs 'format', or 'structures' and 'triggers'")

@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.engine.messages import SequenceEnd, StepOutputs
-from octavo.guided.sequence import GuidedSequence, MaskFiller
+from octavo.guided.sequence import GuidedSequence, MaskFiller, guide_end
 from octavo.scheduling.plan import StepRecord, TokenMasks
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
-from octavo_registry.faults import one_line
 
 
 class GuidedRows:
@@ -45,7 +44,7 @@ class GuidedRows:
         self._filler.fill(guides)
         places, masks = [], []
         for (place, sequence), guide in zip(guided, guides, strict=True):
-            if guide.is_filling:
+            if guide.error is None and not guide.is_current:
                 self._scheduler.withdraw(record, place)
             elif guide.error is not None:
                 outputs.ends.append(self._end(sequence, guide.error))
@@ -61,13 +60,16 @@ class GuidedRows:
 
     def _can_append(self, sequence: Sequence, tokens: list[int]) -> bool:
         """Whether tokens without a choice need no draw: they end nothing, nobody asks for more."""
-        sampling = sequence.request.sampling
-        length = int(self._rows.known_S[sequence.slot]) + len(tokens)
+        sampling, slot = sequence.request.sampling, sequence.slot
+        length = int(self._rows.known_S[slot]) + len(tokens)
+        stops = (*sampling.stop_token_ids, *sampling.eos_token_ids)
         return (
             len(tokens) > 1
             and length < sequence.max_len
             and sampling.logprobs < 0
-            and not set(tokens).intersection(sampling.stop_token_ids, sampling.eos_token_ids)
+            and not self._rows.prompt_logprobs_S[slot]
+            and not set(tokens).intersection(stops)
+            and not self._scheduler.placement.attaches(slot)
         )
 
     def _append(
@@ -85,15 +87,14 @@ class GuidedRows:
         outputs.sequences.extend([sequence.id] * len(tokens))
         outputs.tokens.extend(tokens)
         self._scheduler.append(record, place, tokens)
-        if guide.error is not None or guide.state.is_finished():
+        if guide.error is not None or guide.is_finished:
             outputs.ends.append(self._end(sequence, guide.error))
 
     def _end(self, sequence: Sequence, error: Exception | None) -> SequenceEnd:
         self._scheduler.end(sequence)
         if error is None:
             return SequenceEnd(sequence.id, "stop", is_text=True)
-        cause = f"the guide cannot go on: {one_line(error)}"
-        return SequenceEnd(sequence.id, "error", error=cause)
+        return guide_end(sequence.id, error)
 
 
 def _guide_of(sequence: Sequence) -> GuidedSequence:

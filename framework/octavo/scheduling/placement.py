@@ -104,10 +104,14 @@ class Placement:
         self.tables.grow(
             np.array([slot], np.intp), np.array([start + count], np.int32), self.draft.diff
         )
-        if self._processors or self.rows.features_S[slot] & _ATTACHED:
+        if self.attaches(slot):
             self.draft.attach.append((slot, sequence.request.sampling))
         sequence.leader = None
         return count
+
+    def attaches(self, slot: int) -> bool:
+        """Whether a slot's draws depend on more than numbers: tokens by name, or processors."""
+        return self._processors or bool(self.rows.features_S[slot] & _ATTACHED)
 
     def preempt(self, sequence: Sequence, *, after_fault: bool = False) -> None:
         """Take slot and blocks; results under way for it are dropped and drawn again later.

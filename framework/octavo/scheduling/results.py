@@ -16,6 +16,7 @@ from octavo.engine.messages import (
     StepOutputs,
 )
 from octavo.execution.state_layout import Ints, Slots
+from octavo.guided.sequence import guide_end
 from octavo.scheduling.plan import LogprobArrays, StepRecord, StepResult
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
@@ -61,6 +62,7 @@ class StepResults:
         lengths += 1
         rows.known_S[drawn_slots] = lengths
 
+        finished, astray = self._advance_guides(drawn_slots, tokens)
         outputs = msgspec.structs.replace(
             self.news(),
             sequences=rows.sequence_ids_S[drawn_slots].tolist(),
@@ -68,8 +70,10 @@ class StepResults:
             logprobs=self._logprobs(drawn, drawn_slots, result),
             prompts=self.prompt_reports(drawn_slots),
         )
+        for index in reversed(astray):  # no token that a guide refuses is told
+            outputs.logprobs.pop(outputs.sequences.pop(index), None)
+            del outputs.tokens[index]
         self._complete_blocks(slots, confirmed)
-        finished = self._advance_guides(drawn_slots, tokens)
         self._finish(drawn_slots, tokens, lengths, finished, outputs.ends)
         self._clear_suspects()
         return outputs
@@ -114,16 +118,19 @@ class StepResults:
                 sequence.suspect_until = 0
                 del suspects[sequence.id]
 
-    def _advance_guides(self, slots: Slots, tokens: Ints) -> NDArray[np.bool_]:
-        """Bring guides up to the tokens; returns which rows end: complete, or astray."""
+    def _advance_guides(self, slots: Slots, tokens: Ints) -> tuple[NDArray[np.bool_], list[int]]:
+        """Bring guides up to the tokens; returns which rows end, and which of these are astray."""
         rows = self._rows
         finished = np.zeros(len(slots), np.bool_)
+        astray = []
         for index in np.flatnonzero(rows.guided_S[slots]).tolist():
             guide = rows.at(int(slots[index])).guide
             if guide is not None:
                 guide.accept(int(tokens[index]))
-                finished[index] = guide.error is not None or guide.state.is_finished()
-        return finished
+                finished[index] = guide.error is not None or guide.is_finished
+                if guide.error is not None:
+                    astray.append(index)
+        return finished, astray
 
     def _finish(
         self,
@@ -141,7 +148,7 @@ class StepResults:
             token = int(tokens[index])
             guide = sequence.guide
             if guide is not None and guide.error is not None:
-                end = SequenceEnd(sequence.id, "error", error=one_line(guide.error))
+                end = guide_end(sequence.id, guide.error)
             elif stopped[index]:
                 named = token in sequence.request.sampling.stop_token_ids
                 end = SequenceEnd(sequence.id, "stop", token if named else None)

@@ -90,8 +90,12 @@ class Scheduler:
             for index in range(len(request.sequences))
         ]
         if guide is not None:
-            for sequence in family:
-                sequence.guide = GuidedSequence(guide, self._vocab_size)
+            try:
+                for sequence in family:
+                    sequence.guide = GuidedSequence(guide, self._vocab_size)
+            except Exception as error:  # a plugin's: this request's failure only
+                self.refuse(request, error)
+                return
         leader, *followers = family
         leader.followers = followers
         for sequence in family:

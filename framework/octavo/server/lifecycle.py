@@ -111,6 +111,8 @@ class Signals:
         """Inside, the first signal raises Interrupted; what cleans up afterwards is left alone."""
         self._may_interrupt = True
         try:
+            if self._num_received > self._num_seen:  # it came just before
+                raise Interrupted
             yield
         finally:
             self._may_interrupt = False
@@ -154,7 +156,7 @@ def supervise(engine: Engine, http: HttpSide, config: ServerConfig, signals: Sig
                 engine.restart()
         except Interrupted:
             return _end(engine, http, config, signals)
-        except OctavoError as error:
+        except (OctavoError, OSError) as error:
             _end(engine, http, config, signals)
             raise EngineDeadError(f"no other engine could be started: {error}") from error
         http.engine_started()

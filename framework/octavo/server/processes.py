@@ -264,8 +264,8 @@ class Workers:
 
     @property
     def code(self) -> int:
-        """The worst of their codes."""
-        return max(abs(worker.code) for worker in self._workers)
+        """0 if all have ended well."""
+        return int(any(worker.code for worker in self._workers))
 
     def wait_until_ready(self) -> None:
         """Wait for all to answer requests."""

@@ -26,16 +26,18 @@ class LoggedLLM(AsyncLLM):
         lora_request: LoRARequest | None,
         *,
         in_thread: bool,
+        compiles: bool,
     ) -> AsyncGenerator[RequestOutput, None]:
         if self.serve.log_requests or self.serve.log_outputs:
-            return self._logged(prepare, lora_request, in_thread)
-        return super()._stream(prepare, lora_request, in_thread=in_thread)
+            return self._logged(prepare, lora_request, in_thread, compiles)
+        return super()._stream(prepare, lora_request, in_thread=in_thread, compiles=compiles)
 
     async def _logged(
         self,
         prepare: Callable[[], PreparedRequest],
         lora_request: LoRARequest | None,
         in_thread: bool,
+        compiles: bool,
     ) -> AsyncGenerator[RequestOutput, None]:
         serve, most = self.serve, self.serve.max_log_chars
 
@@ -47,7 +49,8 @@ class LoggedLLM(AsyncLLM):
 
         texts: dict[int, str] = {}
         request_id, reasons = "", {}
-        async with aclosing(super()._stream(logged, lora_request, in_thread=in_thread)) as outputs:
+        stream = super()._stream(logged, lora_request, in_thread=in_thread, compiles=compiles)
+        async with aclosing(stream) as outputs:
             async for output in outputs:
                 if serve.log_outputs:
                     request_id = output.request_id

@@ -105,7 +105,7 @@ class State:
         """Fill in place."""
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         if self._matcher.is_error():
-            raise ValueError(self._matcher.get_error().splitlines()[0])
+            raise UnsupportedConstraint(f"llguidance: {self._matcher.get_error().splitlines()[0]}")
 
     def is_complete(self) -> bool:
         """Whether a stop token may come."""

@@ -125,7 +125,7 @@ class _Writer:
                 options.append(f"{tail} <[{self._special_ids[trigger]}]> {rests}")
             else:
                 others = [text for text in texts if text != trigger]
-                end = re.escape(trigger)
+                end = _any_of([trigger])
                 barred = f" & ~/(?s:.*({_any_of(others)}).*)/" if others else ""
                 options.append(f"{self._lazy(f'/(?s:.*){end}/{barred}')} {rests}")
         most = "" if part.most is None else str(part.most)
