@@ -45,7 +45,7 @@ MOST_WAITING: Final = 64
 MOST_CHARS_REMEMBERED: Final = 2**24
 """Of constraints whose outcome is known."""
 COMMAND: Final = (sys.executable, "-P", "-m", "octavo.guided.child")
-LENGTH: Final = Struct(">I")
+_LENGTH: Final = Struct(">I")
 
 
 class StartChild(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,21 +225,31 @@ class _Child:
         deadline = threading.Timer(seconds, self._process.kill)
         deadline.start()
         try:
-            sent.write(LENGTH.pack(len(data)) + data)
-            sent.flush()
-            head = received.read(LENGTH.size)
-            length = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
-            answer = received.read(length)
+            write_frame(sent, data)
+            return read_frame(received) or None
         except OSError:
             return None
         finally:
             deadline.cancel()
-        return answer if 0 < length == len(answer) else None
 
 
 def _kill_all(children: set[_Child]) -> None:
     for child in list(children):
         child.kill()
+
+
+def write_frame(pipe: IO[bytes], data: bytes) -> None:
+    """Send one message."""
+    pipe.write(_LENGTH.pack(len(data)) + data)
+    pipe.flush()
+
+
+def read_frame(pipe: IO[bytes]) -> bytes:
+    """The next message; empty when the other side has ended, also in the middle of one."""
+    head = pipe.read(_LENGTH.size)
+    length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+    data = pipe.read(length)
+    return data if len(data) == length else b""
 
 
 def _opened(pipe: IO[bytes] | None) -> IO[bytes]:

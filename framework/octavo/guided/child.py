@@ -6,14 +6,21 @@ import json
 import resource
 import signal
 import sys
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 import numpy as np
 
 from octavo.engine.messages import AskedGuide
 from octavo.errors import BadRequestError
-from octavo.guided.checking import CPU_SECONDS, LENGTH, MEMORY_MIB, Checked, StartChild
+from octavo.guided.checking import (
+    CPU_SECONDS,
+    MEMORY_MIB,
+    Checked,
+    StartChild,
+    read_frame,
+    write_frame,
+)
 from octavo.guided.choose import choose_guide, read_asked
 from octavo.guided.guides import made_backend
 from octavo.guided.vocabulary import longest_tokens
@@ -29,15 +36,15 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # what a plugin prints is no answer
-    start = msgspec.msgpack.decode(_read(requests), type=StartChild)
+    start = msgspec.msgpack.decode(read_frame(requests), type=StartChild)
     try:
         compiler = _Compiler(start)
     except Exception as error:
-        _write(answers, Checked(error=one_line(error)))
+        _answer(answers, Checked(error=one_line(error)))
         return
-    _write(answers, Checked())
-    while data := _read(requests):
-        _write(answers, compiler.check(msgspec.msgpack.decode(data, type=AskedGuide)))
+    _answer(answers, Checked())
+    while data := read_frame(requests):
+        _answer(answers, compiler.check(msgspec.msgpack.decode(data, type=AskedGuide)))
 
 
 class _Compiler:
@@ -96,15 +103,8 @@ def _data_bytes() -> int:
     return 0
 
 
-def _read(pipe: IO[bytes]) -> bytes:
-    head = pipe.read(LENGTH.size)
-    return pipe.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
-
-
-def _write(pipe: IO[bytes], answer: Any) -> None:
-    data = msgspec.msgpack.encode(answer)
-    pipe.write(LENGTH.pack(len(data)) + data)
-    pipe.flush()
+def _answer(pipe: IO[bytes], checked: Checked) -> None:
+    write_frame(pipe, msgspec.msgpack.encode(checked))
 
 
 if __name__ == "__main__":

@@ -44,10 +44,10 @@ class GuidedRows:
         self._filler.fill(guides)
         places, masks = [], []
         for (place, sequence), guide in zip(guided, guides, strict=True):
-            if guide.error is None and not guide.is_current:
-                self._scheduler.withdraw(record, place)
-            elif guide.error is not None:
+            if guide.error is not None:
                 outputs.ends.append(self._end(sequence, guide.error))
+            elif not guide.is_current:
+                self._scheduler.withdraw(record, place)
             elif self._can_append(sequence, guide.forced):
                 self._append(record, place, sequence, guide, outputs)
             else:
