@@ -131,17 +131,17 @@ class ProcessClient(SocketClient):
         return self._process.poll() is not None
 
     def _died(self) -> EngineDeadError:
-        if self._killed_because is not None:
-            self._end = self._killed_because
-            return EngineDeadError(self._end)
+        self._end = self._end or self._killed_because or self._how_it_died()
+        return EngineDeadError(self._end)
+
+    def _how_it_died(self) -> str:
         try:
             end = how_it_ended(self._process.wait(LAST_WORDS_MILLISECONDS / 1000))
         except subprocess.TimeoutExpired:
             end = "closed its connection"
         line = self._relay.last_line(LAST_WORDS_MILLISECONDS / 1000)
         said = f"; its last line was: {line}" if line else ""
-        self._end = f"engine process {self._process.pid} {end}{said}"
-        return EngineDeadError(self._end)
+        return f"engine process {self._process.pid} {end}{said}"
 
 
 def how_it_ended(code: int) -> str:

@@ -128,16 +128,23 @@ class SocketClient(ABC):
             self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:  # the queue is unlimited, so nobody is connected any more
             raise self._died() from None
+        except zmq.ZMQError:
+            self._check_alive()  # a signal's handler has closed this client meanwhile
+            raise
 
     def _receive(self, timeout_seconds: float) -> EngineMessage | None:
+        try:
+            return self._wait_for_message(timeout_seconds)
+        except (zmq.ZMQError, OSError):
+            self._check_alive()  # a signal's handler has closed this client meanwhile
+            raise
+
+    def _wait_for_message(self, timeout_seconds: float) -> EngineMessage | None:
         deadline = time.monotonic() + timeout_seconds
         while True:
             left = max(0, math.ceil((deadline - time.monotonic()) * 1000))
-            try:
-                events = dict(self._poller.poll(min(left, LIVENESS_MILLISECONDS)))
-            except (zmq.ZMQError, OSError):
-                self._check_alive()  # a signal's handler has closed this client meanwhile
-                raise
+            events = dict(self._poller.poll(min(left, LIVENESS_MILLISECONDS)))
+            self._check_alive()
             if self._socket in events:
                 return self._take()
             if events:

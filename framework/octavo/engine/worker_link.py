@@ -45,5 +45,5 @@ class WorkerLink(SocketClient):
         return self._told is not None
 
     def _died(self) -> EngineDeadError:
-        self._end = self._told or "the engine has closed its connection"
+        self._end = self._end or self._told or "the engine has closed its connection"
         return EngineDeadError(self._end)
