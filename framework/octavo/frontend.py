@@ -15,7 +15,7 @@ from octavo.engine.client import EngineClient, InProcessClient
 from octavo.engine.process_client import ProcessClient
 from octavo.errors import BadRequestError, UnsupportedConstraint
 from octavo.guided.checking import GuideChecker
-from octavo.guided.choose import choose_guide
+from octavo.guided.choose import remembering_choice
 from octavo.guided.vocabulary import read_vocabulary
 from octavo.inputs import (
     ChatRenderer,
@@ -177,7 +177,7 @@ def make_frontend(
             seed=config.model.seed,
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
-            choose_guide=partial(choose_guide, host=host) if guides is None else guides.check,
+            choose_guide=remembering_choice(host) if guides is None else guides.check,
         ),
         outputs=_outputs(tokenizer, host),
         client=client,

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from markdown import ROOT, code_blocks
 from octavo import LLM, GuidedParams, SamplingParams
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
-from octavo.guided.choose import asked_guide, choose_guide, read_asked
+from octavo.guided.choose import asked_guide, choose_guide, read_asked, remembering_choice
 from octavo_registry import PluginHost, structure
 
 
@@ -159,3 +159,14 @@ def test_a_structure_is_never_taken_from_a_stranger() -> None:
         asked = asked_guide(GuidedParams(structural_tag=given))
         with pytest.raises(ParameterError, match="structural_tag"):
             choose_guide(read_asked(asked), PluginHost.discover())
+
+
+def test_a_constraint_that_comes_again_is_not_understood_again() -> None:
+    choose = remembering_choice(PluginHost.discover())
+    first = choose(GuidedParams(json={"type": "integer"}))
+    assert choose(GuidedParams(json={"type": "integer"})) is first
+    assert choose(GuidedParams(json={"type": "string"})) != first
+    for _ in range(2):
+        with pytest.raises(BadRequestError, match="no rule 'x'") as refused:
+            choose(GuidedParams(grammar="root ::= x", origin="field"))
+        assert refused.value.param == "field"
