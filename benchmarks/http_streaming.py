@@ -171,10 +171,16 @@ def offline(work: Work) -> Iterator[Callable[[], Run]]:
 
 
 @contextmanager
-def server(work: Work, command: list[str], port: int) -> Iterator[Callable[[float | None], Run]]:
-    """A server; the function that it gives sends the requests, all at once or at a rate."""
+def server(
+    work: Work, command: list[str], port: int, path: str | None = None
+) -> Iterator[Callable[[float | None], Run]]:
+    """A server; the function that it gives sends the requests, all at once or at a rate.
+
+    ``path`` is where the server is imported from, if not from where this is.
+    """
     address = parse_address(f"http://127.0.0.1:{port}")
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    environment = os.environ | ({"PYTHONPATH": path} if path else {})
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     try:
         wait_for(address, child)
         model = get_json(address, "/v1/models")["data"][0]["id"]
@@ -273,7 +279,9 @@ def on_cpu(work: Work, rounds: int) -> dict[str, list[Run]]:
     return runs
 
 
-def on_gpu(work: Work, rounds: int, with_vllm: bool) -> dict[str, list[Run]]:
+def on_gpu(
+    work: Work, rounds: int, *, with_vllm: bool, vllm_path: str | None
+) -> dict[str, list[Run]]:
     """An engine after the other, each twice and with the whole memory."""
     runs: dict[str, list[Run]] = {}
     servers = {"octavo serve": octavo_command} | ({"vllm serve": vllm_command} if with_vllm else {})
@@ -286,7 +294,8 @@ def on_gpu(work: Work, rounds: int, with_vllm: bool) -> dict[str, list[Run]]:
                 made += [tell(work, name, ours()) for _ in range(rounds)]
             continue
         port = free_port()
-        with server(work, servers[name](work, port), port) as served:
+        path = vllm_path if name == "vllm serve" else None
+        with server(work, servers[name](work, port), port, path) as served:
             made += [tell(work, name, served(None)) for _ in range(rounds)]
             half_rate = half_rate or len(work.asks) / made[0].seconds / 2
             half = tell(work, name, served(half_rate), "half")
@@ -322,6 +331,7 @@ def main() -> int:
         "--serve-flag", action="append", default=[], help="of octavo serve, as --api-workers=4"
     )
     parser.add_argument("--vllm", action="store_true", help="on gpu: vLLM's server, too")
+    parser.add_argument("--vllm-path", help="folder to import vLLM from")
     if sys.argv[1:2] == ["offline"]:
         serve_offline(json.loads(Path(sys.argv[2]).read_text()))
         return 0
@@ -338,7 +348,8 @@ def main() -> int:
                 model, args.requests or 256, args.input_len, args.max_tokens or 512, Path(folder)
             )
             work = replace(work, serve_flags=tuple(args.serve_flag))
-            held &= report(work, on_gpu(work, args.rounds or 2, args.vllm))
+            runs = on_gpu(work, args.rounds or 2, with_vllm=args.vllm, vllm_path=args.vllm_path)
+            held &= report(work, runs)
     return 0 if held else 1
 
 

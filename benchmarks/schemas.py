@@ -3,37 +3,40 @@
     python -m benchmarks.schemas suite PATH      # github.com/json-schema-org/JSON-Schema-Test-Suite
     python -m benchmarks.schemas maskbench PATH  # github.com/guidance-ai/jsonschemabench
 
-Twice: the core schema is given to a validator, and to llguidance as a guide that reads documents
+Twice: the core schema is given to a validator, and to a backend as a guide that reads documents
 byte by byte, written in one line and indented. Right: all valid documents pass and no invalid one.
 Open: an invalid one passes. Closed: none does, but a valid one is stopped. Order: it passes when
 its properties are put into the order in which the schema lists them, the only one that a guide
-writes. Needs ``jsonschema-rs`` and ``llguidance``.
+writes. Refused: also what a backend cannot compile within the limits that a server sets it.
+Needs ``jsonschema`` and ``jsonschema-rs``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import resource
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import jsonschema_rs
-from llguidance import LLMatcher, LLTokenizer
 
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.schema import FEATURES, core_schema, without_nul
+from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB
+from octavo.guided.schema import core_schema
+from octavo_registry import PluginHost
+from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
-NOT_ENFORCED = frozenset(
-    {"minProperties", "patternProperties:quotes", "controls", "multipleOf:large"}
-)
-"""Features that llguidance takes and does not enforce; see tests/guided_features.py."""
-OPTIONS = {"json_allowed_escapes": 'nrbtf\\"'}
-"""Without \\u, by which a listed name could be written once more as another one."""
+READING_SECONDS = 60
+"""Of CPU, for all documents of one schema."""
 FORMATS_ARE_ASSERTED = "optional/format/"
 """Of the suite: its format.json asks that formats be ignored, which this framework never does."""
 
@@ -56,7 +59,6 @@ class Verdict:
     guide: str
     reason: str
     seconds: float
-    features: frozenset[str] = frozenset()
 
 
 def suite(path: Path) -> Iterator[Task]:
@@ -81,19 +83,90 @@ def maskbench(path: Path) -> Iterator[Task]:
 SETS = {"suite": suite, "maskbench": maskbench}
 
 
-def judge(task: Task) -> Verdict:
-    """Rewrite one schema and try its documents."""
-    begin = time.process_time()
-    try:
-        core = core_schema(task.schema)
-    except UnsupportedConstraint as error:
+class Judge:
+    """Judges on both levels, the second by one backend."""
+
+    def __init__(self, backend: str) -> None:
+        host = PluginHost.discover()
+        self._name = backend
+        self._keywords = frozenset(host.guided_backends.info(backend).metadata["keywords"])
+        self._backend: GuidedBackend = host.guided_backends.load(backend)(_bytes())
+
+    def judge(self, task: Task) -> Verdict:
+        """In a process of its own, which a schema may end."""
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(
+            target=self._send, args=(task, theirs)
+        )
+        process.start()
+        theirs.close()
+        found: Verdict | None = None
+        try:
+            while True:  # the verdict without the guide comes first
+                found = ours.recv()
+        except EOFError:
+            process.join()
+        return found or Verdict(task.name, "refused", "refused", "ended without a word", 0.0)
+
+    def _send(self, task: Task, pipe: Connection) -> None:
+        begin = time.process_time()
+        try:
+            core = core_schema(task.schema)
+        except UnsupportedConstraint as error:
+            seconds = time.process_time() - begin
+            pipe.send(Verdict(task.name, "refused", "refused", str(error), seconds))
+            return
         seconds = time.process_time() - begin
-        return Verdict(task.name, "refused", "refused", str(error), seconds)
-    seconds = time.process_time() - begin
-    validator = jsonschema_rs.Draft202012Validator(core.schema)
-    of_core = _verdict((validator.is_valid(item), valid) for item, valid in task.documents)
-    of_guide, reason = _guided(core.schema, core.features, task)
-    return Verdict(task.name, of_core, of_guide, reason, seconds, core.features)
+        found = Verdict(task.name, _of_core(core.schema, task), "refused", "too large", seconds)
+        pipe.send(found)
+        of_guide, reason = self._of_guide(core.schema, core.features, task)
+        pipe.send(replace(found, guide=of_guide, reason=reason))
+
+    def _of_guide(self, schema: Any, features: frozenset[str], task: Task) -> tuple[str, str]:
+        if missing := features - self._keywords:
+            return "refused", f"{self._name} does not enforce {', '.join(sorted(missing))}"
+        if schema is False:
+            accepted = any(valid for _, valid in task.documents)
+            return ("closed" if accepted else "right"), "no document satisfies it"
+        _limit(CPU_SECONDS, MEMORY_MIB)
+        try:
+            guide = self._backend.compile(Constraint(kind="json", value=schema))
+        except Exception as error:
+            return "refused", f"{self._name}: {str(error).strip().splitlines()[0][:120]}"
+        _limit(READING_SECONDS, 8 * MEMORY_MIB)
+        found = _verdict(_results(guide, task.documents))
+        if found == "closed":
+            ranks = {name: rank for rank, name in enumerate(_names(schema))}
+            ordered = [(_ordered(item, ranks), valid) for item, valid in task.documents]
+            return ("closed" if _verdict(_results(guide, ordered)) != "right" else "order"), ""
+        return found, ""
+
+
+def _bytes() -> GuideVocabulary:
+    return GuideVocabulary(
+        token_bytes=[*(bytes([byte]) for byte in range(256)), None],
+        special_ids={"<end>": 256},
+        stop_token_ids=(256,),
+        vocab_size=257,
+        encode=lambda text: list(text.encode()),
+    )
+
+
+def _limit(seconds: int, mib: int) -> None:
+    """The kernel ends this process when what follows takes more."""
+    used = int(time.process_time()) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.RLIM_INFINITY))
+    data = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (data + mib * 2**20, resource.RLIM_INFINITY))
+
+
+def _of_core(schema: Any, task: Task) -> str:
+    try:
+        validator: Any = jsonschema_rs.Draft202012Validator(schema)
+        return _verdict([(validator.is_valid(item), valid) for item, valid in task.documents])
+    except ValueError:  # it cannot hold every number
+        validator = jsonschema.Draft202012Validator(schema)
+        return _verdict([(validator.is_valid(item), valid) for item, valid in task.documents])
 
 
 def _verdict(results: Iterable[tuple[bool, bool]]) -> str:
@@ -101,30 +174,15 @@ def _verdict(results: Iterable[tuple[bool, bool]]) -> str:
     return "open" if False in wrong else "closed" if True in wrong else "right"
 
 
-def _guided(schema: Any, features: frozenset[str], task: Task) -> tuple[str, str]:
-    if missing := features - (FEATURES.keys() - NOT_ENFORCED):
-        return "refused", f"llguidance does not enforce {', '.join(sorted(missing))}"
-    if schema is False:
-        accepted = any(valid for _, valid in task.documents)
-        return ("closed" if accepted else "right"), "no document satisfies it"
-    if schema is True:
-        schema = {}
-    grammar = LLMatcher.grammar_from_json_schema(without_nul(schema), overrides=OPTIONS)
-    matcher = LLMatcher(LLTokenizer("byte"), grammar)
-    if matcher.is_error():
-        return "refused", f"llguidance: {matcher.get_error().splitlines()[0][:120]}"
+def _results(guide: Guide, documents: Iterable[tuple[Any, bool]]) -> Iterator[tuple[bool, bool]]:
+    for item, valid in documents:
+        for indent in (None, 2):
+            yield _reads(guide, json.dumps(item, ensure_ascii=False, indent=indent)), valid
 
-    def results(documents: Iterable[tuple[Any, bool]]) -> Iterator[tuple[bool, bool]]:
-        for item, valid in documents:
-            for indent in (None, 2):
-                yield _reads(matcher, json.dumps(item, ensure_ascii=False, indent=indent)), valid
 
-    found = _verdict(results(task.documents))
-    if found == "closed":
-        ranks = {name: rank for rank, name in enumerate(_names(schema))}
-        ordered = [(_ordered(item, ranks), valid) for item, valid in task.documents]
-        return ("closed" if _verdict(results(ordered)) != "right" else "order"), ""
-    return found, ""
+def _reads(guide: Guide, text: str) -> bool:
+    state = guide.start()
+    return all(map(state.accept, text.encode(errors="surrogatepass"))) and state.is_complete()
 
 
 def _names(schema: Any) -> dict[str, None]:
@@ -149,12 +207,6 @@ def _ordered(item: Any, ranks: dict[str, int]) -> Any:
         names = sorted(item, key=lambda name: ranks.get(name, len(ranks)))
         return {name: _ordered(item[name], ranks) for name in names}
     return item
-
-
-def _reads(matcher: LLMatcher, text: str) -> bool:
-    found = text.encode(errors="surrogatepass")
-    matcher.reset()
-    return matcher.try_consume_tokens(list(found)) == len(found) and matcher.is_accepting()
 
 
 def report(verdicts: list[Verdict]) -> None:
@@ -188,11 +240,13 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--every", type=int, default=1, help="only each n-th schema")
     parser.add_argument("--offset", type=int, default=0, help="the first of them")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--backend", default="llguidance")
+    parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     tasks = list(SETS[options.set](options.path))[options.offset :: options.every]
-    with ProcessPoolExecutor(options.processes) as pool:
-        report(list(pool.map(judge, tasks, chunksize=8)))
+    judge = Judge(options.backend)
+    with ThreadPoolExecutor(options.processes) as threads:
+        report(list(threads.map(judge.judge, tasks)))
 
 
 if __name__ == "__main__":
