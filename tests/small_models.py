@@ -100,7 +100,7 @@ def run_stages(stages: Sequence[Any]) -> Tensor:
     builder = StepBuilder(specs, TorchAttention())
     step = builder.step([(builder.add_row(), len(TOKENS))])
     with torch.inference_mode():
-        x_TD = stages[0].embed(torch.tensor(TOKENS), {})
+        x_TD = stages[0].embed(torch.tensor(TOKENS), None)
         for stage in stages:
             x_TD = stage.forward(x_TD, step)
         logits_TV: Tensor = stages[-1].logits(x_TD)

@@ -35,12 +35,20 @@ from octavo_registry.modalities import (
     MultimodalRegistry,
     Placeholder,
 )
-from octavo_registry.model import HasWorkspace, Modality, Model, ModelCapabilities, ModelSpec, Task
+from octavo_registry.model import (
+    EncodesMedia,
+    HasWorkspace,
+    Modality,
+    Model,
+    ModelCapabilities,
+    ModelSpec,
+    Task,
+)
 from octavo_registry.options import Option, OptionRegistry
 from octavo_registry.routes import Endpoint, RouteGroup
 from octavo_registry.sources import FindsSettings, ModelSource
 from octavo_registry.speculation import DraftInput, Speculator
-from octavo_registry.step import AttentionStep, LayerCache, Step, StepBounds
+from octavo_registry.step import AttentionStep, LayerCache, MediaRows, Step, StepBounds
 from octavo_registry.tokenizer import Tokenizer
 from octavo_registry.tools import (
     CallForm,
@@ -67,6 +75,7 @@ __all__ = [
     "Delta",
     "DraftInput",
     "DuplicateNameError",
+    "EncodesMedia",
     "Endpoint",
     "EnginePlan",
     "Entry",
@@ -87,6 +96,7 @@ __all__ = [
     "MediaItem",
     "MediaLimits",
     "MediaPrompt",
+    "MediaRows",
     "Modality",
     "ModalityDecoder",
     "Model",

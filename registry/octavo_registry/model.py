@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from octavo_registry.cache import CacheSpec
     from octavo_registry.linear import QuantizationMethod
-    from octavo_registry.step import Step
+    from octavo_registry.step import MediaRows, Step
 
 Task = Literal["generate", "embed", "classify", "score", "reward", "transcribe"]
 Modality = Literal["image", "video", "audio"]
@@ -25,6 +25,8 @@ class ModelCapabilities:
 
     tasks: tuple[Task, ...] = ("generate",)
     modalities: tuple[Modality, ...] = ()
+    position_axes: Literal[1, 3] = 1
+    """3: tokens have a time, a height and a width (M-RoPE), equal for text."""
     lora: bool = False
     pipeline_parallel: bool = False
     tensor_parallel: bool = False
@@ -90,8 +92,8 @@ class Model(Protocol):
         """The cache of each attention layer, by the layer's full name, in layer order."""
         ...
 
-    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
-        """Token ids to the first hidden state [T, D]; media replaces rows at placeholders."""
+    def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
+        """Token ids to the first hidden state [T, D]; rows of media replace their tokens'."""
         ...
 
     def forward(self, x_TD: Tensor, step: Step) -> Tensor:
@@ -107,6 +109,26 @@ class Model(Protocol):
 
         Raises for a tensor that fits nothing; the framework reports parameters left unloaded.
         """
+        ...
+
+
+@runtime_checkable
+class EncodesMedia(Protocol):
+    """A model that makes rows of its own hidden size from images, video or audio."""
+
+    media_row_size: int
+    """Entries of a row: the hidden size, and more where later layers take some of their own."""
+
+    def encode(self, items: Sequence[Mapping[str, Tensor]]) -> Sequence[Tensor]:
+        """The rows [rows, media_row_size] of each item, as many as it has placeholder tokens.
+
+        An item is what ``host.multimodal.map_input`` made of it, on the model's device; called
+        once for all items that a step needs and that the engine has not kept.
+        """
+        ...
+
+    def encode_bytes(self, num_rows: int) -> int:
+        """Peak bytes that ``encode`` allocates for items of so many rows together."""
         ...
 
 

@@ -8,7 +8,7 @@ nothing here may be read back by the host on CUDA, for which ``StepBounds`` hold
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,6 +75,19 @@ class LayerCache:
 
 
 @dataclass(slots=True, kw_only=True)
+class MediaRows:
+    """What media bring to a step: rows that take the places of tokens' embeddings.
+
+    Axis suffixes: M tokens of the step that stand for media, W entries of a row: the first are the
+    embedding, others are for layers, as the model's ``encode`` has made them.
+    """
+
+    tokens_M: Tensor
+    """Indices into T; int64."""
+    rows_MW: Tensor
+
+
+@dataclass(slots=True, kw_only=True)
 class Step:
     """One forward: tokens of many rows, packed without padding."""
 
@@ -89,4 +102,4 @@ class Step:
     """Indices into T of the tokens whose logits are asked for; may be longer than the rows."""
     adapter_ids_R: Tensor | None = None
     """LoRA slot of each row, -1 for none; None when no adapters are enabled."""
-    media: Mapping[str, Any] = field(default_factory=dict)
+    media: MediaRows | None = None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from octavo.config import ModelConfig, open_model
 from octavo.errors import ModelError, PluginError
 from octavo.weights.load import load_model
-from octavo_registry import CacheSpec, ModelCapabilities, ModelSpec, PluginHost, Step
+from octavo_registry import CacheSpec, MediaRows, ModelCapabilities, ModelSpec, PluginHost, Step
 
 
 class Fake(nn.Module):
@@ -41,7 +41,7 @@ class Fake(nn.Module):
     def cache_specs(self) -> dict[str, CacheSpec]:
         return {}
 
-    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
+    def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
         return tokens_T
 
     def forward(self, x_TD: Tensor, step: Step) -> Tensor:

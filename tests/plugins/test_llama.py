@@ -116,7 +116,7 @@ class Rows:
             for source in (self.ids, self.expected)
         )
         with torch.inference_mode():
-            hidden_TD = self.model.forward(self.model.embed(ids_T, {}), step)
+            hidden_TD = self.model.forward(self.model.embed(ids_T, None), step)
             logits_TV = self.model.logits(hidden_TD)
         difference = (logits_TV - expected_TV).abs().max() / expected_TV.std()
         assert difference < 1e-4, f"logits differ by {difference:.1e} of their spread"
@@ -211,7 +211,7 @@ def test_two_pipeline_stages_equal_the_whole() -> None:
         step = builder.step([(builder.add_row(), 9), (builder.add_row(), 4)])
         ids_T = torch.arange(13)
         with torch.inference_mode():
-            x_TD = stages[0].forward(stages[0].embed(ids_T, {}), step)
+            x_TD = stages[0].forward(stages[0].embed(ids_T, None), step)
             found = stages[1].logits(stages[1].forward(x_TD, step))
             expected = reference(ids_T[None, :9]).logits[0]
         torch.testing.assert_close(found[:9], expected, atol=1e-4, rtol=1e-4)
@@ -228,7 +228,7 @@ def test_tensor_parallel_ranks_equal_one(tp_size: int, config: str) -> None:
         builder = StepBuilder(model.cache_specs(), TorchAttention())
         step = builder.step([(builder.add_row(), 99)])
         with torch.inference_mode():
-            hidden_TD = model.forward(model.embed(torch.arange(99), {}), step)
+            hidden_TD = model.forward(model.embed(torch.arange(99), None), step)
             return model.logits(hidden_TD)
 
     found = run_ranks(tp_size, run)

@@ -61,7 +61,7 @@ def test_embeddings_are_scaled_by_a_factor_of_the_models_precision(
     model = Checkpoint(case, variant, tmp_path).loaded(dtype=torch.bfloat16)
     tokens_T = torch.tensor([5, 3])
     scaled_TD = model.model.embed_tokens.weight[tokens_T] * torch.tensor(72**0.5).bfloat16()
-    assert torch.equal(model.embed(tokens_T, {}), scaled_TD)
+    assert torch.equal(model.embed(tokens_T, None), scaled_TD)
 
 
 @pytest.mark.parametrize("case", [GEMMA2, GEMMA3], ids=lambda case: case[0])

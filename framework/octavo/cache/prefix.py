@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +27,27 @@ def chain_seed(*parts: str) -> bytes:
 
 
 def extend_chain(
-    digests: list[bytes], seed: bytes, tokens: NDArray[np.int32], block_tokens: int
+    digests: list[bytes],
+    seed: bytes,
+    tokens: NDArray[np.int32],
+    block_tokens: int,
+    marks: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
-    """Append the digests of the full blocks of ``tokens`` that are not in the chain yet."""
+    """Append the digests of the full blocks of ``tokens`` that are not in the chain yet.
+
+    ``marks`` are digests of what begins at some of the tokens and is not told by them: media.
+    """
     previous = digests[-1] if digests else seed
     num_full = len(tokens) // block_tokens
     data = tokens[len(digests) * block_tokens : num_full * block_tokens].tobytes()
     stride = block_tokens * tokens.itemsize
     for start in range(0, len(data), stride):
-        previous = hashlib.sha256(previous + data[start : start + stride]).digest()
+        content = previous + data[start : start + stride]
+        if marks:
+            first = len(digests) * block_tokens
+            for place in range(first, first + block_tokens):
+                content += marks.get(place, b"")
+        previous = hashlib.sha256(content).digest()
         digests.append(previous)
 
 

@@ -64,6 +64,24 @@ class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A ``Constraint``'s value as JSON: equal constraints are equal texts."""
 
 
+class TensorData(msgspec.Struct, frozen=True):
+    """A tensor on its way to another process."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class MediaInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of a prompt, and the placeholder tokens that its rows replace."""
+
+    content_hash: str
+    start: int
+    length: int
+    tensors: dict[str, TensorData]
+    """What the model's ``encode`` takes."""
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One prompt and how to continue it."""
 
@@ -78,6 +96,10 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     adapter: str = ""
     """Content hash of the LoRA adapter; empty for none."""
     guide: GuideRequest | None = None
+    media: tuple[MediaInput, ...] = ()
+    """In the order of their tokens."""
+    positions: bytes = b""
+    """Of the prompt's tokens, int32 by axis, where they are not their numbers (M-RoPE)."""
 
 
 class StartEngine(msgspec.Struct, frozen=True, tag=True):

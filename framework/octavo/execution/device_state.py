@@ -20,6 +20,7 @@ class DeviceState:
         self.num_tokens_S = self._view("num_tokens")
         self.computed_S = self._view("computed")
         self.adapter_S = self._view("adapter")
+        self.position_delta_S = self._view("position_delta")
         self.tables_SB = [self._view(f"table{group}") for group in range(layout.num_groups)]
         self.sampling = SamplingState(
             tokens_SL=self.tokens_SL,

@@ -18,6 +18,7 @@ from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.device_state import DeviceState
+from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
@@ -27,9 +28,10 @@ from octavo.sampling.state import SampleBatch, TokenMask
 from octavo.sampling.uploads import upload
 from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
+from octavo_kernels.step_state import StepInputs
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model
-from octavo_registry.step import AttentionStep, Step, StepBounds
+from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
 """Decode steps of up to so many rows are recorded before the first request."""
@@ -75,6 +77,8 @@ class ModelRunner:
         async_depth: int,
         use_graphs: bool,
         batch_invariant: bool,
+        position_axes: int,
+        encoder: MediaEncoder | None,
     ) -> None:
         self.model = model
         self.state = DeviceState(state_layout, device)
@@ -86,6 +90,8 @@ class ModelRunner:
         self._processors = list(processors)
         self._staging = Staging(device, async_depth)
         self._batch_invariant = batch_invariant
+        self._position_axes = position_axes
+        self._encoder = encoder
         num_slots = state_layout.num_slots
         self._starts_R1 = torch.arange(num_slots + 1, dtype=torch.int32, device=device)
         """Query starts of rows that have one token each."""
@@ -128,7 +134,18 @@ class ModelRunner:
         self._begin(plan)
         slots_R, query_starts_R1 = parts["slots"], parts["query_starts"]
         bounds = StepBounds(query_lens_R=plan.query_lens, context_lens_R=plan.context_lens)
-        hidden_TD = self._forward(slots_R, query_starts_R1, parts["logit_tokens"], bounds)
+        media = None
+        if self._encoder is not None:
+            self._encoder.encode(plan.encode)
+            media = self._encoder.rows(parts["media_tokens"], parts["media_rows"])
+        hidden_TD = self._forward(
+            slots_R,
+            query_starts_R1,
+            parts["logit_tokens"],
+            bounds,
+            positions=parts["positions"],
+            media=media,
+        )
         return self._draw_or_await(
             _Undrawn(
                 plan=plan,
@@ -227,7 +244,14 @@ class ModelRunner:
                 processor.attach(slot, sampling.extra_args)
 
     def _forward(
-        self, slots_R: Tensor, query_starts_R1: Tensor, logit_tokens_R: Tensor, bounds: StepBounds
+        self,
+        slots_R: Tensor,
+        query_starts_R1: Tensor,
+        logit_tokens_R: Tensor,
+        bounds: StepBounds,
+        *,
+        positions: Tensor | None = None,
+        media: MediaRows | None = None,
     ) -> Tensor:
         """Ids to hidden states [T, D]."""
         block_tokens = self._layout.block_tokens
@@ -254,12 +278,23 @@ class ModelRunner:
         step = Step(
             num_tokens=num_tokens,
             num_rows=len(slots_R),
-            positions_AT=inputs.positions_T.unsqueeze(0),
+            positions_AT=self._positions(inputs, slots_R, positions),
             groups=tuple(groups),
             layers=self._layers,
             sample_tokens_R=logit_tokens_R,
+            media=media,
         )
-        return self.model.forward(self.model.embed(inputs.ids_T, step.media), step)
+        return self.model.forward(self.model.embed(inputs.ids_T, media), step)
+
+    def _positions(self, inputs: StepInputs, slots_R: Tensor, given: Tensor | None) -> Tensor:
+        """As the model rotates tokens: their numbers, or what the prompt's media make of them."""
+        if given is not None and len(given):
+            return given.view(self._position_axes, -1).long()
+        if self._position_axes == 1:
+            return inputs.positions_T.unsqueeze(0)
+        deltas_R = self.state.position_delta_S.index_select(0, slots_R)
+        positions_T = inputs.positions_T + deltas_R.index_select(0, inputs.rows_T)
+        return positions_T.expand(self._position_axes, -1)
 
     def _draw(self, undrawn: _Undrawn, masks: TokenMasks | None) -> Drawn:
         """Hidden states to tokens; prompt rows stand behind the rows that draw."""

@@ -20,7 +20,7 @@ from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.cache import CacheSpec
-from octavo_registry.model import HasWorkspace, Model
+from octavo_registry.model import EncodesMedia, HasWorkspace, Model
 
 DEFAULT_SLOTS = {"cpu": 256, "cuda": 1024}
 """Sequences that run at the same time, where max_num_seqs does not say."""
@@ -149,12 +149,20 @@ def _workspace(
             adds_in_place=_adds_in_place(model, config, folder, device),
         )
     )
-    return 4 * num_slots * folder.max_model_len + workspace_bytes(
-        forward,
-        num_tokens=config.scheduler.max_num_batched_tokens,
-        # A step may draw for all its rows and compute prompt logprobs, these some rows at a time.
-        num_logit_rows=num_slots + LOGIT_ROWS,
-        num_recorded_rows=min(num_slots, SIZES[-1]) if is_recorded else 0,
-        hidden_bytes=item_bytes * hidden_size(text_config),
-        row_bytes=item_bytes * folder.vocab_size,
+    media = 0
+    if isinstance(model, EncodesMedia):
+        num_rows = config.scheduler.media_cache_tokens
+        media = item_bytes * num_rows * model.media_row_size + model.encode_bytes(num_rows)
+    return (
+        4 * num_slots * folder.max_model_len
+        + media
+        + workspace_bytes(
+            forward,
+            num_tokens=config.scheduler.max_num_batched_tokens,
+            # A step may draw for all rows and compute prompt logprobs, these some rows at a time.
+            num_logit_rows=num_slots + LOGIT_ROWS,
+            num_recorded_rows=min(num_slots, SIZES[-1]) if is_recorded else 0,
+            hidden_bytes=item_bytes * hidden_size(text_config),
+            row_bytes=item_bytes * folder.vocab_size,
+        )
     )

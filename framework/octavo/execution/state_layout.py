@@ -22,7 +22,16 @@ STOP_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS
 """Room for a request's stop ids and the model's end-of-sequence ids."""
 
 FLOAT_FIELDS = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
-INT_FIELDS = ("num_tokens", "computed", "prompt_len", "min_len", "features", "top_k", "adapter")
+INT_FIELDS = (
+    "num_tokens",
+    "computed",
+    "prompt_len",
+    "min_len",
+    "features",
+    "top_k",
+    "adapter",
+    "position_delta",
+)
 
 
 @dataclass(frozen=True, slots=True)

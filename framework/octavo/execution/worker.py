@@ -12,6 +12,7 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError
 from octavo.execution.cache_memory import CacheMemory
+from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sizing import size_engine
@@ -20,6 +21,7 @@ from octavo.weights.load import load_model
 from octavo.wording import counted
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts
+from octavo_registry.model import EncodesMedia
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,11 @@ class Worker:
             max_blocks=-(-size.max_model_len // block_tokens),
             num_groups=len(layout.groups),
         )
+        encoder = None
+        if isinstance(model, EncodesMedia):
+            dtype: torch.dtype = getattr(torch, folder.dtype)
+            num_rows = config.scheduler.media_cache_tokens
+            encoder = MediaEncoder(model, num_rows, dtype, self.device)
         memory = CacheMemory(layout, size.num_blocks, size.num_swap_blocks, self.device)
         self.runner = ModelRunner(
             model=model,
@@ -82,6 +89,8 @@ class Worker:
             async_depth=config.scheduler.async_depth,
             use_graphs=self.device.type == "cuda" and not config.model.enforce_eager,
             batch_invariant=config.model.batch_invariant,
+            position_axes=folder.capabilities.position_axes,
+            encoder=encoder,
         )
         self.runner.warm_up()
         self.facts = ExecutorFacts(

@@ -5,8 +5,7 @@ Axis suffixes: T tokens, D hidden, R rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import Angles
 from octavo.layers.sharding import Stage
 from octavo_registry.model import ModelSpec
-from octavo_registry.step import Step
+from octavo_registry.step import MediaRows, Step
 
 
 class CausalLM(LanguageModel):
@@ -57,10 +56,14 @@ class CausalLM(LanguageModel):
             softcap=logit_softcap,
         )
 
-    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
-        """The input embedding; only on the first stage."""
+    def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
+        """The input embedding, or media's rows as they are; only on the first stage."""
         x_TD: Tensor = self.model.embed_tokens(tokens_T)
-        return x_TD if self.embedding_scale is None else x_TD.mul_(self.embedding_scale)
+        if self.embedding_scale is not None:
+            x_TD.mul_(self.embedding_scale)
+        if media is not None:
+            x_TD.index_copy_(0, media.tokens_M, media.rows_MW[:, : x_TD.shape[1]])
+        return x_TD
 
     def forward(self, x_TD: Tensor, step: Step) -> Tensor:
         """This stage's layers; the last one also normalises."""

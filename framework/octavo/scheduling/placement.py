@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +36,10 @@ class StepDraft:
     detach: list[int] = field(default_factory=list)
     emptied_swap_blocks: list[int] = field(default_factory=list)
     """Read, or written in vain, by this plan; they may be written by the next."""
+
+
+Clip = Callable[[Sequence, int, int], int]
+"""By sequence, first token and count of tokens."""
 
 
 class Placement:
@@ -74,10 +79,11 @@ class Placement:
         self.draft = StepDraft(StateDiff(self._state))
         return draft
 
-    def place(self, sequence: Sequence, budget: int) -> int:
-        """Give a waiting sequence a slot and blocks for its first tokens; 0: no room now.
+    def place(self, sequence: Sequence, budget: int, clip: Clip) -> int:
+        """Give a waiting sequence a slot and blocks for its first tokens, if there is room now.
 
-        Returns how many tokens it may compute in this step, at most ``budget``.
+        Returns how many tokens it may compute in this step, at most ``budget``; ``clip`` says how
+        many have their media.
         """
         if self.rows.num_free == 0:
             return 0
@@ -88,6 +94,7 @@ class Placement:
                 sequence.chain_seed,
                 sequence.tokens,
                 self.tables.layout.block_tokens,
+                sequence.media_marks,
             )
         if sequence.swapped is not None:
             start = self._place_swapped(sequence, sequence.swapped)
@@ -100,7 +107,7 @@ class Placement:
         if sequence.placed_seconds is None:
             sequence.placed_seconds = time.monotonic()
         slot = sequence.slot
-        count = min(num_tokens - start, budget)
+        count = clip(sequence, start, min(num_tokens - start, budget))
         self.tables.grow(
             np.array([slot], np.intp), np.array([start + count], np.int32), self.draft.diff
         )
@@ -147,7 +154,9 @@ class Placement:
         slot, tables = sequence.slot, self.tables
         block_tokens = tables.layout.block_tokens
         tokens = self.rows.tokens_SL[slot, : num_full * block_tokens]
-        extend_chain(sequence.digests, sequence.chain_seed, tokens, block_tokens)
+        extend_chain(
+            sequence.digests, sequence.chain_seed, tokens, block_tokens, sequence.media_marks
+        )
         for group in range(len(tables.windows)):
             begin = max(first, int(tables.first_GS[group, slot]))
             blocks = tables.tables_GSB[group, slot, begin:num_full].tolist()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from octavo.cache.tables import BlockMoves
 from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import Ints, Slots, StateDiff
+from octavo.scheduling.media import EncodeItem
 from octavo.scheduling.sequence import Sequence
 from octavo_kernels.row_features import Work
 
@@ -22,6 +23,9 @@ SECTIONS = (
     "sample_slots",  # of the rows that draw a token
     "logit_tokens",  # tokens whose logits are needed: first those that draw, then prompt logprobs
     "prompt_targets",  # the token that follows each of the latter
+    "positions",  # by axis and token, where they do not follow from the device state
+    "media_tokens",  # tokens that stand for media
+    "media_rows",  # of the buffer of what was encoded: those that replace them
 )
 
 
@@ -51,12 +55,15 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     detach: list[int] = msgspec.field(default_factory=list)
     """Slots whose sequence has left, where there are processors; done before ``attach``."""
     moves: BlockMoves = msgspec.field(default_factory=BlockMoves)
+    encode: list[EncodeItem] = msgspec.field(default_factory=list)
+    """Media whose rows are made before the forward pass."""
 
     @property
     def is_decode(self) -> bool:
         """Whether each row has one token and draws the next, and nothing else is asked for."""
-        has_prompt_rows = self.num_prompt_logprobs >= 0
-        return self.num_tokens == self.num_rows == len(self.features) and not has_prompt_rows
+        if self.num_prompt_logprobs >= 0 or any(self.sizes[-3:]):
+            return False
+        return self.num_tokens == self.num_rows == len(self.features)
 
     @property
     def num_rows(self) -> int:

@@ -106,6 +106,7 @@ class StepResults:
             current = rows.epoch_S[other.slots] == other.epochs
             for slot in other.slots[current].tolist():
                 scheduler.requeue(rows.at(slot), after_fault=True)
+        scheduler.media.forget_all()
         outputs = self.news()
         outputs.ends.extend(ends)
         return outputs

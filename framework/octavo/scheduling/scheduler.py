@@ -19,6 +19,7 @@ from octavo.errors import (
 )
 from octavo.execution.state_layout import Ints, Slots, StateLayout
 from octavo.guided.sequence import CompiledGuide, GuidedSequence
+from octavo.scheduling.media import MediaScheduler, positions_of
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
 from octavo.scheduling.rows import Rows
@@ -61,6 +62,7 @@ class Scheduler:
         self.suspects: dict[int, Sequence] = {}
         """By id: sequences of a batch that raised, which run alone until they have passed it."""
         self.num_under_way = 0
+        self.media = MediaScheduler(scheduler.media_cache_tokens, scheduler.max_num_batched_tokens)
         self._config = scheduler
         self._model_identity = model_identity
         self._vocab_size = vocab_size
@@ -129,6 +131,11 @@ class Scheduler:
             return QueueFullError(f"the queue is full: {total} prompt tokens would wait; try later")
         if any(sequence in self.sequences for sequence in request.sequences):
             return ParameterError(f"request {request.request_id}: a sequence id is in use already")
+        largest = max((item.length for item in request.media), default=0)
+        if largest > self.media.num_rows:
+            return PromptError(
+                f"an item takes {largest} tokens; media_cache_tokens={self.media.num_rows}"
+            )
         return None
 
     def abort(self, sequence_ids: list[int]) -> None:
@@ -221,6 +228,9 @@ class Scheduler:
         slots, remaining = slots[by_kind], remaining[by_kind]
         before = np.cumsum(remaining) - remaining
         counts = np.clip(budget - before, 0, remaining).astype(np.int32)
+        for row in np.flatnonzero(rows.media_S[slots]).tolist():
+            slot = int(slots[row])
+            counts[row] = self._clip(rows.at(slot), int(rows.computed_S[slot]), int(counts[row]))
         slots, counts = slots[counts > 0], counts[counts > 0]
         return self._make_room(slots, counts, victims)
 
@@ -249,12 +259,13 @@ class Scheduler:
             sequence = self.waiting.peek()
             if sequence is None:
                 break
-            count = self.placement.place(sequence, budget)
-            if count == 0:
+            count = self.placement.place(sequence, budget, self._clip)
+            if sequence.slot < 0:
                 break
             self.waiting.remove(sequence)
-            entered.append((sequence.slot, count))
-            budget -= count
+            if count:  # else its media come in the next step
+                entered.append((sequence.slot, count))
+                budget -= count
         if not entered:
             return slots, counts
         more_slots, more_counts = zip(*entered, strict=True)
@@ -267,14 +278,22 @@ class Scheduler:
         sequence = min(self.suspects.values(), key=self.waiting.sort_key)
         slot, others = sequence.slot, self.running_order()
         if slot >= 0:
-            remaining = self.rows.planned_S[slot] - self.rows.computed_S[slot]
-            slots, counts = np.array([slot], np.intp), np.array([min(remaining, budget)], np.int32)
+            start = int(self.rows.computed_S[slot])
+            count = min(int(self.rows.planned_S[slot]) - start, budget)
+            count = self._clip(sequence, start, count)
+            slots, counts = np.array([slot], np.intp), np.array([count], np.int32)
             return self._make_room(slots, counts, others[others != slot])[:2]
-        while (count := self.placement.place(sequence, budget)) == 0:
+        while (count := self.placement.place(sequence, budget, self._clip)) == 0:
             victim, others = int(others[-1]), others[:-1]
             self.requeue(self.rows.at(victim))
         self.waiting.remove(sequence)
         return np.array([sequence.slot], np.intp), np.array([count], np.int32)
+
+    def _clip(self, sequence: Sequence, start: int, count: int) -> int:
+        """How many of those tokens have their media in the step that is being planned."""
+        if not sequence.request.media:
+            return count
+        return self.media.clip(sequence, start, count, self._step_id + 1)
 
     def _pack(self, slots: Slots, counts: Ints) -> tuple[StepPlan, StepRecord]:
         rows = self.rows
@@ -297,6 +316,7 @@ class Scheduler:
             sample_slots,
             logit_tokens,
             prompt_targets,
+            *self._media_sections(slots, starts, query_starts),
         )
         self._step_id += 1
         drawing = len(sample_slots) > 0
@@ -318,6 +338,7 @@ class Scheduler:
             attach=draft.attach,
             detach=draft.detach,
             moves=draft.moves,
+            encode=self.media.take_draft(),
         )
         record = StepRecord(
             slots=slots,
@@ -336,6 +357,15 @@ class Scheduler:
         self.num_under_way += 1
         self._steady.remember(plan, record)
         return plan, record
+
+    def _media_sections(self, slots: Slots, starts: Ints, query_starts: Ints) -> list[Ints]:
+        if not self.rows.media_S[slots].any():
+            return [np.zeros(0, np.int32)] * 3
+        sequences = [self.rows.at(slot) for slot in slots.tolist()]
+        return [
+            positions_of(sequences, starts, np.diff(query_starts)),
+            *self.media.places(sequences, starts, query_starts),
+        ]
 
     def _put_corrections(self) -> None:
         """Tell the device where rows stand whose draws do not count."""

@@ -33,8 +33,11 @@ class Sequence:
         "id",
         "index",
         "leader",
+        "media_marks",
         "num_cached_tokens",
         "placed_seconds",
+        "position_delta",
+        "positions_AP",
         "prompt_logprobs",
         "reported",
         "request",
@@ -54,6 +57,17 @@ class Sequence:
         """When it first got a slot."""
         self.chain_seed = chain_seed
         self.tokens: NDArray[np.int32] = np.array(request.prompt_token_ids, np.int32)
+        self.media_marks = {item.start: bytes.fromhex(item.content_hash) for item in request.media}
+        """What prefixes hold besides tokens."""
+        self.positions_AP: NDArray[np.int32] | None = None
+        """Of the prompt's tokens by axis; None: their numbers on all axes."""
+        self.position_delta = 0
+        """Of later tokens: what their positions have more than their numbers."""
+        if request.positions:
+            self.positions_AP = np.frombuffer(request.positions, np.int32).reshape(
+                -1, self.prompt_len
+            )
+            self.position_delta = int(self.positions_AP.max()) + 1 - self.prompt_len
         self.slot = -1
         self.digests: list[bytes] = []
         self.swapped: SwappedBlocks | None = None

@@ -6,8 +6,7 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ from octavo.layers.loading import Source, load_weights
 from octavo.layers.logits import LMHead
 from octavo.layers.norm import LayerNorm
 from octavo.layers.rotary import Angles, RotaryEmbedding
-from octavo_registry import CacheSpec, ModelSpec, Step
+from octavo_registry import CacheSpec, MediaRows, ModelSpec, Step
 
 
 class Tandem(nn.Module):
@@ -47,7 +46,7 @@ class Tandem(nn.Module):
         """Collect what the attention layers keep."""
         return cache_specs(self)
 
-    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
+    def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
         """Token ids to the first hidden state."""
         x_TD: Tensor = self.embed_tokens(tokens_T)
         return x_TD

@@ -5,8 +5,7 @@ Axis suffixes: T tokens, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from octavo.layers.mlp import activation_of
 from octavo.layers.norm import LayerNorm
 from octavo.layers.sharding import Stage
 from octavo_registry.model import ModelSpec
-from octavo_registry.step import Step
+from octavo_registry.step import MediaRows, Step
 
 
 class GPT2(LanguageModel):
@@ -43,7 +42,7 @@ class GPT2(LanguageModel):
             self.transformer.wte if self.stage.is_first else None,
         )
 
-    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
+    def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
         """The input embedding without positions; only on the first stage."""
         x_TD: Tensor = self.transformer.wte(tokens_T)
         return x_TD

@@ -23,7 +23,7 @@ from octavo.layers.mlp import activation_of
 from octavo.layers.norm import LayerNorm
 from octavo.layers.sharding import Stage
 from octavo_registry.model import ModelSpec
-from octavo_registry.step import Step
+from octavo_registry.step import MediaRows, Step
 
 UNUSED_POSITIONS = 2
 """Rows of the checkpoint's position embedding before that of the first position."""
@@ -55,7 +55,7 @@ class OPT(LanguageModel):
         assert isinstance(decoder, Decoder)
         return decoder
 
-    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
+    def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
         """The input embedding without positions; only on the first stage."""
         x_TE: Tensor = self.decoder.embed_tokens(tokens_T)
         project = self.decoder.project_in

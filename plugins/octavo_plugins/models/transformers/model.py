@@ -38,7 +38,7 @@ from octavo_plugins.models.transformers.probe import (
 from octavo_registry.cache import CacheSpec
 from octavo_registry.faults import one_line
 from octavo_registry.model import ModelSpec
-from octavo_registry.step import Step
+from octavo_registry.step import MediaRows, Step
 
 NUM_PROBED: Final = 4
 """Tokens of a trial run."""
@@ -88,7 +88,7 @@ class TransformersModel(nn.Module):
             raise _refusal(self._spec, f"a trial run fails: {one_line(error)}") from error
         return {layer.name: layer.cache_spec for layer in self._layers.values()}
 
-    def embed(self, tokens_T: Tensor, media: Mapping[str, Any]) -> Tensor:
+    def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
         """The input embedding."""
         x_TD: Tensor = self._embedding(tokens_T)
         return x_TD

@@ -1,0 +1,56 @@
+"""Media on the device: items become rows of one buffer, from which steps take what they need."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo.engine.messages import TensorData
+from octavo.errors import PluginError
+from octavo.scheduling.media import EncodeItem
+from octavo_registry.model import EncodesMedia
+from octavo_registry.step import MediaRows
+
+
+class MediaEncoder:
+    """The buffer's books are kept by ``octavo.scheduling.media``."""
+
+    def __init__(
+        self, model: EncodesMedia, num_rows: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._model = model
+        self._buffer_NW = torch.empty(num_rows, model.media_row_size, dtype=dtype, device=device)
+
+    def encode(self, items: list[EncodeItem]) -> None:
+        """Make the rows of all items at once."""
+        if not items:
+            return
+        device = self._buffer_NW.device
+        encoded = self._model.encode(
+            [
+                {name: read_tensor(data).to(device) for name, data in each.item.tensors.items()}
+                for each in items
+            ]
+        )
+        for each, rows_MW in zip(items, encoded, strict=True):
+            expected = (each.item.length, self._buffer_NW.shape[1])
+            if tuple(rows_MW.shape) != expected:
+                raise PluginError(
+                    f"an item has {each.item.length} placeholder tokens, and its encoder gave "
+                    f"{list(rows_MW.shape)} instead of {list(expected)}"
+                )
+            places = torch.from_numpy(each.rows).to(device, torch.int64)
+            self._buffer_NW.index_copy_(0, places, rows_MW.to(self._buffer_NW.dtype))
+
+    def rows(self, tokens: Tensor, places: Tensor) -> MediaRows | None:
+        """Those that replace a step's tokens; None where there are none."""
+        if not len(tokens):
+            return None
+        rows_MW = self._buffer_NW.index_select(0, places)
+        return MediaRows(tokens_M=tokens.long(), rows_MW=rows_MW)
+
+
+def read_tensor(data: TensorData) -> Tensor:
+    """The tensor that was sent; it shares the message's memory."""
+    dtype: torch.dtype = getattr(torch, data.dtype)
+    return torch.frombuffer(bytearray(data.data), dtype=dtype).view(data.shape)

@@ -1,0 +1,142 @@
+"""Which images, videos and sounds a step encodes, and where their rows are kept on the device.
+
+Rows of encoded items lie in one buffer there, of which the host keeps the books: steps run in
+order, so that rows may be given to another item as soon as the step that used them last is planned.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.engine.messages import MediaInput
+from octavo.execution.state_layout import Ints
+from octavo.scheduling.sequence import Sequence
+
+
+@dataclass(slots=True)
+class EncodeItem:
+    """An item to encode before the step's forward pass, and the buffer's rows to write."""
+
+    item: MediaInput
+    rows: Ints
+
+
+@dataclass(slots=True)
+class _Kept:
+    rows: Ints
+    step_id: int
+    """Of the last step that uses them."""
+
+
+@dataclass(slots=True)
+class MediaDraft:
+    """What the next plan encodes."""
+
+    encode: list[EncodeItem] = field(default_factory=list)
+    num_rows: int = 0
+
+
+class MediaScheduler:
+    """Plans encoding within a budget of rows a step, and keeps what was encoded last."""
+
+    def __init__(self, num_rows: int, budget: int) -> None:
+        self.num_rows = num_rows
+        self.num_encoded = 0
+        self.num_reused = 0
+        self._budget = budget
+        self._free_rows: Ints = np.arange(num_rows, dtype=np.int32)
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._draft = MediaDraft()
+
+    def clip(self, sequence: Sequence, start: int, count: int, step_id: int) -> int:
+        """How many of those tokens can run in this step, with the items that they need."""
+        for item in sequence.request.media:
+            if item.start >= start + count:
+                break
+            if item.start + item.length > start and not self._provide(item, step_id):
+                return max(0, item.start - start)
+        return count
+
+    def take_draft(self) -> list[EncodeItem]:
+        """Hand the items to encode to a plan."""
+        draft, self._draft = self._draft, MediaDraft()
+        return draft.encode
+
+    def places(self, sequences: Listed[Sequence], starts: Ints, query_starts: Ints) -> list[Ints]:
+        """Tokens of a step that stand for media, and the buffer's rows that replace them."""
+        tokens, rows = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        for row, sequence in enumerate(sequences):
+            start, first = int(starts[row]), int(query_starts[row])
+            end = start + int(query_starts[row + 1]) - first
+            for item in sequence.request.media:
+                begin, stop = max(item.start, start), min(item.start + item.length, end)
+                if begin < stop:
+                    tokens.append(np.arange(begin, stop, dtype=np.int32) + np.int32(first - start))
+                    kept = self._kept[item.content_hash].rows
+                    rows.append(kept[begin - item.start : stop - item.start])
+        return [np.concatenate(tokens), np.concatenate(rows)]
+
+    def forget_all(self) -> None:
+        """A step has raised: nobody knows what it has written."""
+        self._kept.clear()
+        self._free_rows = np.arange(self.num_rows, dtype=np.int32)
+        self._draft = MediaDraft()
+
+    def _provide(self, item: MediaInput, step_id: int) -> bool:
+        kept = self._kept.get(item.content_hash)
+        if kept is None:
+            draft = self._draft
+            # A whole item at least, however large: it would never come otherwise.
+            if draft.encode and draft.num_rows + item.length > self._budget:
+                return False
+            rows = self._take_rows(item.length, step_id)
+            if rows is None:
+                return False
+            kept = self._kept[item.content_hash] = _Kept(rows, step_id)
+            draft.encode.append(EncodeItem(item, rows))
+            draft.num_rows += item.length
+            self.num_encoded += 1
+        elif kept.step_id != step_id:
+            self.num_reused += 1
+        kept.step_id = step_id
+        self._kept.move_to_end(item.content_hash)
+        return True
+
+    def _take_rows(self, count: int, step_id: int) -> Ints | None:
+        """Free rows; those of items that were used longest ago become so, none of this step's."""
+        while len(self._free_rows) < count:
+            oldest = next(iter(self._kept), None)
+            if oldest is None or self._kept[oldest].step_id == step_id:
+                return None
+            self._free_rows = np.append(self._free_rows, self._kept.pop(oldest).rows)
+        rows, self._free_rows = self._free_rows[:count], self._free_rows[count:]
+        return rows
+
+
+def positions_of(sequences: Listed[Sequence], starts: Ints, counts: Ints) -> Ints:
+    """Positions of a step's tokens, axis by axis; none where all follow from the device state."""
+    axes = 0
+    for sequence, start in zip(sequences, starts.tolist(), strict=True):
+        own = sequence.positions_AP
+        if own is not None and start < own.shape[1]:
+            axes = own.shape[0]
+    if axes == 0:
+        return np.zeros(0, np.int32)
+    pieces = []
+    for sequence, start, count in zip(sequences, starts.tolist(), counts.tolist(), strict=True):
+        own = sequence.positions_AP
+        positions_AT = np.broadcast_to(
+            np.arange(start, start + count, dtype=np.int32) + np.int32(sequence.position_delta),
+            (axes, count),
+        )
+        if own is not None and start < own.shape[1]:
+            end = min(start + count, own.shape[1])
+            positions_AT = np.concatenate(
+                [own[:, start:end], positions_AT[:, end - start :]], axis=1
+            )
+        pieces.append(positions_AT)
+    return np.concatenate(pieces, axis=1, dtype=np.int32).reshape(-1)
