@@ -76,10 +76,25 @@ class MediaInput(msgspec.Struct, frozen=True, kw_only=True):
     """An item of a prompt, and the placeholder tokens that its rows replace."""
 
     content_hash: str
-    start: int
-    length: int
+    runs: tuple[tuple[int, int], ...]
+    """Of these tokens, in order: the first, and how many."""
     tensors: dict[str, TensorData]
     """What the model's ``encode`` takes."""
+
+    @property
+    def start(self) -> int:
+        """The first placeholder."""
+        return self.runs[0][0]
+
+    @property
+    def end(self) -> int:
+        """Behind the last one."""
+        return sum(self.runs[-1])
+
+    @property
+    def num_rows(self) -> int:
+        """One for each placeholder."""
+        return sum(length for _, length in self.runs)
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,10 +33,10 @@ class MediaEncoder:
             ]
         )
         for each, rows_MW in zip(items, encoded, strict=True):
-            expected = (each.item.length, self._buffer_NW.shape[1])
+            expected = (each.item.num_rows, self._buffer_NW.shape[1])
             if tuple(rows_MW.shape) != expected:
                 raise PluginError(
-                    f"an item has {each.item.length} placeholder tokens, and its encoder gave "
+                    f"an item has {each.item.num_rows} placeholder tokens, and its encoder gave "
                     f"{list(rows_MW.shape)} instead of {list(expected)}"
                 )
             places = torch.from_numpy(each.rows).to(device, torch.int64)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from octavo.engine.messages import EngineRequest, GuideRequest
+from octavo.engine.messages import EngineRequest, GuideRequest, MediaInput
 from octavo.errors import (
     ModelError,
     ParameterError,
@@ -17,6 +17,7 @@ from octavo.errors import (
     PromptTooLongError,
     UnsupportedConstraint,
 )
+from octavo.inputs.media import MediaInputs, given_items
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
 from octavo.params import MAX_EOS_TOKEN_IDS, GuidedParams, SamplingParams, shown
@@ -66,6 +67,7 @@ class InputProcessor:
         takes_priority: bool = False,
         sequence_ids: Iterator[int] | None = None,
         choose_guide: Callable[[GuidedParams], GuideRequest] = _no_guide,
+        media: MediaInputs | None = None,
     ) -> None:
         """``vocab_size`` is the model's; ``tokenizer`` None takes prompts as ids only.
 
@@ -97,6 +99,7 @@ class InputProcessor:
         )
         self._takes_priority = takes_priority
         self._choose_guide = choose_guide
+        self._media = media
 
     def process(
         self,
@@ -118,12 +121,14 @@ class InputProcessor:
         parsed = parse_prompt(prompt)
         for modality in parsed.media:
             check_modality(modality, self._capabilities)
-            raise PromptError(f"no input processor places {modality} in this model's prompts")
         ids = parsed.token_ids
         if ids is None:
             ids = self.encode(parsed.text or "", add_special_tokens)
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
+        media: tuple[MediaInput, ...] = ()
+        if parsed.media and self._media is not None:
+            ids, media = self._media.place(ids, given_items(parsed.media))
         self._check_length(len(ids))
         check_token_ids(ids, self._limits.vocab_size)
         sampling = resolve_sampling(params, self._limits, num_prompt_tokens=len(ids))
@@ -135,6 +140,7 @@ class InputProcessor:
             priority=self._checked_priority(priority),
             cache_salt=_checked_salt(cache_salt or parsed.cache_salt),
             adapter=adapter,
+            media=media,
             guide=None if params.guided is None else self._choose_guide(params.guided),
         )
         return PreparedRequest(request=request, params=params, prompt=parsed.text)

@@ -57,7 +57,7 @@ class MediaScheduler:
         for item in sequence.request.media:
             if item.start >= start + count:
                 break
-            if item.start + item.length > start and not self._provide(item, step_id):
+            if item.end > start and not self._provide(item, step_id):
                 return max(0, item.start - start)
         return count
 
@@ -73,11 +73,15 @@ class MediaScheduler:
             start, first = int(starts[row]), int(query_starts[row])
             end = start + int(query_starts[row + 1]) - first
             for item in sequence.request.media:
-                begin, stop = max(item.start, start), min(item.start + item.length, end)
-                if begin < stop:
-                    tokens.append(np.arange(begin, stop, dtype=np.int32) + np.int32(first - start))
-                    kept = self._kept[item.content_hash].rows
-                    rows.append(kept[begin - item.start : stop - item.start])
+                passed = 0
+                for run, length in item.runs:
+                    begin, stop = max(run, start), min(run + length, end)
+                    if begin < stop:
+                        places = np.arange(begin, stop, dtype=np.int32)
+                        tokens.append(places + np.int32(first - start))
+                        kept = self._kept[item.content_hash].rows
+                        rows.append(kept[passed + begin - run : passed + stop - run])
+                    passed += length
         return [np.concatenate(tokens), np.concatenate(rows)]
 
     def forget_all(self) -> None:
@@ -91,14 +95,14 @@ class MediaScheduler:
         if kept is None:
             draft = self._draft
             # A whole item at least, however large: it would never come otherwise.
-            if draft.encode and draft.num_rows + item.length > self._budget:
+            if draft.encode and draft.num_rows + item.num_rows > self._budget:
                 return False
-            rows = self._take_rows(item.length, step_id)
+            rows = self._take_rows(item.num_rows, step_id)
             if rows is None:
                 return False
             kept = self._kept[item.content_hash] = _Kept(rows, step_id)
             draft.encode.append(EncodeItem(item, rows))
-            draft.num_rows += item.length
+            draft.num_rows += item.num_rows
             self.num_encoded += 1
         elif kept.step_id != step_id:
             self.num_reused += 1

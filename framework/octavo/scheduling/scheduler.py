@@ -131,7 +131,7 @@ class Scheduler:
             return QueueFullError(f"the queue is full: {total} prompt tokens would wait; try later")
         if any(sequence in self.sequences for sequence in request.sequences):
             return ParameterError(f"request {request.request_id}: a sequence id is in use already")
-        largest = max((item.length for item in request.media), default=0)
+        largest = max((item.num_rows for item in request.media), default=0)
         if largest > self.media.num_rows:
             return PromptError(
                 f"an item takes {largest} tokens; media_cache_tokens={self.media.num_rows}"

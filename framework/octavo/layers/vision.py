@@ -1,0 +1,190 @@
+"""Vision transformers over patches of equal images, as CLIP and SigLIP have them.
+
+They run whole on every rank. Axis suffixes: N images, P patches and leading tokens, D hidden, H
+heads, C channels times patch pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo.errors import ModelError
+from octavo.layers.linear import QKVLinear, ReplicatedLinear
+from octavo.layers.loading import Source
+from octavo.layers.norm import LayerNorm
+from octavo_registry.model import ModelSpec
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """The sigmoid approximation that CLIP was trained with."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "quick_gelu": quick_gelu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def activation_of(config: Mapping[str, Any], default: str) -> Activation:
+    """The one that a vision config names."""
+    name = config.get("hidden_act", default)
+    if name not in ACTIVATIONS:
+        raise ModelError(f"hidden_act={name!r} is none of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def tower_spec(spec: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
+    """For a part of the model with settings of its own, which no rank shares and none quantizes."""
+    return replace(spec, config=config, tp_rank=0, tp_size=1, collectives=None, quantization=None)
+
+
+class Parameter(nn.Module):
+    """A tensor of the checkpoint as it is."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], spec: ModelSpec) -> None:
+        super().__init__()
+        self.name = name
+        empty = torch.empty(shape, dtype=spec.dtype, device=spec.device)
+        self.weight = nn.Parameter(empty, requires_grad=False)
+
+    def sources(self) -> Iterator[Source]:
+        """See ``LoadsWeights``."""
+        weight = self.weight
+        yield Source(
+            name=self.name,
+            shape=tuple(weight.shape),
+            part=(),
+            target=weight.data,
+            parameter=weight,
+        )
+
+
+class PatchEmbedding(nn.Module):
+    """A convolution whose stride is its size: one product for each patch."""
+
+    def __init__(self, name: str, *, channels: int, bias: bool, spec: ModelSpec) -> None:
+        super().__init__()
+        size, hidden = spec.config["patch_size"], spec.config["hidden_size"]
+        self.size = size
+        self.weight = Parameter(f"{name}.weight", (hidden, channels, size, size), spec)
+        self.bias = Parameter(f"{name}.bias", (hidden,), spec) if bias else None
+
+    def forward(self, pixels_NCHW: Tensor) -> Tensor:
+        """Patches [N, P, D], row by row."""
+        bias_D = None if self.bias is None else self.bias.weight
+        x_NDHW = F.conv2d(pixels_NCHW, self.weight.weight, bias_D, stride=self.size)
+        return x_NDHW.flatten(2).mT
+
+
+class VisionLayer(nn.Module):
+    """Attention of all patches of an image to each other, and a feed-forward layer."""
+
+    def __init__(self, name: str, spec: ModelSpec, activation: Activation, eps: float) -> None:
+        super().__init__()
+        config = spec.config
+        hidden, heads = config["hidden_size"], config["num_attention_heads"]
+        self._activation = activation
+        self.layer_norm1 = LayerNorm(f"{name}.layer_norm1", hidden, eps, spec=spec)
+        self.qkv_proj = QKVLinear(
+            f"{name}.self_attn.qkv_proj",
+            hidden,
+            heads=heads,
+            kv_heads=heads,
+            head_dim=hidden // heads,
+            bias=True,
+            spec=spec,
+        )
+        self.out_proj = ReplicatedLinear(
+            f"{name}.self_attn.out_proj", hidden, hidden, bias=True, spec=spec
+        )
+        self.layer_norm2 = LayerNorm(f"{name}.layer_norm2", hidden, eps, spec=spec)
+        inner = config["intermediate_size"]
+        self.fc1 = ReplicatedLinear(f"{name}.mlp.fc1", hidden, inner, bias=True, spec=spec)
+        self.fc2 = ReplicatedLinear(f"{name}.mlp.fc2", inner, hidden, bias=True, spec=spec)
+
+    def forward(self, x_NPD: Tensor) -> Tensor:
+        """The hidden state after this layer."""
+        shape = x_NPD.shape
+        q, k, v = self.qkv_proj.heads_of(self.layer_norm1(x_NPD).flatten(0, 1))
+        q, k, v = (each.unflatten(0, shape[:2]).transpose(1, 2) for each in (q, k, v))
+        attended_NHPD = F.scaled_dot_product_attention(q, k, v)
+        x_NPD = x_NPD + self.out_proj(attended_NHPD.transpose(1, 2).reshape(shape))
+        inner = self._activation(self.fc1(self.layer_norm2(x_NPD)))
+        return x_NPD + self.fc2(inner)
+
+
+class VisionTransformer(nn.Module):
+    """CLIP's tower, or SigLIP's, which has no class token and no norm before the layers.
+
+    Only the layers up to ``num_layers`` are built; a checkpoint may have more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: ModelSpec,
+        *,
+        class_token: bool,
+        num_layers: int,
+        final_norm: bool,
+    ) -> None:
+        super().__init__()
+        config = spec.config
+        hidden = config["hidden_size"]
+        eps = float(config.get("layer_norm_eps", 1e-5 if class_token else 1e-6))
+        activation = activation_of(config, "quick_gelu" if class_token else "gelu_pytorch_tanh")
+        num_patches = (config["image_size"] // config["patch_size"]) ** 2
+        embeddings = f"{name}.embeddings"
+        self.patches = PatchEmbedding(
+            f"{embeddings}.patch_embedding",
+            channels=config.get("num_channels", 3),
+            bias=not class_token,
+            spec=spec,
+        )
+        self.class_token = (
+            Parameter(f"{embeddings}.class_embedding", (hidden,), spec) if class_token else None
+        )
+        positions = (num_patches + class_token, hidden)
+        self.positions = Parameter(f"{embeddings}.position_embedding.weight", positions, spec)
+        self.pre_norm = (
+            LayerNorm(f"{name}.pre_layrnorm", hidden, eps, spec=spec) if class_token else None
+        )
+        self.layers = nn.ModuleList(
+            VisionLayer(f"{name}.encoder.layers.{i}", spec, activation, eps)
+            for i in range(num_layers)
+        )
+        self.post_norm = (
+            LayerNorm(f"{name}.post_layernorm", hidden, eps, spec=spec) if final_norm else None
+        )
+
+    def forward(self, pixels_NCHW: Tensor) -> list[Tensor]:
+        """Hidden states [N, P, D]: before the layers, and after each."""
+        x_NPD = self.patches(pixels_NCHW)
+        if self.class_token is not None:
+            first_N1D = self.class_token.weight.expand(len(x_NPD), 1, -1)
+            x_NPD = torch.cat([first_N1D, x_NPD], dim=1)
+        x_NPD = x_NPD + self.positions.weight
+        if self.pre_norm is not None:
+            x_NPD = self.pre_norm(x_NPD)
+        states = [x_NPD]
+        for layer in self.layers:
+            states.append(layer(states[-1]))
+        if self.post_norm is not None:
+            states[-1] = self.post_norm(states[-1])
+        return states
+
+
+def normalised(pixels: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes [N, C, H, W] as a model's processor scales them."""
+    return ((pixels.float() / 255 - mean) / std).to(dtype)
