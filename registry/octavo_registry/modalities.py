@@ -11,6 +11,8 @@ from octavo_registry.lazy import LazyRegistry
 from octavo_registry.model import Modality
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -62,6 +64,8 @@ class MediaPrompt:
     token_ids: Sequence[int]
     media: Sequence[MediaItem] = ()
     placeholders: Sequence[Placeholder] = ()
+    positions_AP: NDArray[np.int32] | None = None
+    """Of all tokens by axis, for a model with ``position_axes``; None: their numbers."""
 
 
 class InputRegistry(LazyRegistry[MediaPrompt]):

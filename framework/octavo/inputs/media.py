@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from octavo.engine.messages import MediaInput, TensorData
 from octavo.errors import PluginError, PromptError
@@ -15,6 +18,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedMedia:
+    """A prompt as the engine takes it."""
+
+    token_ids: list[int]
+    inputs: tuple[MediaInput, ...] = ()
+    positions: bytes = b""
+
+
 class MediaInputs:
     """Puts the media of one model's prompts into its terms."""
 
@@ -23,9 +35,7 @@ class MediaInputs:
         self._config = config
         self._host = host
 
-    def place(
-        self, token_ids: Sequence[int], media: Sequence[MediaItem]
-    ) -> tuple[list[int], tuple[MediaInput, ...]]:
+    def place(self, token_ids: Sequence[int], media: Sequence[MediaItem]) -> PlacedMedia:
         """The prompt's tokens with placeholders, and what stands in their place."""
         prompt = self._host.inputs.process_input(
             self._architecture, MediaPrompt(token_ids=token_ids, media=media), self._config
@@ -43,7 +53,14 @@ class MediaInputs:
             )
             for item, item_runs in zip(media, runs, strict=True)
         ]
-        return list(prompt.token_ids), tuple(sorted(inputs, key=lambda each: each.start))
+        positions = b""
+        if prompt.positions_AP is not None:
+            positions = np.ascontiguousarray(prompt.positions_AP, np.int32).tobytes()
+        return PlacedMedia(
+            token_ids=list(prompt.token_ids),
+            inputs=tuple(sorted(inputs, key=lambda each: each.start)),
+            positions=positions,
+        )
 
     def _tensors(self, item: MediaItem) -> dict[str, TensorData]:
         tensors = self._host.multimodal.map_input(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from octavo.engine.messages import EngineRequest, GuideRequest, MediaInput
+from octavo.engine.messages import EngineRequest, GuideRequest
 from octavo.errors import (
     ModelError,
     ParameterError,
@@ -17,7 +17,7 @@ from octavo.errors import (
     PromptTooLongError,
     UnsupportedConstraint,
 )
-from octavo.inputs.media import MediaInputs, given_items
+from octavo.inputs.media import MediaInputs, PlacedMedia, given_items
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
 from octavo.params import MAX_EOS_TOKEN_IDS, GuidedParams, SamplingParams, shown
@@ -126,9 +126,10 @@ class InputProcessor:
             ids = self.encode(parsed.text or "", add_special_tokens)
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
-        media: tuple[MediaInput, ...] = ()
+        placed = PlacedMedia(token_ids=ids)
         if parsed.media and self._media is not None:
-            ids, media = self._media.place(ids, given_items(parsed.media))
+            placed = self._media.place(ids, given_items(parsed.media))
+            ids = placed.token_ids
         self._check_length(len(ids))
         check_token_ids(ids, self._limits.vocab_size)
         sampling = resolve_sampling(params, self._limits, num_prompt_tokens=len(ids))
@@ -140,7 +141,8 @@ class InputProcessor:
             priority=self._checked_priority(priority),
             cache_salt=_checked_salt(cache_salt or parsed.cache_salt),
             adapter=adapter,
-            media=media,
+            media=placed.inputs,
+            positions=placed.positions,
             guide=None if params.guided is None else self._choose_guide(params.guided),
         )
         return PreparedRequest(request=request, params=params, prompt=parsed.text)

@@ -67,7 +67,7 @@ class CausalLM(LanguageModel):
 
     def forward(self, x_TD: Tensor, step: Step) -> Tensor:
         """This stage's layers; the last one also normalises."""
-        angles = self.model.rotary(step.positions_AT[0])
+        angles = self.model.rotary(step.positions_AT.squeeze(0))
         for layer in self.model.layers.values():
             x_TD = layer(x_TD, angles, step)
         return self.model.norm(x_TD) if self.stage.is_last else x_TD

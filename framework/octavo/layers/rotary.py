@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,45 @@ class RotaryEmbedding(nn.Module):
     def forward(self, positions_T: Tensor) -> Angles:
         """Cosines and sines [T, F] of these positions, the same for all layers of a step."""
         cos_TF, sin_TF = self._table_P2F.index_select(0, positions_T).unbind(1)
+        return cos_TF, sin_TF
+
+
+class MultiAxisRotary(RotaryEmbedding):
+    """Each frequency turns by a token's time, height or width (M-RoPE).
+
+    ``sections`` are how many frequencies each axis has: side by side, or ``interleaved`` as
+    T H W T H W ..., of which the axes beyond the first end where theirs do.
+    """
+
+    def __init__(
+        self,
+        rotary_dim: int,
+        sections: Sequence[int],
+        *,
+        interleaved: bool = False,
+        spec: ModelSpec,
+    ) -> None:
+        super().__init__(rotary_dim, spec=spec)
+        if sum(sections) != rotary_dim // 2 or len(sections) != 3:
+            raise ModelError(
+                f"mrope_section={list(sections)!r} must be three numbers of frequencies, "
+                f"{rotary_dim // 2} together"
+            )
+        if interleaved:
+            axes = [0] * (rotary_dim // 2)
+            for axis in (1, 2):
+                axes[axis : 3 * sections[axis] : 3] = [axis] * sections[axis]
+        else:
+            axes = [axis for axis, size in enumerate(sections) for _ in range(size)]
+        self._axes_F: Tensor
+        self.register_buffer("_axes_F", torch.tensor(axes, device=spec.device), persistent=False)
+
+    def forward(self, positions_AT: Tensor) -> Angles:
+        """Cosines and sines [T, F] of tokens with three positions each."""
+        shape = positions_AT.shape
+        turned_AT2F = self._table_P2F.index_select(0, positions_AT.flatten()).unflatten(0, shape)
+        axes_1T2F = self._axes_F.expand(1, *turned_AT2F.shape[1:])
+        cos_TF, sin_TF = turned_AT2F.gather(0, axes_1T2F)[0].unbind(1)
         return cos_TF, sin_TF
 
 
