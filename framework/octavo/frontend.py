@@ -24,7 +24,7 @@ from octavo.inputs import (
     default_sampling_params,
     load_chat_template,
 )
-from octavo.inputs.media import MediaInputs
+from octavo.inputs.media import MediaInputs, read_settings
 from octavo.inputs.messages import Message
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
 from octavo.observability.function_trace import trace_functions
@@ -178,7 +178,7 @@ def make_frontend(
             seed=config.model.seed,
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
-            media=MediaInputs(folder.architecture, folder.config, host),
+            media=MediaInputs(folder.architecture, read_settings(folder.path, folder.config), host),
             choose_guide=remembering_choice(host) if guides is None else guides.check,
         ),
         outputs=_outputs(tokenizer, host),

@@ -68,15 +68,30 @@ class MediaPrompt:
     """Of all tokens by axis, for a model with ``position_axes``; None: their numbers."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaSettings:
+    """What an architecture's functions for media go by."""
+
+    config: Mapping[str, Any]
+    """The model's config.json."""
+    processors: Mapping[str, Mapping[str, Any]]
+    """By modality, what the model's folder says of its processor, with ``mm_processor_kwargs``."""
+
+    def entry(self, modality: str, name: str, default: Any) -> Any:
+        """An entry of a modality's processor, or the default."""
+        value = self.processors.get(modality, {}).get(name)
+        return default if value is None else value
+
+
 class InputRegistry(LazyRegistry[MediaPrompt]):
-    """Input processors by architecture: functions ``(prompt, config) -> MediaPrompt``."""
+    """Input processors by architecture: functions ``(prompt, settings) -> MediaPrompt``."""
 
     def process_input(
-        self, architecture: str, prompt: MediaPrompt, config: Mapping[str, Any]
+        self, architecture: str, prompt: MediaPrompt, settings: MediaSettings
     ) -> MediaPrompt:
         """Place the placeholder tokens of a prompt's media; one without media stays as it is.
 
-        Called by the framework once a request. ``config`` is the model's config.json.
+        Called by the framework once a request.
         """
         if not prompt.media:
             return prompt
@@ -88,14 +103,14 @@ class InputRegistry(LazyRegistry[MediaPrompt]):
         process = self.load(architecture)
         plugin = self.info(architecture).plugin
         with self.faults.guard(plugin, f"input processor of {architecture}", request=True):
-            return process(prompt, config)
+            return process(prompt, settings)
 
 
 class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
-    """Maps by architecture: functions ``(modality, item, config) -> tensors by name``."""
+    """Maps by architecture: functions ``(modality, item, settings) -> tensors by name``."""
 
     def map_input(
-        self, modality: Modality, item: MediaItem, *, architecture: str, config: Mapping[str, Any]
+        self, modality: Modality, item: MediaItem, *, architecture: str, settings: MediaSettings
     ) -> Mapping[str, Tensor]:
         """Return the tensors that the model's ``encode`` takes for one item.
 
@@ -104,4 +119,4 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
         to_tensors = self.load(architecture)
         plugin = self.info(architecture).plugin
         with self.faults.guard(plugin, f"multimodal map of {architecture}", request=True):
-            return to_tensors(modality, item, config)
+            return to_tensors(modality, item, settings)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +14,18 @@ import numpy as np
 from octavo.engine.messages import MediaInput, TensorData
 from octavo.errors import PluginError, PromptError
 from octavo_registry import PluginHost
-from octavo_registry.modalities import MediaItem, MediaPrompt, Placeholder
+from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+FILES = {
+    "preprocessor_config.json": ("image", "video", "audio"),
+    "video_preprocessor_config.json": ("video",),
+}
+SECTIONS = {"image_processor": "image", "video_processor": "video", "feature_extractor": "audio"}
+"""Of processor_config.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +40,15 @@ class PlacedMedia:
 class MediaInputs:
     """Puts the media of one model's prompts into its terms."""
 
-    def __init__(self, architecture: str, config: Mapping[str, Any], host: PluginHost) -> None:
+    def __init__(self, architecture: str, settings: MediaSettings, host: PluginHost) -> None:
         self._architecture = architecture
-        self._config = config
+        self._settings = settings
         self._host = host
 
     def place(self, token_ids: Sequence[int], media: Sequence[MediaItem]) -> PlacedMedia:
         """The prompt's tokens with placeholders, and what stands in their place."""
         prompt = self._host.inputs.process_input(
-            self._architecture, MediaPrompt(token_ids=token_ids, media=media), self._config
+            self._architecture, MediaPrompt(token_ids=token_ids, media=media), self._settings
         )
         runs: list[list[tuple[int, int]]] = [[] for _ in media]
         for each in prompt.placeholders:
@@ -64,7 +74,7 @@ class MediaInputs:
 
     def _tensors(self, item: MediaItem) -> dict[str, TensorData]:
         tensors = self._host.multimodal.map_input(
-            item.modality, item, architecture=self._architecture, config=self._config
+            item.modality, item, architecture=self._architecture, settings=self._settings
         )
         return {name: write_tensor(tensor) for name, tensor in tensors.items()}
 
@@ -77,6 +87,26 @@ def given_items(data: Mapping[str, Any]) -> list[MediaItem]:
             digest = hashlib.sha256(repr((modality, image.size)).encode() + image.tobytes())
             items.append(MediaItem(modality=modality, value=image, content_hash=digest.hexdigest()))
     return items
+
+
+def read_settings(folder: Path, config: Mapping[str, Any]) -> MediaSettings:
+    """What a model's folder says of its processors, in files old and new."""
+    processors: dict[str, dict[str, Any]] = {"image": {}, "video": {}, "audio": {}}
+    for name, modalities in FILES.items():
+        for modality in modalities:
+            processors[modality].update(_entries(folder / name))
+    sections = _entries(folder / "processor_config.json")
+    for name, modality in SECTIONS.items():
+        found = sections.get(name)
+        processors[modality].update(found if isinstance(found, dict) else {})
+    return MediaSettings(config=config, processors=processors)
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_bytes())
+    return found if isinstance(found, dict) else {}
 
 
 def write_tensor(tensor: Tensor) -> TensorData:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octavo.inputs.media import expand_placeholders
-from octavo_registry.modalities import MediaItem, MediaPrompt
+from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,23 +15,23 @@ MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 
 
-def place_images(prompt: MediaPrompt, config: Mapping[str, Any]) -> MediaPrompt:
+def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     """Each image token becomes as many as there are patches."""
-    vision = config["vision_config"]
+    vision = settings.config["vision_config"]
     count = (vision["image_size"] // vision["patch_size"]) ** 2
-    if config.get("vision_feature_select_strategy", "default") != "default":
+    if settings.config.get("vision_feature_select_strategy", "default") != "default":
         count += 1
-    image = config.get("image_token_index", config.get("image_token_id"))
+    image = settings.config.get("image_token_index", settings.config.get("image_token_id"))
     return expand_placeholders(prompt, {"image": image}, [count] * len(prompt.media))
 
 
-def pixels(modality: str, item: MediaItem, config: Mapping[str, Any]) -> Mapping[str, Tensor]:
+def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """The image's middle square, resized as CLIP's processor does."""
     import numpy as np
     import torch
     from PIL import Image
 
-    size = config["vision_config"]["image_size"]
+    size = settings.config["vision_config"]["image_size"]
     image: Image.Image = item.value
     width, height = image.size
     scale = size / min(width, height)

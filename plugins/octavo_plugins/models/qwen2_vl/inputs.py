@@ -14,7 +14,7 @@ import numpy as np
 
 from octavo.errors import PromptError
 from octavo.inputs.media import expand_placeholders
-from octavo_registry.modalities import MediaItem, MediaPrompt, Placeholder
+from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,12 +25,15 @@ Grid = tuple[int, int, int]
 MIN_PIXELS, MAX_PIXELS = 56 * 56, 28 * 28 * 1280
 
 
-def place_media(prompt: MediaPrompt, config: Mapping[str, Any]) -> MediaPrompt:
+def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     """A token for each square of merged patches, with its place in time and space."""
-    merge = config["vision_config"]["spatial_merge_size"]
-    grids = [grid_of(item, config) for item in prompt.media]
+    merge = settings.config["vision_config"]["spatial_merge_size"]
+    grids = [grid_of(item, settings) for item in prompt.media]
     counts = [math.prod(grid) // merge**2 for grid in grids]
-    tokens = {"image": config["image_token_id"], "video": config["video_token_id"]}
+    tokens = {
+        "image": settings.config["image_token_id"],
+        "video": settings.config["video_token_id"],
+    }
     placed = expand_placeholders(prompt, tokens, counts)
     return replace(
         placed,
@@ -58,14 +61,14 @@ def positions(
     return result_AP
 
 
-def patches(modality: str, item: MediaItem, config: Mapping[str, Any]) -> Mapping[str, Tensor]:
+def patches(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """Bytes of patches; those of one merged square stand together. An image is one frame."""
     import torch
     from PIL import Image
 
-    vision = config["vision_config"]
+    vision = settings.config["vision_config"]
     patch, merge = vision["patch_size"], vision["spatial_merge_size"]
-    time, height, width = grid = grid_of(item, config)
+    time, height, width = grid = grid_of(item, settings)
     frames = [
         np.asarray(frame.resize((width * patch, height * patch), Image.Resampling.BICUBIC))
         for frame in frames_of(item)
@@ -92,9 +95,9 @@ def frames_of(item: MediaItem) -> list[Any]:
     return [Image.fromarray(frame) for frame in item.value.frames]
 
 
-def grid_of(item: MediaItem, config: Mapping[str, Any]) -> Grid:
+def grid_of(item: MediaItem, settings: MediaSettings) -> Grid:
     """As many patches as its size asks for, within the least and the most pixels."""
-    vision = config["vision_config"]
+    vision = settings.config["vision_config"]
     step = vision["patch_size"] * vision["spatial_merge_size"]
     if item.modality == "image":
         time, (width, height) = 1, item.value.size
@@ -104,11 +107,20 @@ def grid_of(item: MediaItem, config: Mapping[str, Any]) -> Grid:
     if max(height, width) > 200 * min(height, width):
         raise PromptError(f"{width} x {height} pixels: one side is over 200 times the other")
     rows, columns = (max(1, round(side / step)) for side in (height, width))
-    if rows * columns * step**2 > MAX_PIXELS:
-        factor = math.sqrt(height * width / MAX_PIXELS)
+    least, most = pixel_limits(item.modality, settings)
+    if rows * columns * step**2 > most:
+        factor = math.sqrt(height * width / most)
         rows, columns = (max(1, math.floor(side / factor / step)) for side in (height, width))
-    elif rows * columns * step**2 < MIN_PIXELS:
-        factor = math.sqrt(MIN_PIXELS / (height * width))
+    elif rows * columns * step**2 < least:
+        factor = math.sqrt(least / (height * width))
         rows, columns = (math.ceil(side * factor / step) for side in (height, width))
     merge = vision["spatial_merge_size"]
     return time, rows * merge, columns * merge
+
+
+def pixel_limits(modality: str, settings: MediaSettings) -> tuple[int, int]:
+    """The least and the most pixels of a picture, under the names of two generations."""
+    size = settings.entry(modality, "size", {})
+    least = settings.entry(modality, "min_pixels", size.get("shortest_edge") or MIN_PIXELS)
+    most = settings.entry(modality, "max_pixels", size.get("longest_edge") or MAX_PIXELS)
+    return least, most
