@@ -1,0 +1,91 @@
+"""Prompts with media against a reference, in every way in which an engine may run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from octavo import LLM, SamplingParams
+
+NUM_TOKENS = 12
+BLOCK = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaCase:
+    """A prompt, and the tokens with which the reference goes on from it greedily."""
+
+    token_ids: list[int]
+    """With one placeholder for each item, as a user or a chat template writes them."""
+    media: dict[str, list[Any]] = field(default_factory=dict)
+    expected: list[int]
+
+
+def randomize(model: torch.nn.Module, scale: float = 0.15) -> None:
+    """Weights large enough that media and positions decide the tokens."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, scale)
+
+
+def greedy(model: Any, expanded_ids: list[int], **inputs: Any) -> list[int]:
+    """The reference's own tokens behind a prompt whose placeholders are expanded."""
+    ids_BT = torch.tensor([expanded_ids])
+    output_BT = model.generate(
+        input_ids=ids_BT,
+        attention_mask=torch.ones_like(ids_BT),
+        max_new_tokens=NUM_TOKENS,
+        do_sample=False,
+        eos_token_id=None,
+        **inputs,
+    )
+    tokens: list[int] = output_BT[0, len(expanded_ids) :].tolist()
+    return tokens
+
+
+def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: Any) -> list[Any]:
+    """The outputs of the last of some passes over all cases in one batch."""
+    prompts = [
+        {"prompt_token_ids": case.token_ids, "multi_modal_data": case.media}
+        if case.media
+        else {"prompt_token_ids": case.token_ids}
+        for case in cases
+    ]
+    params = SamplingParams(
+        temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False
+    )
+    settings = {
+        "dtype": "float32",
+        "skip_tokenizer_init": True,
+        "num_threads": 1,
+        "kv_cache_memory_gib": 0.01,
+        "block_size": BLOCK,
+        **options,
+    }
+    with LLM(str(folder), **settings) as llm:
+        for _ in range(passes):
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+    return outputs
+
+
+def check_equal(folder: Path, cases: Sequence[MediaCase], *, most_rows: int) -> None:
+    """Every way gives the reference's tokens. ``most_rows`` are the rows of the largest item."""
+    outputs = run(folder, cases)
+    lengths = [len(output.prompt_token_ids) + NUM_TOKENS for output in outputs]
+    pool = -(-max(lengths) * 6 // (5 * BLOCK)) + 2
+    ways: dict[str, dict[str, Any]] = {
+        "chunks inside items": {"max_num_batched_tokens": 7, "enable_prefix_caching": False},
+        "room for one item": {"media_cache_tokens": most_rows, "max_num_batched_tokens": 24},
+        "preemption": {"num_blocks": pool, "max_model_len": max(lengths), "passes": 1},
+    }
+    for name, options in {"all at once, caches warm": {}, **ways}.items():
+        many = [*cases] * (3 if name == "preemption" else 1)
+        outputs = run(folder, many, **options) if options else outputs
+        for number, (output, case) in enumerate(zip(outputs, many, strict=True)):
+            found = output.outputs[0].token_ids
+            assert list(found) == case.expected, f"{name}: case {number}"

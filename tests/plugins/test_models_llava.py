@@ -1,0 +1,79 @@
+"""LLaVA against Transformers: several images, odd sizes, text beside them, every way of running."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import CLIPImageProcessor, LlavaConfig, LlavaForConditionalGeneration
+
+from media_equality import MediaCase, check_equal, greedy, randomize, run
+
+IMAGE = 150
+SIZES = ((28, 28), (40, 77), (90, 31), (300, 28))
+PROMPTS = (([5, IMAGE, 9, 11], [0]), ([IMAGE, 7, 8, IMAGE, 3], [1, 2]), ([4, 5, 6, 7], []))
+
+
+def images() -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [
+        Image.fromarray(rng.integers(0, 255, (height, width, 3), dtype=np.uint8))
+        for height, width in SIZES
+    ]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCase]]:
+    folder = tmp_path_factory.mktemp("llava")
+    text = {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+    }
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "image_size": 28,
+        "patch_size": 7,
+    }
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
+    model = LlavaForConditionalGeneration(config).eval()
+    randomize(model)
+    model.save_pretrained(folder)
+    process = CLIPImageProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    pictures, found = images(), []
+    for ids, which in PROMPTS:
+        chosen = [pictures[i] for i in which]
+        expanded = [each for token in ids for each in [token] * (16 if token == IMAGE else 1)]
+        inputs: dict[str, Any] = {}
+        if chosen:
+            inputs["pixel_values"] = process(chosen, return_tensors="pt")["pixel_values"]
+        media = {"image": chosen} if chosen else {}
+        expected = greedy(model, expanded, **inputs)
+        found.append(MediaCase(token_ids=ids, media=media, expected=expected))
+    return folder, found
+
+
+def test_tokens_are_those_of_transformers_in_every_way_of_running(cases) -> None:
+    folder, found = cases
+    check_equal(folder, found, most_rows=16)
+
+
+def test_another_picture_of_the_same_size_is_another_prompt(cases) -> None:
+    folder, found = cases
+    mirrored = found[0].media["image"][0].transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    other = MediaCase(
+        token_ids=found[0].token_ids, media={"image": [mirrored]}, expected=found[0].expected
+    )
+    first, second = run(folder, [found[0], other])
+    assert list(first.outputs[0].token_ids) == found[0].expected
+    assert list(second.outputs[0].token_ids) != found[0].expected
