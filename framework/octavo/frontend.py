@@ -178,7 +178,12 @@ def make_frontend(
             seed=config.model.seed,
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
-            media=MediaInputs(folder.architecture, read_settings(folder.path, folder.config), host),
+            media=MediaInputs(
+                folder.architecture,
+                read_settings(folder.path, folder.config),
+                host,
+                cache_bytes=4 << 30,
+            ),
             choose_guide=remembering_choice(host) if guides is None else guides.check,
         ),
         outputs=_outputs(tokenizer, host),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from octavo_registry.errors import OctavoError
@@ -36,6 +36,9 @@ class MediaItem:
     """What the modality's decoder gave, or what the user passed to ``LLM``."""
     content_hash: str
     """SHA-256 of the encoded bytes or of the value; part of the prefix cache's key."""
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """What ``map_input`` made of it; an input processor goes by these alone, for the value of an
+    item that was here before is not decoded again."""
 
 
 @runtime_checkable

@@ -184,6 +184,8 @@ class EngineCore:
             "num_swaps": placement.num_swaps,
             "num_prefix_hit_tokens": placement.num_prefix_hit_tokens,
             "num_prefix_query_tokens": placement.num_prefix_query_tokens,
+            "num_media_encoded": scheduler.media.num_encoded,
+            "num_media_reused": scheduler.media.num_reused,
         }
 
     def close(self) -> None:

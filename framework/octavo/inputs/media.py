@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,17 +39,28 @@ class PlacedMedia:
 
 
 class MediaInputs:
-    """Puts the media of one model's prompts into its terms."""
+    """Puts the media of one model's prompts into its terms; used from any thread."""
 
-    def __init__(self, architecture: str, settings: MediaSettings, host: PluginHost) -> None:
+    def __init__(
+        self, architecture: str, settings: MediaSettings, host: PluginHost, *, cache_bytes: int
+    ) -> None:
         self._architecture = architecture
         self._settings = settings
         self._host = host
+        self._cache = _TensorCache(cache_bytes)
+
+    def is_cached(self, content_hash: str) -> bool:
+        """Whether an item need not be decoded."""
+        return content_hash in self._cache
 
     def place(self, token_ids: Sequence[int], media: Sequence[MediaItem]) -> PlacedMedia:
         """The prompt's tokens with placeholders, and what stands in their place."""
+        found = [self._tensors(item) for item in media]
+        items = [
+            replace(item, tensors=tensors) for item, (tensors, _) in zip(media, found, strict=True)
+        ]
         prompt = self._host.inputs.process_input(
-            self._architecture, MediaPrompt(token_ids=token_ids, media=media), self._settings
+            self._architecture, MediaPrompt(token_ids=token_ids, media=items), self._settings
         )
         runs: list[list[tuple[int, int]]] = [[] for _ in media]
         for each in prompt.placeholders:
@@ -56,12 +68,8 @@ class MediaInputs:
         if not all(runs):
             raise PluginError(f"the input processor of {self._architecture} left out an item")
         inputs = [
-            MediaInput(
-                content_hash=item.content_hash,
-                runs=tuple(item_runs),
-                tensors=self._tensors(item),
-            )
-            for item, item_runs in zip(media, runs, strict=True)
+            MediaInput(content_hash=item.content_hash, runs=tuple(item_runs), tensors=data)
+            for item, item_runs, (_, data) in zip(items, runs, found, strict=True)
         ]
         positions = b""
         if prompt.positions_AP is not None:
@@ -72,20 +80,65 @@ class MediaInputs:
             positions=positions,
         )
 
-    def _tensors(self, item: MediaItem) -> dict[str, TensorData]:
-        tensors = self._host.multimodal.map_input(
-            item.modality, item, architecture=self._architecture, settings=self._settings
-        )
-        return {name: write_tensor(tensor) for name, tensor in tensors.items()}
+    def _tensors(self, item: MediaItem) -> _Tensors:
+        known = self._cache.get(item.content_hash)
+        if known is None:
+            tensors = self._host.multimodal.map_input(
+                item.modality, item, architecture=self._architecture, settings=self._settings
+            )
+            known = tensors, {name: write_tensor(tensor) for name, tensor in tensors.items()}
+            self._cache.put(item.content_hash, known)
+        return known
+
+
+_Tensors = tuple[Mapping[str, "Tensor"], dict[str, TensorData]]
+"""Of an item, and the same on the way to the engine."""
+
+
+class _TensorCache:
+    """What was made of the items that came last."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = Lock()
+        self._kept: OrderedDict[str, _Tensors] = OrderedDict()
+        self._num_bytes = 0
+
+    def __contains__(self, content_hash: str) -> bool:
+        return content_hash in self._kept
+
+    def get(self, content_hash: str) -> _Tensors | None:
+        with self._lock:
+            if content_hash in self._kept:
+                self._kept.move_to_end(content_hash)
+            return self._kept.get(content_hash)
+
+    def put(self, content_hash: str, made: _Tensors) -> None:
+        with self._lock:
+            if content_hash in self._kept:
+                return
+            self._kept[content_hash] = made
+            self._num_bytes += _size(made)
+            while self._num_bytes > self._max_bytes and self._kept:
+                self._num_bytes -= _size(self._kept.popitem(last=False)[1])
+
+
+def _size(made: _Tensors) -> int:
+    return 2 * sum(len(data.data) for data in made[1].values())
 
 
 def given_items(data: Mapping[str, Any]) -> list[MediaItem]:
+    """A stand-in: pictures, and what is decoded already."""
     items = []
     for modality, values in data.items():
-        for value in values if isinstance(values, (list, tuple)) else [values]:
-            image = value.convert("RGB")
-            digest = hashlib.sha256(repr((modality, image.size)).encode() + image.tobytes())
-            items.append(MediaItem(modality=modality, value=image, content_hash=digest.hexdigest()))
+        for given in values if isinstance(values, (list, tuple)) else [values]:
+            value = given.convert("RGB") if modality == "image" else given
+            if modality == "image":
+                content = repr(value.size).encode() + value.tobytes()
+            else:
+                content = repr(value).encode()
+            digest = hashlib.sha256(modality.encode() + content).hexdigest()
+            items.append(MediaItem(modality=modality, value=value, content_hash=digest))
     return items
 
 

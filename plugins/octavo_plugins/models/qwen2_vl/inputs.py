@@ -28,7 +28,7 @@ MIN_PIXELS, MAX_PIXELS = 56 * 56, 28 * 28 * 1280
 def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     """A token for each square of merged patches, with its place in time and space."""
     merge = settings.config["vision_config"]["spatial_merge_size"]
-    grids = [grid_of(item, settings) for item in prompt.media]
+    grids = [tuple(item.tensors["grid"].tolist()) for item in prompt.media]
     counts = [math.prod(grid) // merge**2 for grid in grids]
     tokens = {
         "image": settings.config["image_token_id"],
