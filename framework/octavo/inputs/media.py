@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,7 @@ def _size(made: _Tensors) -> int:
 
 
 def given_items(data: Mapping[str, Any]) -> list[MediaItem]:
-    """A stand-in: pictures, and what is decoded already."""
+    """A stand-in for the reader of media: pictures, and what is decoded already."""
     items = []
     for modality, values in data.items():
         for given in values if isinstance(values, (list, tuple)) else [values]:
