@@ -27,13 +27,17 @@ from octavo_registry.linear import FusedProducts, QuantizationMethod
 from octavo_registry.logits import LogitsProcessor
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import (
+    AudioClip,
     InputRegistry,
+    MediaError,
     MediaItem,
+    MediaLimitError,
     MediaLimits,
     MediaPrompt,
     ModalityDecoder,
     MultimodalRegistry,
     Placeholder,
+    VideoClip,
 )
 from octavo_registry.model import HasWorkspace, Modality, Model, ModelCapabilities, ModelSpec, Task
 from octavo_registry.options import Option, OptionRegistry
@@ -60,6 +64,7 @@ __all__ = [
     "AdapterResolver",
     "AttentionBackend",
     "AttentionStep",
+    "AudioClip",
     "CacheSpec",
     "CallForm",
     "Command",
@@ -84,7 +89,9 @@ __all__ = [
     "LogitsProcessor",
     "Manifest",
     "ManifestMismatchError",
+    "MediaError",
     "MediaItem",
+    "MediaLimitError",
     "MediaLimits",
     "MediaPrompt",
     "Modality",
@@ -118,5 +125,6 @@ __all__ = [
     "ToolDefinition",
     "ToolParser",
     "UnknownNameError",
+    "VideoClip",
     "hookimpl",
 ]
