@@ -172,7 +172,7 @@ def run_server(folder: str, port: int, step_ms: float) -> int:
     from octavo.engine.client import EngineClient
     from octavo.engine.process_client import ProcessClient
     from octavo.frontend import make_frontend
-    from octavo.server.http_thread import HttpThread
+    from octavo.server.http_thread import HttpThread, Service
     from octavo.server.listening import bind
     from octavo.server.request_log import LoggedLLM
 
@@ -190,7 +190,7 @@ def run_server(folder: str, port: int, step_ms: float) -> int:
     )
     listeners = bind(config.listen, 1)
     try:
-        http = HttpThread(engine, config, ("model",), (), listeners[0])
+        http = HttpThread(engine, Service(config=config, model_names=("model",)), listeners[0])
         while http.is_running:
             time.sleep(0.1)
         return http.code

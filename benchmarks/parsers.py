@@ -2,21 +2,27 @@
 
     python -m benchmarks.parsers [--characters 1000000] [NAME ...]
 
-For each parser the slowest of its hard texts (`octavo.testing.parsers.hard_texts`), as processor
-seconds scaled to a megabyte, and how that grows when the text is twice as long: 2 is linear.
+Of each parser's hard texts the slowest is looked for with short ones. Printed are the processor's
+seconds for that one, scaled to a megabyte, and how they grow from half of its length: 2 is linear.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from octavo.testing.parsers import hard_texts
-from octavo_registry import ParserStream, PluginHost, ReasoningParser, ToolParser
+from octavo_registry import PluginHost, ReasoningParser, ToolParser
 
 MEGABYTE = 1_000_000
-PIECES = {"whole": MEGABYTE * 1000, "by 4": 4, "by 1": 1}
+SHORT = 8_000
+PIECES = {"whole": 10**9, "by 4": 4, "by 1": 1}
+UNITS = (
+    *("a", "[", "{", "]", "(", "<", "\\", '"', "'", "`", ",", " ", "\n", "\n ", "1", "-", "é"),
+    *("文😀", '{"a":', "a=[", "[a", "{a", "1,", "f(", ", ", '", "', "', '", '\\"', r"\u0041"),
+    *(r"\ud83d", "</", "<a>", "[]", "{}"),
+)
+"""What values may consist of: brackets, quotes, escapes, spaces, other alphabets."""
 
 
 def parsers(wanted: list[str]) -> Iterator[tuple[str, ToolParser | ReasoningParser]]:
@@ -28,9 +34,25 @@ def parsers(wanted: list[str]) -> Iterator[tuple[str, ToolParser | ReasoningPars
                 yield f"{registry.kind} {name}", registry.load(name)(None)
 
 
-def seconds(stream: ParserStream, text: str, size: int) -> float:
-    """Processor seconds to feed the text in pieces of ``size``."""
+def hard_texts(parser: ToolParser | ReasoningParser) -> Iterator[tuple[str, str]]:
+    """How texts may begin, with a call to several parts of its length, and what then repeats.
+
+    That is one of the units, a tag, a tag cut short, or a whole call.
+    """
+    sample = parser.samples[0]
+    tags = [unit for tag in parser.markers[:3] for unit in (tag, tag[:-1], f"{tag[:-1]}a")]
+    units = [sample, sample[:12], sample[0], sample[-8:], *tags, *UNITS]
+    begun = [sample[: len(sample) * share // 6] for share in (2, 3, 4, 5)]
+    yield from ((head, unit) for head in dict.fromkeys(("", *begun)) for unit in units)
+
+
+def seconds(
+    parser: ToolParser | ReasoningParser, head: str, unit: str, num_characters: int, size: int
+) -> float:
+    """Processor seconds to feed such a text in pieces of ``size``."""
+    text = head + unit * (num_characters // len(unit))
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    stream = parser.stream(None)
     begin = time.process_time()
     for piece in pieces:
         stream.feed(piece)
@@ -38,36 +60,23 @@ def seconds(stream: ParserStream, text: str, size: int) -> float:
     return time.process_time() - begin
 
 
-def slowest(
-    new_stream: Callable[[], ParserStream], samples: list[str], num_characters: int, size: int
-) -> tuple[float, float, str]:
-    """Seconds a megabyte of the slowest text, its growth, and what it looks like."""
-    worst = (0.0, "", "")
-    for head, unit in samples:
-        text = head + unit * (num_characters // len(unit))
-        worst = max(worst, (seconds(new_stream(), text, size) / len(text), head, unit))
-    _, head, unit = worst
-    once, twice = (
-        min(seconds(new_stream(), head + unit * (count // len(unit)), size) for _ in range(2))
-        for count in (num_characters, 2 * num_characters)
-    )
-    return once * MEGABYTE / num_characters, twice / once, f"{head!r} + {unit!r} ..."
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--characters", type=int, default=MEGABYTE)
-    options = parser.parse_args()
-    for name, each in parsers(options.names):
+    options.add_argument("names", nargs="*")
+    options.add_argument("--characters", type=int, default=MEGABYTE)
+    given = options.parse_args()
+    num = given.characters
+    for name, parser in parsers(given.names):
         for pieces, size in PIECES.items():
-            found = slowest(
-                lambda: each.stream(None), list(hard_texts(each)), options.characters, size
+            head, unit = max(
+                hard_texts(parser), key=lambda text: seconds(parser, *text, SHORT, size)
             )
+            half, whole = (seconds(parser, head, unit, n, size) for n in (num // 2, num))
             print(
-                f"{name:32} {pieces:6} {found[0]:7.3f} s/MB  x{found[1]:.2f}  {found[2][:110]}",
+                f"{name:32} {pieces:6} {whole * MEGABYTE / num:6.2f} s, x{whole / half:.2f}: "
+                f"{head[-40:]!r} + {unit[:40]!r} ...",
                 flush=True,
             )
 

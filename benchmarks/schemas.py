@@ -19,7 +19,7 @@ import multiprocessing
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -35,7 +35,7 @@ from octavo.guided.schema import core_schema
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
-READING_SECONDS = 60
+READING_SECONDS = 10
 """Of CPU, for all documents of one schema."""
 FORMATS_ARE_ASSERTED = "optional/format/"
 """Of the suite: its format.json asks that formats be ignored, which this framework never does."""
@@ -94,21 +94,11 @@ class Judge:
 
     def judge(self, task: Task) -> Verdict:
         """In a process of its own, which a schema may end."""
-        ours, theirs = multiprocessing.Pipe(duplex=False)
-        process = multiprocessing.get_context("fork").Process(
-            target=self._send, args=(task, theirs)
-        )
-        process.start()
-        theirs.close()
-        found: Verdict | None = None
-        try:
-            while True:  # the verdict without the guide comes first
-                found = ours.recv()
-        except EOFError:
-            process.join()
+        found = last_word(self._send, task)
         return found or Verdict(task.name, "refused", "refused", "ended without a word", 0.0)
 
-    def _send(self, task: Task, pipe: Connection) -> None:
+    def _send(self, pipe: Connection, task: Task) -> None:
+        """The verdict without the guide comes first."""
         begin = time.process_time()
         try:
             core = core_schema(task.schema)
@@ -128,12 +118,12 @@ class Judge:
         if schema is False:
             accepted = any(valid for _, valid in task.documents)
             return ("closed" if accepted else "right"), "no document satisfies it"
-        _limit(CPU_SECONDS, MEMORY_MIB)
+        limit(CPU_SECONDS, MEMORY_MIB)
         try:
             guide = self._backend.compile(Constraint(kind="json", value=schema))
         except Exception as error:
             return "refused", f"{self._name}: {str(error).strip().splitlines()[0][:120]}"
-        _limit(READING_SECONDS, 8 * MEMORY_MIB)
+        limit(READING_SECONDS, 8 * MEMORY_MIB)
         found = _verdict(_results(guide, task.documents))
         if found == "closed":
             ranks = {name: rank for rank, name in enumerate(_names(schema))}
@@ -152,7 +142,22 @@ def _bytes() -> GuideVocabulary:
     )
 
 
-def _limit(seconds: int, mib: int) -> None:
+def last_word(send: Callable[..., None], *given: Any) -> Any:
+    """The last thing that ``send`` sends from a copy of this process; None when it sends none."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=send, args=(theirs, *given))
+    process.start()
+    theirs.close()
+    found = None
+    try:
+        while True:
+            found = ours.recv()
+    except EOFError:
+        process.join()
+    return found
+
+
+def limit(seconds: int, mib: int) -> None:
     """The kernel ends this process when what follows takes more."""
     used = int(time.process_time()) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.RLIM_INFINITY))
@@ -182,7 +187,11 @@ def _results(guide: Guide, documents: Iterable[tuple[Any, bool]]) -> Iterator[tu
 
 def _reads(guide: Guide, text: str) -> bool:
     state = guide.start()
-    return all(map(state.accept, text.encode(errors="surrogatepass"))) and state.is_complete()
+    try:
+        accepted = all(map(state.accept, text.encode(errors="surrogatepass")))
+    except UnsupportedConstraint:  # a limit of the backend's own
+        return False
+    return accepted and state.is_complete()
 
 
 def _names(schema: Any) -> dict[str, None]:

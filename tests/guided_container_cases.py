@@ -53,6 +53,12 @@ CONTAINER_CASES = [
         ['{"b":"a"}', '{"a":1}', '{"b":1,"b":1}', '{"b":1,}', '{"b":1 "a":"a"}', '{"\\u0062":"a"}'],
     ),
     case(
+        "pattern:quotes",
+        objects({"const": {"type": "string", "pattern": '^[^\\x0a"]$'}}, ("const",)),
+        ['{"const":"a"}'],
+        ['{"const":"\\""}', '{"const":"aa"}'],
+    ),
+    case(
         "properties:false",
         objects({"a": False, "b": INT}, rest=True),
         ["{}", '{"b":1}', '{"c":1}', '{"b":1,"aa":2}'],
@@ -87,6 +93,18 @@ CONTAINER_CASES = [
         objects({"a": A}, rest=INT),
         ["{}", '{"a":"a","b":1}', '{"b":1,"c":2}', '{"ab":1}', '{"x\\"y":1}'],
         ['{"b":"a"}', '{"a":1}', '{"b":1,"c":"a"}', '{"b":1,"a":1}', '{"aa":"a"}'],
+    ),
+    case(
+        "additionalProperties:schema",
+        objects({"a": A, "ä": A}, rest=INT),
+        ['{"a":"a","b":1}', '{"ää":1}'],
+        ['{"\\u0061":1}', '{"ä":1}', '{"\\u00e4":1}'],
+    ),
+    case(
+        "additionalProperties:schema",
+        objects({'q"': A, "n\n": A}, rest=INT),
+        ['{"q\\"":"a","q":1}', '{"n\\n":"a","n":1}'],
+        ['{"q\\"":1}', '{"q\\u0022":1}', '{"n\\n":1}', '{"n\n":1}'],
     ),
     case(
         "additionalProperties:schema",

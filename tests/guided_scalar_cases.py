@@ -120,6 +120,18 @@ SCALAR_CASES = [
         ["0", "5", "15", "110", "101", "-10"],
     ),
     case(
+        "integer:multipleOf+bounds",
+        {"type": "integer", "minimum": 0, "multipleOf": 10},
+        ["0", "10", "1000000"],
+        ["1", "15", "-10", "1000001"],
+    ),
+    case(
+        "integer:multipleOf+bounds",
+        {"type": "integer", "minimum": -50000, "maximum": 50000, "multipleOf": 7},
+        ["-49994", "0", "7", "49994"],
+        ["1", "-8", "50001", "-50001", "50008"],
+    ),
+    case(
         "multipleOf:large",
         {"type": "integer", "multipleOf": 12345},
         ["0", "12345", "-24690"],

@@ -33,7 +33,15 @@ def children(pid: int) -> list[int]:
 
 def named(pid: int, part: str) -> list[int]:
     """Child processes whose command line has the part."""
-    return [c for c in children(pid) if part in Path(f"/proc/{c}/cmdline").read_text()]
+    return [child for child in children(pid) if part in _command(child)]
+
+
+def _command(pid: int) -> str:
+    """Empty for a process that has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def engine_of(pid: int) -> int:

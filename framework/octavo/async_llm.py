@@ -33,10 +33,9 @@ from octavo_registry import PluginHost
 
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
-
-
-COMPILING_THREADS = 16
-"""Requests with constraints that are made ready at a time."""
+COMPILING_THREADS: Final = 512
+"""Requests with constraints that are made ready at a time. Most of them only wait for a process;
+those whose constraint is known shall find a thread all the same."""
 
 
 class AsyncLLM:
@@ -237,6 +236,12 @@ class AsyncLLM:
         """Forget cached prefixes that no request holds; returns whether all are forgotten."""
         return bool(await asyncio.wrap_future(self._engine.call("reset_prefix_cache")))
 
+    def check_room(self) -> None:
+        """Raise at once the QueueFullError that a request would get after the engine's step."""
+        most, rows = self._front.config.scheduler.max_queued_requests, self.ready.max_num_seqs
+        if most is not None and self._engine.num_open >= most + rows:
+            raise QueueFullError(f"the queue is full: {most} requests wait; try later")
+
     async def stats(self) -> dict[str, int]:
         """Return the engine's counts: running, waiting, blocks, preemptions, prefix hits."""
         counts: dict[str, int] = await asyncio.wrap_future(self._engine.call("stats"))
@@ -259,6 +264,7 @@ class AsyncLLM:
         self._close()
         if self._front.guides is not None:
             self._front.guides.close()
+        self._compiling.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -277,10 +283,11 @@ class AsyncLLM:
         arrival_seconds = time.monotonic()
         if lora_request is not None:
             raise ConfigError(f"lora_request={lora_request!r}: adapters are not available yet")
-        self._check_room()
+        self._engine.check_open()
+        self.check_room()
         loop = asyncio.get_running_loop()
         if compiles:  # it may wait for another process, and others shall not wait for it
-            prepared = await loop.run_in_executor(self._compiling, prepare)
+            prepared = await loop.run_in_executor(self._compiling, self._compile, prepare)
         else:
             prepared = await asyncio.to_thread(prepare) if in_thread else prepare()
         if self._mailbox is None or self._mailbox.loop is not loop:
@@ -306,11 +313,15 @@ class AsyncLLM:
             if not finished:
                 engine.release(prepared.request.request_id, stream)
 
-    def _check_room(self) -> None:
-        """Refuse at once what the engine would refuse after its step."""
-        most, rows = self._front.config.scheduler.max_queued_requests, self.ready.max_num_seqs
-        if most is not None and self._engine.num_open >= most + rows:
-            raise QueueFullError(f"the queue is full: {most} requests wait; try later")
+    def _compile(self, prepare: Callable[[], PreparedRequest]) -> PreparedRequest:
+        """Call it in a thread of ours; what fails since ``close`` ends it fails for that reason."""
+        engine = self._engine
+        engine.check_open()
+        try:
+            return prepare()
+        except Exception:
+            engine.check_open()
+            raise
 
 
 async def _read(reader: AnswerReader, output: RequestOutput) -> None:

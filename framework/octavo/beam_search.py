@@ -8,7 +8,9 @@ from octavo.outputs import BeamSequence
 from octavo.params import BeamSearchParams
 
 Candidates = list[tuple[int, float]]
-"""Next tokens and their logprobs, likeliest first."""
+"""Next tokens and their logprobs, likeliest first; none: the text is complete as it is."""
+Continued = tuple[list[int], list[int]]
+"""A prompt, and the tokens of a beam behind it."""
 
 
 def num_candidates(params: BeamSearchParams, num_eos_tokens: int) -> int:
@@ -39,11 +41,14 @@ class BeamSearch:
     def advance(self, candidates: Sequence[Candidates]) -> None:
         """Extend every live beam by its candidates, and keep the best."""
         width = self._params.beam_width
-        extended = [
-            (beam, token, beam.cumulative_logprob + logprob)
-            for beam, options in zip(self.live, candidates, strict=True)
-            for token, logprob in options
-        ]
+        extended = []
+        for beam, options in zip(self.live, candidates, strict=True):
+            if not options:
+                beam.finish_reason = "stop"
+                self._ended.append(beam)
+            extended += [
+                (beam, token, beam.cumulative_logprob + logprob) for token, logprob in options
+            ]
         extended.sort(key=lambda entry: entry[2], reverse=True)
         self.live = []
         for rank, (beam, token, total) in enumerate(extended):
@@ -70,19 +75,20 @@ class BeamSearch:
         return self._score(self.live[0]) <= self._score(self._ended[-1])
 
     def _score(self, beam: BeamSequence) -> float:
-        return float(beam.cumulative_logprob / len(beam.token_ids) ** self._params.length_penalty)
+        length = max(1, len(beam.token_ids))
+        return float(beam.cumulative_logprob / length**self._params.length_penalty)
 
 
 def run_beam_searches(
     prompts: Sequence[list[int]],
     searches: Sequence[BeamSearch],
-    expand: Callable[[list[list[int]]], list[Candidates]],
+    expand: Callable[[list[Continued]], list[Candidates]],
 ) -> None:
     """Advance all searches together until each has ended; ``expand`` scores many sequences."""
     pairs = list(zip(prompts, searches, strict=True))
     while pairs := [(prompt, search) for prompt, search in pairs if search.live]:
         candidates = iter(
-            expand([prompt + beam.token_ids for prompt, search in pairs for beam in search.live])
+            expand([(prompt, beam.token_ids) for prompt, search in pairs for beam in search.live])
         )
         for _, search in pairs:
             search.advance([next(candidates) for _ in search.live])

@@ -116,6 +116,14 @@ class Frontend:
 
 def start_frontend(options: Mapping[str, object], *, engine_process: bool, caller: str) -> Frontend:
     """Read the options, open the model and start its engine; the cheap checks come first."""
+    config, host = read_and_discover(options, caller=caller)
+    return make_frontend(config, host, _start_process if engine_process else _start_in_process)
+
+
+def read_and_discover(
+    options: Mapping[str, object], *, caller: str
+) -> tuple[EngineConfig, PluginHost]:
+    """Read the options and load the plugins that they name."""
     trace_functions()
     given = read_options(options, caller=caller)
     host = PluginHost.discover(
@@ -123,9 +131,7 @@ def start_frontend(options: Mapping[str, object], *, engine_process: bool, calle
         disabled=given.disable_plugins,
         options=given.config.plugin_options,
     )
-    return make_frontend(
-        given.config, host, _start_process if engine_process else _start_in_process
-    )
+    return given.config, host
 
 
 def make_frontend(

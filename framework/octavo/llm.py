@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -11,9 +12,17 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any, Final, NoReturn, cast
 
-from octavo.beam_search import BeamSearch, Candidates, num_candidates, run_beam_searches
+from msgspec import structs
+
+from octavo.beam_search import (
+    BeamSearch,
+    Candidates,
+    Continued,
+    num_candidates,
+    run_beam_searches,
+)
 from octavo.detokenizing import IncrementalDetokenizer
-from octavo.engine.messages import EngineReady
+from octavo.engine.messages import EngineReady, GuideRequest
 from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestFailedError
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
@@ -128,24 +137,29 @@ class LLM:
     ) -> list[BeamSearchOutput]:
         """Find the ``beam_width`` best continuations of each prompt, best first.
 
-        A beam ends at the end of sequence, at ``max_tokens`` or at the model's context length.
+        A beam ends at the end of sequence, at ``max_tokens`` or at the model's context length, and
+        where a constraint admits nothing more. There may be fewer beams than texts that it admits.
         """
         self._check_open()
         _refuse_lora(lora_request)
         if not isinstance(params, BeamSearchParams):
             raise ParameterError(f"params={shown(params)} must be BeamSearchParams")
         ready, eos = self._front.client.ready, self._front.eos_token_ids
-        heads = [
-            self._prepare(prompt, SamplingParams(max_tokens=1)).request.prompt_token_ids
+        first = [
+            self._prepare(prompt, SamplingParams(max_tokens=1, guided=params.guided)).request
             for prompt in split_prompts(prompts)
         ]
+        heads = [request.prompt_token_ids for request in first]
         count = min(num_candidates(params, len(eos)), MAX_LOGPROBS, ready.vocab_size)
         one_token = SamplingParams(
             max_tokens=1, temperature=0.0, logprobs=count, detokenize=False, ignore_eos=True
         )
 
-        def expand(sequences: list[list[int]]) -> list[Candidates]:
-            requests = [self._prepare(tokens, one_token) for tokens in sequences]
+        def expand(sequences: list[Continued]) -> list[Candidates]:
+            requests = [
+                _guided_by(first[0].guide, self._prepare(prompt + tokens, one_token), len(tokens))
+                for prompt, tokens in sequences
+            ]
             return [_candidates(output) for output in self._run(requests, use_tqdm=False)]
 
         searches = [
@@ -323,8 +337,27 @@ def _refuse_lora(lora_request: object) -> None:
         raise ConfigError(f"lora_request={lora_request!r}: adapters are not available yet")
 
 
+def _guided_by(
+    guide: GuideRequest | None, prepared: PreparedRequest, num_tokens: int
+) -> PreparedRequest:
+    """One step of a beam with ``num_tokens`` behind its prompt."""
+    if guide is None:
+        return prepared
+    request = prepared.request
+    guided = structs.replace(
+        request,
+        guide=guide,
+        num_guided_tokens=num_tokens,
+        sampling=structs.replace(request.sampling, logprobs_of_allowed=True),
+    )
+    return replace(prepared, request=guided)
+
+
 def _candidates(output: RequestOutput) -> Candidates:
     (completion,) = output.outputs
+    if output.error is None and completion.finish_reason == "stop" and not completion.token_ids:
+        return []
     if output.error is not None or not completion.logprobs:
         raise RequestFailedError(f"a step of the beam search failed: {output.error}")
-    return [(token, entry.logprob) for token, entry in completion.logprobs[0].items()]
+    likeliest = completion.logprobs[0].items()
+    return [(token, entry.logprob) for token, entry in likeliest if entry.logprob > -math.inf]

@@ -160,7 +160,7 @@ class SamplingParams:
         _check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
             raise _refused("top_p", 0.0, "must be above 0; for the likeliest token: temperature=0")
-        _check_int("top_k", self.top_k, -1)
+        _check_int("top_k", self.top_k, -1, 2**31 - 1)
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
@@ -251,8 +251,14 @@ class BeamSearchParams:
     ignore_eos: bool = False
     length_penalty: float = 1.0
     """Score = sum of logprobs / length ** length_penalty."""
+    guided: GuidedParams | None = None
+    """A beam's tokens are then those that the guide allows, each as likely as among these."""
 
     def __post_init__(self) -> None:
+        if self.guided is not None and not isinstance(self.guided, GuidedParams):
+            raise _refused("guided", self.guided, "must be GuidedParams")
+        if self.guided is not None and self.ignore_eos:
+            raise _refused("ignore_eos", True, "must be False: the constraint says where beams end")
         _check_int("beam_width", self.beam_width, 1, MAX_LOGPROBS // 2)
         _check_int("max_tokens", self.max_tokens, 1)
         _check_number("length_penalty", self.length_penalty, -10.0, 10.0)

@@ -1,4 +1,4 @@
-"""The progress bar of offline batches."""
+"""The progress bar of batches and of loads on a server."""
 
 from __future__ import annotations
 

@@ -27,13 +27,17 @@ from octavo_registry.linear import FusedProducts, QuantizationMethod
 from octavo_registry.logits import LogitsProcessor
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import (
+    AudioClip,
     InputRegistry,
+    MediaError,
     MediaItem,
+    MediaLimitError,
     MediaLimits,
     MediaPrompt,
     ModalityDecoder,
     MultimodalRegistry,
     Placeholder,
+    VideoClip,
 )
 from octavo_registry.model import (
     EncodesMedia,
@@ -68,6 +72,7 @@ __all__ = [
     "AdapterResolver",
     "AttentionBackend",
     "AttentionStep",
+    "AudioClip",
     "CacheSpec",
     "CallForm",
     "Command",
@@ -93,7 +98,9 @@ __all__ = [
     "LogitsProcessor",
     "Manifest",
     "ManifestMismatchError",
+    "MediaError",
     "MediaItem",
+    "MediaLimitError",
     "MediaLimits",
     "MediaPrompt",
     "MediaRows",
@@ -128,5 +135,6 @@ __all__ = [
     "ToolDefinition",
     "ToolParser",
     "UnknownNameError",
+    "VideoClip",
     "hookimpl",
 ]

@@ -87,11 +87,7 @@ class Guide(Protocol):
 
 @runtime_checkable
 class GuidedBackend(Protocol):
-    """Compiles constraints. Made once an engine: ``Backend(vocabulary: GuideVocabulary)``."""
-
-    native: bool
-    """Its states work outside the interpreter lock, within limits of their own: the engine's
-    threads fill their masks. Others are refused so far."""
+    """Compiles constraints. Made once a process: ``Backend(vocabulary: GuideVocabulary)``."""
 
     def compile(self, constraint: Constraint) -> Guide:
         """Return the guide, within the limits on size that the framework checked before.

@@ -81,7 +81,9 @@ class PluginHost:
         self.reasoning_parsers = LazyRegistry("reasoning parser", faults=faults)
         self.tokenizers = LazyRegistry("tokenizer", faults=faults)
         self.logits_processors = LazyRegistry("logits processor", faults=faults)
-        self.guided_backends = LazyRegistry("guided backend", faults=faults, keywords=(), rank=100)
+        self.guided_backends = LazyRegistry(
+            "guided backend", faults=faults, keywords=(), rank=100, native=False
+        )
         self.attention_backends = LazyRegistry("attention backend", faults=faults)
         self.quantizations = LazyRegistry("quantization", faults=faults)
         self.speculators = LazyRegistry("speculator", faults=faults)

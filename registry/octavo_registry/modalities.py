@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from octavo_registry.errors import OctavoError
 from octavo_registry.lazy import LazyRegistry
-from octavo_registry.model import Modality
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,26 +17,94 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class MediaError(OctavoError):
+    """Media that cannot be used: damaged, cut, or of another kind; the message says which."""
+
+
+class MediaLimitError(MediaError):
+    """Media above a limit; the message has the value and the limit."""
+
+
+def _unbounded(num_bytes: int) -> None:
+    """Grant any amount."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaLimits:
-    """Bounds that a decoder must check from headers, before it allocates."""
+    """Bounds of one item, checked from headers before memory is taken and again while decoding.
+
+    Each ``check`` raises a MediaLimitError.
+    """
 
     max_pixels: int
     """Of one image or frame."""
     max_frames: int
-    max_samples: int
-    """Of one audio item, all channels together."""
+    """Of a video, once sampled; of an animation, in all."""
+    max_seconds: float
+    """Of audio."""
+    deadline: float = math.inf
+    """The ``time.monotonic()`` at which decoding gives up."""
+    reserve: Callable[[int], None] = _unbounded
+    """Called with the bytes that a decoded value is about to take; a MediaLimitError if its request
+    may have no more."""
+
+    def check_pixels(self, width: int, height: int) -> None:
+        """Check the size of an image or frame."""
+        if width * height > self.max_pixels:
+            raise MediaLimitError(
+                f"{width} x {height} is {width * height:,} pixels; at most {self.max_pixels:,}"
+            )
+
+    def check_frames(self, num_frames: int) -> None:
+        """Check how many frames are to be decoded."""
+        if num_frames > self.max_frames:
+            raise MediaLimitError(
+                f"{num_frames:,} frames; at most {self.max_frames:,}: sample fewer"
+            )
+
+    def check_seconds(self, seconds: float) -> None:
+        """Check how long a sound is."""
+        if seconds > self.max_seconds:
+            raise MediaLimitError(f"{seconds:,.1f} seconds; at most {self.max_seconds:,.1f}")
+
+    def check_time(self) -> None:
+        """Check the clock; called between frames or chunks, so that no item holds a thread."""
+        if time.monotonic() > self.deadline:
+            raise MediaLimitError("decoding takes too long; send a smaller file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VideoClip:
+    """The decoded value of a video."""
+
+    frames: NDArray[np.uint8]
+    """[frames, height, width, 3], RGB, upright."""
+    timestamps: tuple[float, ...] | None = None
+    """Seconds since the video's first frame, one for each of ``frames``; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AudioClip:
+    """The decoded value of a sound."""
+
+    samples: NDArray[np.float32]
+    """[samples], mono, about -1 to 1."""
+    rate: int
+    """Samples per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaItem:
-    """One decoded image, video or audio item of a prompt."""
+    """One decoded item of a prompt."""
 
-    modality: Modality
+    modality: str
+    """A name in ``host.modalities``: "image", "video", "audio", or a plugin's own."""
     value: Any
-    """What the modality's decoder gave, or what the user passed to ``LLM``."""
+    """What the modality's decoder returned; an RGB ``PIL.Image.Image`` for "image", a VideoClip,
+    an AudioClip. None: it was not decoded, as what is made of it is kept under its hash."""
     content_hash: str
-    """SHA-256 of the encoded bytes or of the value; part of the prefix cache's key."""
+    """SHA-256 in hex over the modality, the decoder's options and the encoded bytes (or the
+    value's); part of the prefix cache's key."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """What ``map_input`` made of it; an input processor goes by these alone, for the value of an
     item that was here before is not decoded again."""
@@ -43,10 +112,33 @@ class MediaItem:
 
 @runtime_checkable
 class ModalityDecoder(Protocol):
-    """Turns bytes into a decoded item. Made without arguments, once a process."""
+    """Makes the decoded value of one modality. Made without arguments, once a process.
 
-    def decode(self, data: bytes, limits: MediaLimits) -> Any:
-        """Return the decoded value; raise an OctavoError for damaged data or a limit exceeded."""
+    It is called from several threads at a time. Its errors for data that it cannot take are
+    MediaErrors. ``options`` are the model's: "image" has none, "video" those of the sampling of
+    frames, "audio" the ``rate`` that it is resampled to.
+    """
+
+    def decode(self, data: bytes, limits: MediaLimits, options: Mapping[str, Any]) -> Any:
+        """Return the value of an encoded item; ``data`` is not empty."""
+        ...
+
+    def convert(self, given: Any, limits: MediaLimits, options: Mapping[str, Any]) -> Any:
+        """Return the value of an item that a user of ``LLM`` gave as an object, not as bytes.
+
+        It may share memory with ``given``.
+        """
+        ...
+
+    def is_item(self, given: Sequence[Any]) -> bool:
+        """Whether a list or tuple, which is not empty, is one item (the frames of a video).
+
+        False: each of its elements is an item.
+        """
+        ...
+
+    def content(self, value: Any) -> Iterable[bytes | memoryview]:
+        """Return the bytes that tell a decoded value from all others."""
         ...
 
 
@@ -113,7 +205,7 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
     """Maps by architecture: functions ``(modality, item, settings) -> tensors by name``."""
 
     def map_input(
-        self, modality: Modality, item: MediaItem, *, architecture: str, settings: MediaSettings
+        self, modality: str, item: MediaItem, *, architecture: str, settings: MediaSettings
     ) -> Mapping[str, Tensor]:
         """Return the tensors that the model's ``encode`` takes for one item.
 

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from octavo_registry.structure import Structure
 
 ToolDefinition = Mapping[str, Any]
 """One entry of OpenAI's ``tools``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True, kw_only=True):  # made in a tenth of a dataclass's time
     """What a piece of text added: content, reasoning, or a part of one tool call."""
 
     content: str | None = None

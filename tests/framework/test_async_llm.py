@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.async_llm import COMPILING_THREADS
 from octavo.engine.process_client import ProcessClient
 from octavo.errors import (
     ConfigError,
@@ -24,7 +26,7 @@ from octavo.errors import (
     QueueFullError,
 )
 from octavo.outputs import RequestOutput
-from octavo.params import OutputKind
+from octavo.params import GuidedParams, OutputKind
 from octavo.testing.random_model import make_random_model
 
 TEXTS = ["The capital of France", "A book begins", "She said", "def count(words):"]
@@ -246,9 +248,9 @@ async def test_another_engine_starts_when_the_first_ones_process_has_ended(
             raise EngineDeadError("its step failed")
 
         first._receive = failing  # type: ignore[method-assign]
-        first.wake()
         while thread.end is None:
-            await asyncio.sleep(0.001)
+            first.wake()
+            await asyncio.sleep(0.01)
         codes = []
         start = type(llm._front).with_new_engine
 
@@ -280,3 +282,31 @@ def test_bad_options_are_the_callers_by_name(folder: Path) -> None:
         make(str(folder), max_model_length=5)
     with pytest.raises(ConfigError, match="enable_lora"):
         make(str(folder), enable_lora=True)
+
+
+async def test_closing_ends_the_threads_that_compile_constraints_and_who_waits_for_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, released = threading.Semaphore(0), threading.Event()
+
+    def compile_slowly(*args: object, **options: object) -> None:
+        entered.release()
+        released.wait(60)
+        raise ValueError("what compiles was ended")
+
+    monkeypatch.setattr("octavo.inputs.InputProcessor.process", compile_slowly)
+    llm = AsyncLLM(folder, engine_process=False, **SMALL)
+    guided = SamplingParams(guided=GuidedParams(regex="a"))
+    waiting = [asyncio.create_task(collect(llm, "x", guided)) for _ in range(COMPILING_THREADS + 4)]
+    for _ in range(COMPILING_THREADS):
+        assert await asyncio.to_thread(entered.acquire, timeout=20)
+    await asyncio.to_thread(llm.close)
+    released.set()
+    for ended in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(ended, EngineDeadError), ended
+    with pytest.raises(EngineDeadError):
+        await collect(llm, "x", guided)
+    deadline = time.monotonic() + 20
+    while any(thread.name.startswith("octavo-compiling") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)

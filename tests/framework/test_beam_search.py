@@ -8,7 +8,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from octavo.beam_search import BeamSearch, Candidates, num_candidates, run_beam_searches
+from octavo.beam_search import (
+    BeamSearch,
+    Candidates,
+    Continued,
+    num_candidates,
+    run_beam_searches,
+)
 from octavo.params import BeamSearchParams
 
 EOS = 2
@@ -30,11 +36,11 @@ def random_llama(seed: int, vocab: int) -> LlamaForCausalLM:
 
 
 def expander(model: LlamaForCausalLM, count: int):  # type: ignore[no-untyped-def]
-    def expand(sequences: list[list[int]]) -> list[Candidates]:
+    def expand(sequences: list[Continued]) -> list[Candidates]:
         found = []
-        for tokens in sequences:
+        for prompt, tokens in sequences:
             with torch.no_grad():
-                logits_V = model(torch.tensor([tokens])).logits[0, -1].float()
+                logits_V = model(torch.tensor([prompt + tokens])).logits[0, -1].float()
             best = logits_V.log_softmax(-1).topk(count)
             found.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
         return found
@@ -83,7 +89,7 @@ def test_a_wide_beam_finds_the_likeliest_sequence_of_all() -> None:
     run_beam_searches([[1]], [search], expand)
 
     def total(tokens: tuple[int, ...]) -> float:
-        return sum(dict(expand([[1, *tokens[:i]]])[0])[token] for i, token in enumerate(tokens))
+        return sum(dict(expand([([1], [*tokens[:i]])])[0])[token] for i, token in enumerate(tokens))
 
     best = max(itertools.product(range(5), repeat=3), key=total)
     assert tuple(search.best[0].token_ids) == best
@@ -94,10 +100,11 @@ def test_a_wide_beam_finds_the_likeliest_sequence_of_all() -> None:
 def test_searches_advance_together_and_end_apart() -> None:
     calls: list[int] = []
 
-    def expand(sequences: list[list[int]]) -> list[Candidates]:
+    def expand(sequences: list[Continued]) -> list[Candidates]:
         calls.append(len(sequences))
         return [
-            [(EOS, -0.1), (5, -3.0)] if s[0] == 1 else [(5, -0.1), (6, -3.0)] for s in sequences
+            [(EOS, -0.1), (5, -3.0)] if prompt == [1] else [(5, -0.1), (6, -3.0)]
+            for prompt, _ in sequences
         ]
 
     params = BeamSearchParams(beam_width=1, max_tokens=3)
@@ -106,6 +113,20 @@ def test_searches_advance_together_and_end_apart() -> None:
     assert calls == [2, 1, 1]
     assert [s.best[0].token_ids for s in searches] == [[EOS], [5, 5, 5]]
     assert [s.best[0].finish_reason for s in searches] == ["stop", "length"]
+
+
+def test_a_beam_that_nothing_may_follow_ends_as_it_is() -> None:
+    search = BeamSearch(
+        BeamSearchParams(beam_width=2, max_tokens=9, length_penalty=0.0),
+        max_tokens=9,
+        eos_token_ids=[EOS],
+    )
+    search.advance([[(5, -0.1), (6, -0.2)]])
+    search.advance([[], [(7, -0.1)]])
+    search.advance([[]])
+    assert [beam.token_ids for beam in search.best] == [[5], [6, 7]]
+    assert [beam.finish_reason for beam in search.best] == ["stop", "stop"]
+    assert search.live == []
 
 
 def test_an_end_below_the_best_is_not_kept() -> None:

@@ -90,6 +90,10 @@ def test_a_refusal_is_text() -> None:
             ],
             r"tool_calls\[0\].function.arguments is no valid JSON",
         ),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}],
+            r"tool_calls\[0\].function.arguments=None must be an object in JSON text",
+        ),
         ([{"role": "user", "content": "a", "x": DEEP}], r"messages\[0\] must be made of JSON"),
     ],
 )
@@ -154,7 +158,8 @@ def test_a_variable_may_have_any_other_name() -> None:
 
 
 def test_only_a_message_with_text_can_be_continued() -> None:
-    chat = [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]
+    call = {"function": {"name": "f", "arguments": {}}}
+    chat = [{"role": "assistant", "tool_calls": [call]}]
     with pytest.raises(PromptError, match="no text to continue"):
         render(PLAIN, chat, continue_final_message=True)
 

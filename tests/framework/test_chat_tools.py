@@ -136,7 +136,10 @@ def test_beside_an_answer_of_a_certain_form_stand_only_calls() -> None:
     calls = form(WEATHER, TIME).calls
     both = OneOf((calls, JsonText(schema)))
     assert plan(guided=asked).guided == GuidedParams(structural_tag=both, backend="llguidance")
-    assert plan("required", guided=asked).guided == GuidedParams(structural_tag=calls)
+    of_content = GuidedParams(json=schema, origin="response_format")
+    assert plan("required", guided=of_content).guided == GuidedParams(structural_tag=calls)
+    with pytest.raises(ParameterError, match="leaves no text for it"):
+        plan("required", guided=asked)
     assert plan("none", guided=asked).guided == asked
     with pytest.raises(UnsupportedConstraint, match=r"grammar cannot stand .* beside calls"):
         plan(guided=GuidedParams(grammar="start: 'a'"))
@@ -342,7 +345,8 @@ def test_reasoning_that_the_prompt_has_begun_is_the_messages() -> None:
         ended = [each.message for each in reply.outputs if each.finish_reason == "stop"]
         assert ended
         assert {message.content for message in ended if message} <= {"yes", "no"}
-        (reply,) = llm.chat(QUESTION, several, tools=[TIME], tool_choice="required", use_tqdm=False)
+        free = SamplingParams(temperature=1, seed=0, n=8, max_tokens=60)
+        (reply,) = llm.chat(QUESTION, free, tools=[TIME], tool_choice="required", use_tqdm=False)
         ended = [each.message for each in reply.outputs if each.finish_reason == "stop"]
         assert ended
         assert all(message and message.tool_calls for message in ended)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
+from unittest.mock import MagicMock
 from xml.etree import ElementTree
 
 import pytest
@@ -171,11 +172,15 @@ async def test_what_counts_as_output(body: dict, num_events: int) -> None:
     assert len(record.times) == num_events
 
 
-async def test_several_processes_share_a_load() -> None:
+async def test_several_processes_share_a_load_and_tell_how_far_they_are() -> None:
+    bar = MagicMock()
     async with answering(lambda number, head: [ANSWER]) as (address, _):
         outcomes = await asyncio.to_thread(
-            run_load, address, requests(5), max_concurrency=4, processes=2
+            run_load, address, requests(5), max_concurrency=4, processes=2, bar=bar
         )
+    told = [call.kwargs for call in bar.advance.call_args_list]
+    assert sum(each["num_requests"] for each in told) == 5
+    assert sum(each["num_tokens"] for each in told) == 5 * 3
     assert sorted(r.number for o in outcomes for r in o.records) == [0, 1, 2, 3, 4]
     assert [len(outcome.records) for outcome in outcomes] == [3, 2]
 

@@ -19,6 +19,7 @@ import pytest
 from octavo.config import EngineConfig, ModelConfig
 from octavo.engine.messages import EngineRequest, StepOutputs, TokenSampling
 from octavo.engine.process_client import ProcessClient
+from octavo.engine.socket_client import LAST_WORDS_MILLISECONDS
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
 from octavo_registry.manifest import Manifest
 
@@ -205,8 +206,9 @@ def test_an_exit_inside_a_step_names_the_code(start: Start) -> None:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_killed_engine_is_seen_within_a_second(start: Start, busy: bool) -> None:
+def test_a_killed_engine_is_seen_at_once(start: Start, busy: bool) -> None:
     delays = random.Random(busy)
+    seconds: list[float] = []
     for _ in range(3):
         client = start()
         if busy:
@@ -220,9 +222,11 @@ def test_a_killed_engine_is_seen_within_a_second(start: Start, busy: bool) -> No
         threading.Timer(delays.uniform(0, 0.2), kill).start()
         with pytest.raises(EngineDeadError, match="was killed by SIGKILL"):
             poll_until_end(client, 1)
-        assert time.monotonic() - killed[0] < 1
+        seconds.append(time.monotonic() - killed[0])
         with pytest.raises(EngineDeadError):
             client.abort([1])
+    assert max(seconds) < 1
+    assert min(seconds) < LAST_WORDS_MILLISECONDS / 1000, "last words are waited for in vain"
 
 
 def test_a_kill_before_a_message_is_an_error_and_no_hang(start: Start) -> None:

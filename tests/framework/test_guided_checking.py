@@ -30,7 +30,6 @@ def register_guided_backends(backends):
     backends.add("mortal", "mortal:Backend", keywords=("grammar",), rank=300)
 
 class Backend:
-    native = True
     def __init__(self, vocabulary): pass
     def compile(self, constraint):
         match constraint.value:
@@ -40,7 +39,7 @@ class Backend:
             case "exit": os._exit(0)
             case "die": os.kill(os.getpid(), signal.SIGKILL)
             case "sleep": time.sleep(600)
-            case "wait": time.sleep(2)
+            case value if value.startswith("wait"): time.sleep(2)
             case "raise": raise RuntimeError("no more")
             case "print": print("hello, parent", flush=True)
         return self
@@ -49,6 +48,7 @@ class Backend:
     def fill_bitmask(self, row): row[:] = 1
 """
 REGEX = GuidedParams(regex="[ab]+")
+WAITING = [f"wait {number}" for number in range(checking.MOST_CHILDREN)]
 
 
 def grammar(value: str) -> GuidedParams:
@@ -176,6 +176,22 @@ def test_constraints_are_refused_when_too_many_wait_and_equal_ones_are_compiled_
     assert checker.check(GuidedParams(regex="[cd]+")).kind == "regex"
 
 
+def test_a_constraint_that_finds_no_place_in_time_is_refused_and_not_compiled(
+    checker, monkeypatch
+) -> None:
+    checker.check(REGEX)
+    monkeypatch.setattr(checking, "WAIT_SECONDS", 0.1)
+    num_places = checker._threads._max_workers
+    with ThreadPoolExecutor(num_places) as threads:
+        # What has been begun is waited for to its end.
+        busy = [threads.submit(checker.check, grammar(name)) for name in WAITING[:num_places]]
+        wait_until(lambda: len(checker._under_way) == num_places)
+        with pytest.raises(QueueFullError, match=r"no place .* try later"):
+            checker.check(GuidedParams(regex="[cd]+"))
+        assert [each.result().kind for each in busy] == ["grammar"] * num_places
+    assert checker._under_way == {}
+
+
 def test_children_end_with_close_and_again_closing_does_nothing(checker) -> None:
     checker.check(REGEX)
     (child,) = children()
@@ -193,7 +209,7 @@ from octavo_registry import PluginHost
 
 checker = GuideChecker(PluginHost.discover().manifest(), vocabulary)
 checker.check(GuidedParams(regex="a"))
-print(checker._idle[0]._process.pid, flush=True)
+print(checker._idle[0].pid, flush=True)
 sys.stdin.read()
 """
 

@@ -2,118 +2,20 @@
 
 from __future__ import annotations
 
-import random
-import sys
-import time
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
+from every_guide import NUM_TOKENS
 from octavo import LLM, GuidedParams, SamplingParams
-from octavo_registry import LazyRegistry, hookimpl
-
-NUM_TOKENS = 24
-
-
-class Every:
-    """Allows tokens whose sum with all before is a multiple of 7, and of some no more than one.
-
-    "slow" takes longer than a step waits, now and then; "forced" tells what has no choice;
-    "breaks" raises at its sixth mask; "empty" allows nothing.
-    """
-
-    def __init__(self, vocabulary, manner: str, tokens=()) -> None:
-        self.vocabulary, self.manner, self.tokens = vocabulary, manner, list(tokens)
-        self.chance = random.Random(len(manner))
-
-    def start(self):
-        if self.manner == "bad start":
-            raise RuntimeError("not now")
-        return self.fork()
-
-    def fork(self):
-        return Every(self.vocabulary, self.manner, self.tokens)
-
-    def choices(self) -> np.ndarray:
-        tokens = np.arange(300, 2048)
-        found = tokens[(tokens + sum(self.tokens)) % 7 == 0]
-        no_choice = self.manner == "all forced" or len(self.tokens) % 8 in (1, 2, 3, 7)
-        return found[5:6] if no_choice else found
-
-    def allowed(self, token: int) -> bool:
-        return token in self.choices()
-
-    def accept(self, token: int) -> bool:
-        if self.allowed(token):
-            self.tokens.append(token)
-            return True
-        return False
-
-    def rollback(self, num_tokens: int) -> None:
-        del self.tokens[len(self.tokens) - num_tokens :]
-
-    def forced(self) -> list[int]:
-        found = []
-        if "forced" in self.manner:
-            ahead = self.fork()
-            while not ahead.is_finished() and len(choices := ahead.choices()) == 1:
-                found.append(int(choices[0]))
-                ahead.accept(found[-1])
-        return found
-
-    def fill_bitmask(self, row) -> None:
-        if "slow" in self.manner and self.chance.random() < 0.4:
-            time.sleep(0.05)
-        if self.manner == "breaks" and len(self.tokens) == 5:
-            raise RuntimeError("no more")
-        bits = np.zeros(32 * len(row), np.uint8)
-        if self.manner != "empty":
-            bits[self.choices()] = 1
-        row[:] = np.packbits(bits, bitorder="little").view(np.int32)
-
-    def is_complete(self) -> bool:
-        return len(self.tokens) == NUM_TOKENS
-
-    def is_finished(self) -> bool:
-        if self.manner == "bad end" and len(self.tokens) == 3:
-            raise SystemExit("not now")
-        return self.is_complete()
-
-
-class Backend:
-    native = True
-
-    def __init__(self, vocabulary) -> None:
-        self.vocabulary = vocabulary
-
-    def compile(self, constraint):
-        if constraint.value == "bad":
-            raise ValueError("this cannot be compiled")
-        if constraint.value == "long":
-            time.sleep(0.3)
-        return Every(self.vocabulary, constraint.value)
-
-
-class Plugin:
-    OCTAVO_API = "1"
-
-    @hookimpl
-    def register_guided_backends(self, backends: LazyRegistry) -> None:
-        target = "guides_of_this_test:Backend"
-        backends.add("every", target, keywords=("grammar",), rank=0)
 
 
 @pytest.fixture(scope="module")
 def start():
-    sys.modules["guides_of_this_test"] = SimpleNamespace(Backend=Backend)
-
     def start(**options) -> LLM:
         wanted = {"dtype": "float32", "num_threads": 1, "max_num_seqs": 12, **options}
-        return LLM("octavo/tiny", plugins=[Plugin()], **wanted)
+        return LLM("octavo/tiny", plugins=["every_guide"], **wanted)
 
-    yield start
-    del sys.modules["guides_of_this_test"]
+    return start
 
 
 def guided(manner: str = "quick", **more) -> SamplingParams:

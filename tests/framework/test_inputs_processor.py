@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from octavo.errors import (
     OctavoError,
     ParameterError,
     PromptError,
+    PromptTooLongError,
     UnsupportedConstraint,
 )
 from octavo.inputs import InputProcessor, split_prompts
@@ -202,6 +204,36 @@ def test_text_that_no_context_holds_is_refused_before_it_is_tokenized(
 ) -> None:
     with pytest.raises(PromptError, match="10000000 characters"):
         processor.process("r", "a" * 10**7)
+
+
+class CountingTokenizer:
+    """A token for each character, but for blanks: those of a run are one."""
+
+    def __init__(self) -> None:
+        self.num_chars = 0
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.num_chars += len(text)
+        return [ord(char) % 10 for char in re.sub(" +", " ", text)]
+
+
+def test_a_text_too_long_is_counted_no_further_than_that_shows() -> None:
+    counting: Any = CountingTokenizer()
+    processor = InputProcessor(counting, max_model_len=20_000, vocab_size=10)
+    with pytest.raises(PromptTooLongError, match="2000000 characters"):
+        processor.process("r", "a" * 2_000_000)
+    assert counting.num_chars < 200_000
+    text = "a" + " " * 2_000_000 + "b" * 19_000  # more than usual fits
+    assert len(processor.process("r", text).request.prompt_token_ids) == 19_002
+
+
+def test_of_a_text_that_is_cut_no_more_is_tokenized_than_can_be_kept() -> None:
+    counting: Any = CountingTokenizer()
+    processor = InputProcessor(counting, max_model_len=20_000, vocab_size=10)
+    text = "".join(chr(97 + i % 7) for i in range(2_000_000))
+    ids = processor.process("r", text, SamplingParams(truncate_prompt_tokens=15_000))
+    assert ids.request.prompt_token_ids == [ord(char) % 10 for char in text[-15_000:]]
+    assert counting.num_chars < 400_000
 
 
 def test_sequence_ids_never_repeat(processor: InputProcessor) -> None:

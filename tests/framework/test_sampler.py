@@ -174,12 +174,23 @@ def test_bits_of_a_mask_ban_tokens_of_their_rows_only() -> None:
     allowed = rng.random((2, VOCAB)) < 0.1
     padded = np.pad(allowed, ((0, 0), (0, 320 - VOCAB)), constant_values=True)
     words = np.packbits(padded, axis=1, bitorder="little").view(np.int32)
-    mask = TokenMask(rows_M=np.array([3, 1], np.int32), bitmask_MW=torch.tensor(words))
+    mask = TokenMask(
+        rows_M=np.array([3, 1], np.int32),
+        bitmask_MW=torch.tensor(words),
+        in_logprobs_M=np.array([False, True]),
+    )
     logits = normal_logits(4, 8)
-    tokens = Bench([Row(params())] * 4, VOCAB).sample(logits.clone(), mask=mask).tokens_R
+    bench = Bench([Row(params())] * 4, VOCAB)
+    sampled = bench.sample(logits.clone(), mask=mask, num_logprobs=1)
     banned = torch.zeros(4, VOCAB, dtype=torch.bool)
     banned[[3, 1]] = ~torch.tensor(allowed)
-    assert torch.equal(tokens.long(), logits.masked_fill(banned, -torch.inf).argmax(1))
+    best = logits.masked_fill(banned, -torch.inf).argmax(1)
+    assert torch.equal(sampled.tokens_R.long(), best)
+    # Of these two rows' logprobs one says how likely the token is among those that are allowed.
+    banned[3] = False
+    expected = logits.masked_fill(banned, -torch.inf).log_softmax(1).gather(1, best[:, None])
+    assert sampled.logprobs is not None
+    torch.testing.assert_close(sampled.logprobs.logprobs_RK1[:, :1], expected)
 
 
 def test_stop_ids_are_banned_until_the_least_length() -> None:

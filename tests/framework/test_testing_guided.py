@@ -18,7 +18,7 @@ KEYWORDS = ("choice", "regex")
 
 
 def failures(make, keywords=KEYWORDS) -> dict[str, str]:
-    checks = check_guided_backend("it", make, keywords)
+    checks = check_guided_backend("it", make, keywords, native=True)
     return {check.name: check.detail for check in checks if not check.passed}
 
 
@@ -253,12 +253,6 @@ def test_keywords_that_do_not_exist_are_found() -> None:
     assert "nothing that can be tried" in failures(Backend, ())[title]
 
 
-@pytest.mark.parametrize("native", [None, 1])
-def test_a_backend_says_whether_it_is_native(native) -> None:
-    changed = type("Changed", (Backend,), {"native": native})
-    assert failures(changed)["it says whether it is native, and is"].startswith("native is")
-
-
 def test_native_masks_that_get_mixed_up_in_threads_are_found() -> None:
     class Shared(Mutant):
         scratch = np.zeros(11, np.int32)
@@ -269,7 +263,7 @@ def test_native_masks_that_get_mixed_up_in_threads_are_found() -> None:
                 time.sleep(0.001)  # another thread's turn
             row[:] = self.scratch
 
-    assert "it says whether it is native, and is" in failures(with_states(Shared), ("choice",))
+    assert "it fills masks in several threads" in failures(with_states(Shared), ("choice",))
 
 
 def test_a_backend_that_raises_is_a_failed_check_and_no_exception() -> None:

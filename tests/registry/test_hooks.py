@@ -238,6 +238,16 @@ def test_hook_select_tool_parser_gets_the_chat_template() -> None:
     assert select(architecture="A", config={}, chat_template="{{ tools }}") == "{{ tools }}"
 
 
+def test_hook_select_reasoning_parser() -> None:
+    def by_template(chat_template: str | None) -> str | None:
+        return "mine" if chat_template and "<think>" in chat_template else None
+
+    host = host_of(plugin("p", select_reasoning_parser=by_template))
+    select = partial(host.hook.select_reasoning_parser, architecture="A", config={})
+    assert select(chat_template="<think>") == "mine"
+    assert select(chat_template=None) is None
+
+
 def test_hook_select_chat_template() -> None:
     def broken(architecture: str) -> str:
         raise KeyError(architecture)

@@ -58,6 +58,7 @@ BAD = [
     Bad("top_p of zero", {"top_p": 0}, paths=TEXT),
     Bad("top_p above one", {"top_p": 1.01}, paths=TEXT),
     Bad("top_k below minus one", {"top_k": -2}, paths=TEXT),
+    Bad("top_k no kernel takes", {"top_k": 2**31}, paths=TEXT),
     Bad("top_k with a fraction", {"top_k": 1.5}, paths=TEXT),
     Bad("min_p above one", {"min_p": 2}),
     Bad("n of zero", {"n": 0}),
@@ -197,6 +198,13 @@ BAD = [
     Bad("template words that are taken", {"chat_template_kwargs": {"messages": []}},
         paths=(CHAT, RESPONSES)),
     Bad("documents for no template", {"documents": [{"text": "a"}]}, paths=(CHAT,)),
+    *[Bad(f"a call with {what}", {"messages": [{"role": "assistant", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f"}} | change]}]}, paths=(CHAT,))
+        for what, change in {"no arguments": {}, "an id that is no text": {"id": 1},
+            "an index that is none": {"index": "x"},
+            "a list for arguments": {"function": {"name": "f", "arguments": "[1]"}}}.items()],
+    Bad("a hint that is none", {"messages": user([
+        {"type": "text", "text": "a", "cache_control": 1}])}, paths=(CHAT, MESSAGES, COUNT)),
     Bad("documents as text", {"documents": "a"}, paths=(CHAT,)),
     Bad("an effort nobody makes", {"reasoning_effort": "high"}, paths=(CHAT,)),
     Bad("an unknown effort", {"reasoning_effort": "total"}, paths=(CHAT,)),
@@ -214,6 +222,11 @@ BAD = [
     Bad("17 keys of metadata", {"metadata": {str(i): "a" for i in range(17)}}, paths=(RESPONSES,)),
     Bad("metadata that is long", {"metadata": {"a": "a" * 513}}, paths=(RESPONSES,)),
     Bad("metadata of numbers", {"metadata": {"a": 1}}, paths=(RESPONSES,)),
+    Bad("no built-in tool's calls", {"max_tool_calls": 0}, paths=(RESPONSES,)),
+    Bad("a format without its name", {"text": {"format": {"type": "json_schema", "schema": {}}}},
+        paths=(RESPONSES,)),
+    Bad("a schema of plain text", {"text": {"format": {"type": "text", "schema": {}}}},
+        paths=(RESPONSES,)),
     Bad("another format", {"text": {"format": {"type": "yaml"}}}, paths=(RESPONSES,)),
     # Fields that are refused, unknown, or of others.
     Bad("an unknown field", {"nonsense": 1}, paths=tuple(GOOD), code="unknown_field"),
@@ -227,6 +240,14 @@ BAD = [
     Bad("structured output", {"guided_json": {"type": "objects"}}),
     Bad("another form of it", {"structured_outputs": {"regex": "(a"}}),
     Bad("json objects", {"response_format": {"type": "yaml"}}, paths=(CHAT, COMPLETIONS)),
+    *[Bad(f"a format with {what}", {"response_format": {"type": "json_schema", "json_schema":
+        {"schema": {}} | form}}, paths=(CHAT, COMPLETIONS)) for what, form in {"no name": {},
+        "a number as name": {"name": 1}, "a word for strict": {"name": "x", "strict": "yes"},
+        "what is none": {"name": "x", "a": 1}}.items()],
+    Bad("a format's unknown key", {"response_format": {"type": "text", "a": 1}}, paths=(CHAT,)),
+    Bad("no constraint's false", {"structured_outputs": {"regex": "a", "nonsense": False}}),
+    Bad("an unknown tier", {"service_tier": "best"}, paths=TEXT),
+    Bad("a user that is no text", {"metadata": {"user_id": 1}}, paths=(MESSAGES,)),
     Bad("beam search", {"use_beam_search": True}),
     Bad("thinking", {"thinking": {"type": "enabled", "budget_tokens": 2048}}, paths=(MESSAGES,)),
     # Token ids.

@@ -10,10 +10,12 @@ import httpx
 import pytest
 
 from octavo.config.server import ServerConfig
-from octavo.errors import OctavoError
+from octavo.errors import OctavoError, QueueFullError
 from octavo.server.app import make_app
-from octavo.server.boundary import DRAINING, Gate
+from octavo.server.boundary import DRAINING, Boundary, Gate
 from octavo.server.context import ServerContext
+from octavo.server.errors import HttpError
+from octavo.server.exchange import JsonEndpoint
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
 
@@ -91,3 +93,63 @@ async def test_a_closed_gate_says_why_by_a_code(monkeypatch) -> None:
     assert reply.status_code == 503
     assert reply.headers["retry-after"]
     assert reply.json()["error"]["code"] == "draining"
+
+
+def boundary_around(app: Any, statuses: list[int]) -> Boundary:
+    config = ServerConfig()
+    return Boundary(
+        app,
+        Gate(),
+        access=config.access,
+        limits=config.limits,
+        serve=config.serve,
+        keys=(),
+        open_endpoints=(),
+        answered=lambda method, route, status, seconds: statuses.append(status),
+    )
+
+
+@pytest.mark.parametrize(("error", "status"), [(HttpError(408, "slow"), 408), (ValueError(), 500)])
+async def test_an_answer_that_fails_on_its_way_counts_as_that_failure(error, status) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise error
+
+    async def send(message: Any) -> None:
+        pass
+
+    statuses: list[int] = []
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    with pytest.raises(type(error)):
+        await boundary_around(app, statuses)(scope, MagicMock(), send)
+    assert statuses == [status]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages"])
+async def test_what_fails_outside_of_all_endpoints_is_a_500_in_the_paths_shape(path) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("a secret")
+
+    statuses: list[int] = []
+    transport = httpx.ASGITransport(boundary_around(app, statuses))
+    async with httpx.AsyncClient(transport=transport, base_url="http://octavo") as client:
+        reply = await client.post(path, json={})
+    assert (reply.status_code, statuses) == (500, [500])
+    assert reply.headers["x-request-id"]
+    assert "secret" not in reply.text
+    assert ("type" in reply.json()) == (path == "/v1/messages")
+
+
+async def test_no_body_is_read_for_a_queue_that_is_full() -> None:
+    def full() -> None:
+        raise QueueFullError("the queue is full")
+
+    async def read() -> Any:
+        raise AssertionError("the body was read")
+
+    async def handle(exchange: object) -> Any:
+        raise AssertionError("the request was handled")
+
+    endpoint = JsonEndpoint(handle, ServerConfig().limits, check_room=full)
+    with pytest.raises(QueueFullError):
+        await endpoint({"headers": []}, read, MagicMock())

@@ -89,8 +89,9 @@ REFUSALS = [
     (rendered(user([{"type": "image_url"}])), "messages"),
     (rendered([{"role": "assistant", "tool_calls": "stop"}]), "messages"),
     (rendered([{"role": "user", "content": object()}]), "messages"),
+    (rendered([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]), "messages"),
     (rendered(continue_final_message=True, add_generation_prompt=True), "add_generation_prompt"),
-    (rendered([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}],
+    (rendered([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]}],
               continue_final_message=True), "continue_final_message"),
     (rendered(chat_template="{{"), "chat_template"),
     (rendered(chat_template=5), "chat_template"),
@@ -171,3 +172,13 @@ def test_who_owns_the_process_reads_what_clients_may_not(error, status, code, se
 )
 def test_a_class_that_comes_from_the_engine_brings_its_field(kind, param) -> None:
     assert reply_to(error_class(kind)("what the engine said")).param == param
+
+
+def test_a_message_is_short_and_plain_whatever_it_quotes() -> None:
+    told = reply_to(
+        HttpError(400, "no parser " + "x\x1b[31m\u202e" * 50_000 + "; known: a")
+    ).message
+    assert len(told) < 1100
+    assert told.startswith("no parser x?[31m?x?")
+    assert told.endswith("; known: a")
+    assert reply_to(HttpError(400, "line 1\nline 2")).message == "line 1\nline 2"

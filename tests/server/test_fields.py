@@ -311,7 +311,7 @@ def test_lenient_servers_warn_of_unknown_fields_and_refuse_what_they_cannot_give
         {"tools": None},
         {"tools": []},
         {"n": None},
-        {"user": "me", "metadata": {"a": 1}, "store": True},
+        {"user": "me", "metadata": {"a": "b"}, "store": True},
         {"response_format": {"type": "text"}},
         {"stream_options": {"include_usage": None}},
     ],
@@ -321,7 +321,16 @@ def test_values_that_ask_for_nothing_are_taken(body) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"user": 5}, {"metadata": "a"}, {"store": "yes"}, {"tools": [1]}, {"n": True}]
+    "body",
+    [
+        {"user": 5},
+        {"metadata": "a"},
+        {"metadata": {"a": 1}},
+        {"service_tier": "best"},
+        {"store": "yes"},
+        {"tools": [1]},
+        {"n": True},
+    ],
 )
 def test_values_of_wrong_types_are_refused_where_they_have_no_effect_too(body) -> None:
     with pytest.raises(HttpError) as raised:

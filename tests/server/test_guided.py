@@ -122,7 +122,7 @@ def test_responses_take_a_format_of_their_own(http, form) -> None:
     assert_holds("object", text_of("responses", object_reply))
 
 
-@pytest.mark.parametrize("route", ROUTES[:2])
+@pytest.mark.parametrize("route", ROUTES)
 def test_the_answer_says_what_it_was_held_to(http, route) -> None:
     told = ask(http, route, guided_regex="[ab]{3}-[0-9]").json()["guided"]
     assert (told["constraint"], told["backend"]) == ("regex", "llguidance")
@@ -155,6 +155,14 @@ def test_a_stream_joined_is_the_whole_answer_and_ends_with_the_receipt(http, rou
     for text, choice in zip(texts, whole["choices"], strict=True):
         assert text == (choice.get("text") or choice["message"]["content"])
         assert_holds("schema", text)
+
+
+def test_a_streamed_response_ends_with_the_receipt(http) -> None:
+    body = {"input": "a", "guided_regex": "[ab]{3}", "max_output_tokens": 20, "stream": True}
+    lines = http.post("/v1/responses", json=body).text.split("\n")
+    told = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert "guided" not in told[0]["response"]
+    assert told[-1]["response"]["guided"]["constraint"] == "regex"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from octavo.errors import BadRequestError, MessageError
+from octavo.config.server import ServerConfig
+from octavo.errors import BadRequestError, MessageError, ParameterError
+from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.protocol.message_blocks import (
     AnswerBlocks,
@@ -18,7 +22,8 @@ from octavo.server.protocol.message_blocks import (
     chat_tool_choice,
     chat_tools,
 )
-from octavo_registry import Delta
+from octavo.server.protocol.messages import MessageRequest, Thinking, check_thinking
+from octavo_registry import Delta, PluginHost
 
 USE = {"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
@@ -164,3 +169,37 @@ def test_an_answer_without_words_has_an_empty_block() -> None:
         "content_block_stop",
     ]
     assert answer.blocks == [TextBlock("")]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "is_taken"),
+    [
+        (Thinking("enabled", 1024), True),
+        (Thinking("adaptive"), True),
+        (Thinking("disabled"), True),
+        (Thinking("enabled"), False),
+        (Thinking("enabled", 1023), False),
+        (Thinking("enabled", 2000), False),
+        (Thinking("disabled", 1024), False),
+    ],
+)
+def test_thought_is_below_max_tokens_as_anthropic_has_it(thinking, is_taken) -> None:
+    request = MessageRequest(messages=[], max_tokens=2000, thinking=thinking)
+    with nullcontext() if is_taken else pytest.raises(ParameterError, match="thinking"):
+        check_thinking(request)
+
+
+def test_thought_is_switched_where_the_template_has_a_switch() -> None:
+    engine: Any = MagicMock()
+    server = ServerContext(
+        engine=engine, host=PluginHost(), config=ServerConfig(), model_names=("m",)
+    )
+    engine.chat_template().variables = {"messages", "enable_thinking"}
+    assert server.thinking_kwargs(True) == {"enable_thinking": True}
+    assert server.thinking_kwargs(False) == {"enable_thinking": False}
+    engine.chat_template().variables = {"messages"}
+    assert server.thinking_kwargs(True) == {}  # it thinks by itself
+    engine.answer_format.reasoning_parser = None
+    assert server.thinking_kwargs(False) == {}
+    with pytest.raises(HttpError, match="reasoning-parser"):
+        server.thinking_kwargs(True)

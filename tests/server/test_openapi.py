@@ -144,3 +144,12 @@ def test_what_a_plugin_describes_is_text_in_the_page() -> None:
     )
     assert not re.search(r"<script>alert|<T>|<f>|<d>|<b>\"", text)
     assert Page(text).forms == {("post", '/a"b'), ("get", "/{name}"), ("put", "/{name}")}
+
+
+def test_the_page_of_a_server_with_keys_has_a_field_for_one() -> None:
+    document = {"info": {"title": "", "version": ""}, "paths": {}, "components": {"schemas": {}}}
+    assert 'id="key"' not in docs_page(document)
+    text = docs_page({**document, "security": [{"key": []}]})
+    assert '<input id="key" type="password" autocomplete="off">' in text
+    assert 'headers.Authorization = "Bearer " + key.value' in text
+    assert not re.search("localStorage|sessionStorage|cookie", text)

@@ -201,6 +201,11 @@ def test_logprobs_and_ids_cover_every_token_of_a_call(client: OpenAI) -> None:
         ({"tools": [WEATHER], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": NAMED}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {**NAMED, "mode": "auto"}}, "tool_choice"),
+        (
+            {"tools": [WEATHER], "tool_choice": "required", "guided_regex": "a"},
+            "guided_regex",
+        ),
         ({"tools": [WEATHER], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"functions": [{"name": "f"}]}, "functions"),
         (
@@ -217,6 +222,13 @@ def test_what_is_wrong_is_a_400_that_names_the_field(http: httpx.Client, body, f
     reply = http.post("/v1/chat/completions", json={"messages": QUESTION, "stream": stream, **body})
     assert reply.status_code == 400, reply.text
     assert reply.json()["error"]["param"] == field, reply.text
+
+
+def test_calls_that_must_be_come_before_the_form_of_content(client: OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}}
+    completion = ask(client, tool_choice="required", response_format=form)
+    assert completion.choices[0].message.content is None
+    assert calls(completion) == calls(ask(client, tool_choice="required"))
 
 
 def parse(http: httpx.Client, path: str, **body: Any) -> Any:
@@ -327,6 +339,21 @@ def test_what_a_response_cannot_call_is_refused_by_name(client: OpenAI, more, pa
     assert raised.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"x": NaN, "y": [-Infinity, 1e999]}', {"x": None, "y": [None, None]}),
+        ('{"x":', {"INVALID_JSON": '{"x":'}),
+        ('{"x": 1.50}', '{"x": 1.50}'),
+    ],
+)
+def test_arguments_of_a_text_are_json_whatever_the_model_wrote(http, written, read) -> None:
+    text = f'<tool_call>{{"name": "f", "arguments": {written}' + "}</tool_call>" * ("}" in written)
+    (call,) = parse(http, "/parse_tool_calls", text=text, parser="hermes")["tool_calls"]
+    arguments = call["function"]["arguments"]
+    assert arguments == read if isinstance(read, str) else json.loads(arguments) == read
+
+
 VLLMS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
 
 
@@ -351,6 +378,8 @@ def test_reasoning_has_fields_items_and_blocks_of_its_own(tmp_path: Path) -> Non
         assert not any(d.get("content") for d in deltas)
         (block,) = http.post("/v1/messages", json=body).json()["content"]
         assert block == {"type": "thinking", "thinking": whole["reasoning"], "signature": ""}
+        thinking = {**body, "thinking": {"type": "adaptive"}}
+        assert http.post("/v1/messages", json=thinking).json()["content"] == [block]
         thought = {"type": "reasoning", "summary": [], "content": [], "id": "rs_1"}
         answer = http.post(
             "/v1/responses", json={"input": [*QUESTION, thought], "max_output_tokens": 8}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,8 @@ import msgspec
 import pytest
 import zmq
 
-from live_server import FLAGS, OCTAVO, LiveServer, running_server
+from live_server import LiveServer, running_server
+from octavo.config.server import ServerConfig
 from octavo.engine.messages import (
     AbortSequences,
     AddRequests,
@@ -35,8 +35,9 @@ from octavo.engine.messages import (
 )
 from octavo.engine.server import _apply, _Clients, _Link, split_outputs
 from octavo.observability.shared_metrics import PUBLISH_SECONDS
-from octavo.server.processes import Cut, Drain, EngineEnded, EngineStarted
+from octavo.server import worker
 from octavo.server.worker import _obey
+from octavo.server.worker_messages import Cut, Drain, EngineEnded, EngineStarted
 from server_faults import (
     answer,
     body,
@@ -133,15 +134,26 @@ def _received(clients: _Clients, core: MagicMock) -> tuple[Any, MagicMock, _Clie
     return message, core, clients, link
 
 
-def test_a_worker_does_as_its_parent_says() -> None:
-    orders: SimpleQueue[Any] = SimpleQueue()
+def obeyed(
+    *orders: Any, end: str | None, looks: int = 0
+) -> tuple[int, MagicMock, SimpleQueue[Any]]:
+    """The exit code of a worker with these orders, what it did, and the engines it was told of."""
+    waiting: SimpleQueue[Any] = SimpleQueue()
     engines: SimpleQueue[Any] = SimpleQueue()
-    started = EngineStarted("ipc://second", MagicMock())
-    for order in (EngineEnded("killed", False), started, Drain(), Cut()):
-        orders.put(order)
+    for order in orders:
+        waiting.put(order)
     did = MagicMock()
-    type(did.http).is_running = property(lambda http: not orders.empty())
-    _obey(orders, engines, did.engine, did.http)
+    did.engine.end = end
+    did.http.code = 0
+    left = itertools.count(looks, -1)
+    type(did.http).is_running = property(lambda http: not waiting.empty() or next(left) > 0)
+    return _obey(waiting, engines, did.engine, did.http, ServerConfig()), did, engines
+
+
+def test_a_worker_does_as_its_parent_says() -> None:
+    started = EngineStarted("ipc://second", MagicMock())
+    code, did, engines = obeyed(EngineEnded("killed", False), started, Drain(), Cut(), end=None)
+    assert code == 0
     assert did.mock_calls == [
         call.http.engine_ended("killed", is_last=False),
         call.engine.restart(),
@@ -150,6 +162,21 @@ def test_a_worker_does_as_its_parent_says() -> None:
         call.http.cut(),
     ]
     assert engines.get_nowait() is started
+
+
+def test_a_worker_whose_engine_has_ended_waits_for_its_parents_word_and_then_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "LIVENESS_SECONDS", 0.001)
+    monkeypatch.setattr(worker, "ALONE_SECONDS", 0.05)
+    code, did, _ = obeyed(end="its thread failed", looks=2000)
+    assert code == worker.FAILED
+    assert did.mock_calls[:2] == [
+        call.http.engine_ended("its thread failed", is_last=True),
+        call.http.drain(),
+    ]
+    code, did, _ = obeyed(EngineEnded("killed", False), end="killed", looks=200)
+    assert (code, did.http.drain.called) == (0, False)
 
 
 @pytest.mark.slow
@@ -234,7 +261,7 @@ def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Pa
         server.process.terminate()
         assert server.process.wait(30) == 0
     log = server.log.read_text()
-    assert log.count("another HTTP worker is started, since HTTP worker ") == 1
+    assert log.count("; another is started") == 1
     assert "was killed by SIGKILL" in log
     assert "Traceback" not in log
 
@@ -283,22 +310,3 @@ def read_all(client: socket.socket) -> bytes:
     while b"[DONE]" not in data and (more := client.recv(65536)):
         data += more
     return data
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", ["engine", "server"])
-def test_what_ends_while_workers_start_leaves_nobody_waiting(tmp_path: Path, victim) -> None:
-    command = [sys.executable, "-c", OCTAVO, "serve", "octavo/tiny", *FLAGS, "--api-workers", "2"]
-    log = tmp_path / "log"
-    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
-        try:
-            until(lambda: len(named(server.pid, "octavo.server.worker")) == 2, 60)
-            workers = named(server.pid, "octavo.server.worker")
-            pid = server.pid if victim == "server" else engine_of(server.pid)
-            os.kill(pid, signal.SIGKILL)
-            assert server.wait(30) == (-signal.SIGKILL if victim == "server" else 1)
-            until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 20)
-        finally:
-            server.kill()
-    if victim == "engine":
-        assert "was killed by SIGKILL" in log.read_text().splitlines()[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
@@ -110,6 +110,8 @@ class Load:
     address: Address
     max_concurrency: int | None = None
     """Requests under way at most; those that are due wait unsent, which no figure counts."""
+    ended: Callable[[Record], None] = lambda record: None
+    """Hears of each that has ended."""
 
     async def run(self, planned: Sequence[Planned], begin: float) -> list[Record]:
         """Send each request at ``begin`` plus its offset, or later; return once all have ended."""
@@ -140,12 +142,15 @@ class Load:
             try:
                 connection = await self._request(data, recorder, idle)
             except (AnswerError, OSError, TimeoutError, msgspec.DecodeError) as error:
-                return recorder.finish(str(error) or type(error).__name__)
-            if connection.reusable:
-                idle.append(connection)
+                record = recorder.finish(str(error) or type(error).__name__)
             else:
-                connection.close()
-            return recorder.finish()
+                record = recorder.finish()
+                if connection.reusable:
+                    idle.append(connection)
+                else:
+                    connection.close()
+            self.ended(record)
+            return record
 
     async def _request(
         self, data: bytes, recorder: _Recorder, idle: list[StreamConnection]

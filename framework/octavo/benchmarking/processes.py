@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from threading import Lock
 from time import perf_counter
 from typing import IO
 
@@ -15,6 +19,7 @@ from octavo.benchmarking.load import Planned
 from octavo.benchmarking.records import Record
 from octavo.client import Address
 from octavo.errors import OctavoError
+from octavo.progress import ProgressBar
 
 STREAMS_PER_PROCESS = 128
 """A process parses about 100,000 events a second, 400 for each of 256 streams; half is margin."""
@@ -30,7 +35,7 @@ class Share(msgspec.Struct):
     planned: list[Planned]
 
 
-class Outcome(msgspec.Struct):
+class Outcome(msgspec.Struct, tag=True):
     """What one process has seen."""
 
     records: list[Record]
@@ -44,6 +49,13 @@ class Outcome(msgspec.Struct):
         return self.cpu_seconds / max(seconds, 1e-9)
 
 
+class Progress(msgspec.Struct, tag=True):
+    """What has ended in one process since it last told."""
+
+    num_requests: int = 0
+    num_tokens: int = 0
+
+
 class BenchError(OctavoError):
     """A benchmark that gave no figures."""
 
@@ -55,7 +67,12 @@ def num_processes(num_streams: int) -> int:
 
 
 def run_load(
-    address: Address, planned: Sequence[Planned], *, max_concurrency: int | None, processes: int
+    address: Address,
+    planned: Sequence[Planned],
+    *,
+    max_concurrency: int | None,
+    processes: int,
+    bar: ProgressBar | None = None,
 ) -> list[Outcome]:
     """Divide the requests among processes that start at the same time."""
     processes = max(1, min(processes, len(planned), max_concurrency or len(planned)))
@@ -68,10 +85,13 @@ def run_load(
         for index in range(processes)
     ]
     command = [sys.executable, "-m", "octavo.benchmarking.worker"]
-    started: list[subprocess.Popen[bytes]] = []
-    try:
+    with ExitStack() as cleanup:
+        threads = cleanup.enter_context(ThreadPoolExecutor(processes))
+        started: list[subprocess.Popen[bytes]] = []
         for share in shares:
             child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            cleanup.enter_context(child)
+            cleanup.callback(child.kill)  # whoever reads from it then reads its end
             started.append(child)
             put(child.stdin, msgspec.msgpack.encode(share))
         for child in started:
@@ -79,14 +99,19 @@ def run_load(
         begin = perf_counter() + START_SECONDS
         for child in started:
             put(child.stdin, msgspec.msgpack.encode(begin))
-        return [msgspec.msgpack.decode(get(child.stdout), type=Outcome) for child in started]
-    except BenchError:
-        print([c.wait() for c in started])
-        raise
-    finally:
-        for child in started:
-            child.kill()
-            child.communicate()
+        told = partial(_outcome, bar=bar, lock=Lock())
+        return list(threads.map(told, started))
+
+
+def _outcome(child: subprocess.Popen[bytes], bar: ProgressBar | None, lock: Lock) -> Outcome:
+    """Pass on what a process tells until it has ended."""
+    while True:
+        told = msgspec.msgpack.decode(get(child.stdout), type=Progress | Outcome)
+        if isinstance(told, Outcome):
+            return told
+        if bar is not None:
+            with lock:
+                bar.advance(num_requests=told.num_requests, num_tokens=told.num_tokens)
 
 
 def put(pipe: IO[bytes] | None, data: bytes) -> None:

@@ -26,6 +26,7 @@ from octavo.benchmarking.workload import (
 from octavo.client import Address, ServerError, get_json, post_json
 from octavo.config.checks import check_choice, check_range
 from octavo.errors import ConfigError
+from octavo.progress import ProgressBar
 from octavo.wording import counted
 
 SAMPLE_SYLLABLES = 4000
@@ -121,8 +122,10 @@ class ServeResult:
         }
 
 
-def run_serve_bench(address: Address, bench: ServeBench, goodput: dict[str, float]) -> ServeResult:
-    """Ask the server for its model, warm it up, and measure."""
+def run_serve_bench(
+    address: Address, bench: ServeBench, goodput: dict[str, float], *, shown: bool
+) -> ServeResult:
+    """Ask the server for its model, warm it up, and measure; ``shown``: with a progress bar."""
     model = bench.model or _first_model(address)
     rng = random.Random(bench.seed)
     asks = _asks(address, bench, model, rng)
@@ -145,12 +148,14 @@ def run_serve_bench(address: Address, bench: ServeBench, goodput: dict[str, floa
         requests = planned(warmups, [0.0] * len(warmups))
         _check(run_load(address, requests, max_concurrency=few, processes=1))
     processes = bench.processes or num_processes(bench.max_concurrency or bench.num_prompts)
-    outcomes = run_load(
-        address,
-        planned(measured, times),
-        max_concurrency=bench.max_concurrency,
-        processes=processes,
-    )
+    with ProgressBar(bench.num_prompts, shown=shown) as bar:
+        outcomes = run_load(
+            address,
+            planned(measured, times),
+            max_concurrency=bench.max_concurrency,
+            processes=processes,
+            bar=bar,
+        )
     records = sorted((r for o in outcomes for r in o.records), key=lambda r: r.number)
     return ServeResult(
         address=address,

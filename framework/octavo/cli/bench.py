@@ -22,7 +22,6 @@ from octavo.cli.engine_flags import add_engine_flags, engine_keywords
 from octavo.cli.fields import add_fields, given_fields
 from octavo.cli.terminal import Terminal
 from octavo.errors import ConfigError
-from octavo.wording import counted
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ def _serve(args: Namespace, terminal: Terminal) -> int:
     goodput = parse_goodput(args.goodput)
     address = parse_address(args.url, args.api_key)
     _check_files(args.output_json, args.plot)
-    with terminal.working(f"{counted(bench.num_prompts, 'request')} to {address}"):
-        result = run_serve_bench(address, bench, goodput)
+    result = run_serve_bench(address, bench, goodput, shown=terminal.tells_people)
     _write_json(args.output_json, result.as_dict())
     if args.plot is not None:
         from octavo.benchmarking.picture import draw

@@ -52,14 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if "--debug" in args:
             raise
-        known = isinstance(error, OctavoError)
-        message = (
-            " ".join(str(error).split())
-            if known
-            else f"{one_line(error)}; add --debug for the traceback"
-        )
-        sys.stderr.write(f"octavo: error: {message}\n")
-        return 2 if isinstance(error, USER_ERRORS) else 1
+        return tell(error)
+
+
+def tell(error: Exception) -> int:
+    """Write an error's line; returns the exit code that it asks for."""
+    known = isinstance(error, OctavoError)
+    message = (
+        " ".join(str(error).split())
+        if known
+        else f"{one_line(error)}; add --debug for the traceback"
+    )
+    sys.stderr.write(f"octavo: error: {message}\n")
+    return 2 if isinstance(error, USER_ERRORS) else 1
 
 
 def _open_standard_streams() -> None:

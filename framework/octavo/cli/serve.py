@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import get_type_hints
 
 from octavo.cli.engine_flags import add_engine_flags, engine_keywords
+from octavo.cli.entry import tell
 from octavo.cli.fields import add_fields, given_fields
 from octavo.config.server import ServerConfig
 from octavo.observability.logs import configure_logging
@@ -29,7 +30,9 @@ class ServeCommand:
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Serve until a signal comes."""
         from octavo.observability.tracing import exporter_class  # what follows is slow to import
+        from octavo.server.http_thread import Service
         from octavo.server.keys import api_keys
+        from octavo.server.lifecycle import leave
         from octavo.server.listening import allow_files, bind, unbind
         from octavo.server.processes import serve
 
@@ -42,11 +45,17 @@ class ServeCommand:
         allow_files(config.limits)
         options = {**QUEUE_LIMITS, **engine_keywords(args, host)}
         names = config.serve.served_model_name or (args.model,)
+        service = Service(config=config, model_names=names, keys=keys)
         listeners = bind(config.listen, config.listen.api_workers)
         try:
-            return serve(options, config, names, keys, listeners)
+            code = serve(options, service, listeners)
+        except Exception as error:
+            if args.debug:
+                raise
+            code = tell(error)
         finally:
             unbind(config.listen, listeners)
+        leave(code)
 
 
 def _server_config(args: Namespace) -> ServerConfig:

@@ -54,7 +54,8 @@ class ModelConfig:
     enable_auto_tool_choice: bool = True
     """Whether requests may leave it to the model if it calls tools."""
     reasoning_parser: str | None = None
-    """A registered reasoning parser's name; None leaves reasoning in the text."""
+    """A registered reasoning parser's name; "auto": the one that plugins choose by the model's
+    chat template, if any does; None leaves reasoning in the text."""
     generation_config: Literal["auto", "none"] = "auto"
     """Whether generation_config.json gives the default sampling parameters."""
     seed: int = 0

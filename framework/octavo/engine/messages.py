@@ -35,6 +35,8 @@ class TokenSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """End of sequence; empty when ignored."""
     logprobs: int = -1
     """-1: none; 0: the chosen token's only."""
+    logprobs_of_allowed: bool = False
+    """Whether they are of the tokens that the guide allows alone, and not of all."""
     prompt_logprobs: int = -1
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -115,6 +117,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """In the order of their tokens."""
     positions: bytes = b""
     """Of the prompt's tokens, int32 by axis, where they are not their numbers (M-RoPE)."""
+    num_guided_tokens: int = 0
+    """So many of the prompt's last tokens belong to the text that the guide is for."""
 
 
 class StartEngine(msgspec.Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -71,9 +72,11 @@ class ProcessClient(SocketClient):
             )
             cleanup.callback(_end_process, self._process, self._socket)
             assert self._process.stdout is not None  # a pipe was asked for
-            # Where the output ends, so has the process: a poll that waits looks at once. (The
+            # Where the output ends, so does the process: a poll that waits looks at once. (The
             # thread must not hold this client, which is closed when nobody does.)
-            self._relay = OutputRelay(self._process.stdout, partial(ring, self._wake))
+            self._relay = OutputRelay(
+                self._process.stdout, partial(_ring_at_end, self._process, self._wake)
+            )
             try:
                 self._start(config, manifest, tuple(worker_addresses))
             except BaseException:
@@ -144,6 +147,12 @@ class ProcessClient(SocketClient):
         return f"engine process {self._process.pid} {end}{said}"
 
 
+def _ring_at_end(process: subprocess.Popen[bytes], wake: socket.socket) -> None:
+    """Its output ends a moment before it can be seen to have ended."""
+    process.wait()
+    ring(wake)
+
+
 def how_it_ended(code: int) -> str:
     """Say what a process's exit code means."""
     if code >= 0:
@@ -154,10 +163,10 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _end_process(process: subprocess.Popen[bytes], socket: zmq.Socket[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes], link: zmq.Socket[bytes]) -> None:
     """Ask, then insist: five seconds at most."""
     with suppress(zmq.ZMQError):
-        socket.send(msgspec.msgpack.encode(Shutdown()), zmq.NOBLOCK)
+        link.send(msgspec.msgpack.encode(Shutdown()), zmq.NOBLOCK)
     try:
         process.wait(CLOSE_SECONDS)
     except subprocess.TimeoutExpired:

@@ -150,11 +150,19 @@ class SocketClient(ABC):
             if events:
                 self._wake_end.recv(4096)
             if self._is_gone():
-                if self._socket.poll(LAST_WORDS_MILLISECONDS):
-                    return self._take()
-                raise self._died()
+                return self._last_words()
             if events or left == 0:
                 return None
+
+    def _last_words(self) -> EngineMessage:
+        """Take what was sent before the end: all has come when the connection is gone."""
+        deadline = time.monotonic() + LAST_WORDS_MILLISECONDS / 1000
+        while not self._socket.poll(0):
+            is_connected = self._socket.poll(0, zmq.POLLOUT)
+            if time.monotonic() > deadline or not (is_connected or self._socket.poll(0)):
+                raise self._died()
+            time.sleep(0.002)
+        return self._take()
 
     def _take(self) -> EngineMessage:
         message: EngineMessage = self._decoder.decode(self._socket.recv())

@@ -80,7 +80,7 @@ class EngineThread:
         """Queue a request whose outputs go to the stream."""
         request_id = prepared.request.request_id
         with self._lock:
-            self._check_open()
+            self.check_open()
             if request_id in self._open:
                 raise ParameterError(
                     f"request_id={request_id!r} is in use; choose another", param="request_id"
@@ -111,11 +111,16 @@ class EngineThread:
         """Run a utility of the engine."""
         future: Future[Any] = Future()
         with self._lock:
-            self._check_open()
+            self.check_open()
             self._calls.add(future)
             self._inbox.append(partial(self._call, method, future))
         self._client.wake()
         return future
+
+    def check_open(self) -> None:
+        """Raise EngineDeadError once requests are no longer taken."""
+        if self._end is not None:
+            raise EngineDeadError(self._end)
 
     def close(self) -> None:
         """End the engine; streams that still wait fail. Calling it again does nothing."""
@@ -123,10 +128,6 @@ class EngineThread:
         self._client.wake()
         if threading.current_thread() is not self._thread:  # where a garbage collection may run
             self._thread.join(CLOSE_SECONDS)
-
-    def _check_open(self) -> None:
-        if self._end is not None:
-            raise EngineDeadError(self._end)
 
     def _run(self) -> None:
         end = "the engine was closed"

@@ -335,4 +335,8 @@ class ModelRunner:
 def _on_device(masks: TokenMasks, device: torch.device) -> TokenMask | None:
     if not len(masks.rows_M):
         return None
-    return TokenMask(rows_M=masks.rows_M, bitmask_MW=upload(masks.bits_MW, device))
+    return TokenMask(
+        rows_M=masks.rows_M,
+        bitmask_MW=upload(masks.bits_MW, device),
+        in_logprobs_M=masks.in_logprobs_M,
+    )

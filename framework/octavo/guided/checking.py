@@ -7,18 +7,13 @@ under limits in a process of its own; only what passes goes to an engine.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from struct import Struct
-from typing import IO, Final
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Final
 
 import msgspec
 
@@ -31,6 +26,8 @@ from octavo.errors import (
     error_class,
 )
 from octavo.guided.choose import asked_guide
+from octavo.guided.process import ChildProcess
+from octavo.guided.vocabulary import longest_tokens
 from octavo.params import GuidedParams
 from octavo_registry.guided import GuideVocabulary
 from octavo_registry.manifest import Manifest
@@ -41,15 +38,17 @@ WALL_SECONDS: Final = 6.0
 MEMORY_MIB: Final = 512
 START_SECONDS: Final = 60.0
 MOST_CHILDREN: Final = 4
-MOST_WAITING: Final = 64
+MOST_WAITING: Final = 128
+"""Different ones."""
+WAIT_SECONDS: Final = 30.0
+"""For a place to compile."""
 MOST_CHARS_REMEMBERED: Final = 2**24
 """Of constraints whose outcome is known."""
-COMMAND: Final = (sys.executable, "-P", "-m", "octavo.guided.child")
-_LENGTH: Final = Struct(">I")
+CHILD: Final = "octavo.guided.child"
 
 
 class StartChild(msgspec.Struct, frozen=True, kw_only=True):
-    """First message to a child."""
+    """First message to a child: what its backends are made of."""
 
     manifest: Manifest
     token_bytes: list[bytes | None]
@@ -57,11 +56,34 @@ class StartChild(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...]
     vocab_size: int
 
+    @classmethod
+    def of(cls, manifest: Manifest, vocabulary: GuideVocabulary) -> StartChild:
+        """Written in the parent."""
+        return cls(
+            manifest=manifest,
+            token_bytes=list(vocabulary.token_bytes),
+            special_ids=dict(vocabulary.special_ids),
+            stop_token_ids=vocabulary.stop_token_ids,
+            vocab_size=vocabulary.vocab_size,
+        )
+
+    def vocabulary(self) -> GuideVocabulary:
+        """Read in the child, which has no tokenizer: what is forced must be some tokens."""
+        return GuideVocabulary(
+            token_bytes=self.token_bytes,
+            special_ids=self.special_ids,
+            stop_token_ids=self.stop_token_ids,
+            vocab_size=self.vocab_size,
+            encode=longest_tokens(self.token_bytes),
+        )
+
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """A child's answer: what to ask an engine for, or what is wrong with the constraint."""
 
     guide: GuideRequest | None = None
+    loads: bool = False
+    """It loads a backend for the first time, says so when it has, and is to be asked again."""
     error: str = ""
     error_type: str = UnsupportedConstraint.__name__
 
@@ -79,8 +101,8 @@ class GuideChecker:
         self._under_way: dict[AskedGuide, Future[Checked]] = {}
         self._known: OrderedDict[AskedGuide, Checked] = OrderedDict()
         self._num_chars = 0
-        self._idle: list[_Child] = []
-        self._children: set[_Child] = set()
+        self._idle: list[ChildProcess] = []
+        self._children: set[ChildProcess] = set()
         self._is_closed = False
         # Also at garbage collection and at the interpreter's exit.
         self._close = weakref.finalize(self, _kill_all, self._children)
@@ -114,6 +136,12 @@ class GuideChecker:
                 future = self._threads.submit(self._compile, asked)
                 self._under_way[asked] = future
         try:
+            return future.result(WAIT_SECONDS)
+        except (TimeoutError, CancelledError):
+            if future.cancel():  # it was not begun
+                raise QueueFullError(
+                    f"no place to compile the constraint within {WAIT_SECONDS:.0f} s; try later"
+                ) from None
             return future.result()
         finally:
             with self._lock:
@@ -122,7 +150,7 @@ class GuideChecker:
     def _compile(self, asked: AskedGuide) -> Checked:
         child = self._take_child()
         try:
-            checked, is_final = child.compile(asked)
+            checked, is_final = _compile(child, asked)
         finally:
             with self._lock:
                 if child.alive and not self._is_closed:
@@ -142,7 +170,7 @@ class GuideChecker:
                 oldest, _ = self._known.popitem(last=False)
                 self._num_chars -= len(oldest.value)
 
-    def _take_child(self) -> _Child:
+    def _take_child(self) -> ChildProcess:
         with self._lock:
             while self._idle:
                 child = self._idle.pop()
@@ -150,109 +178,46 @@ class GuideChecker:
                     return child
                 self._children.discard(child)
             if self._start is None:
-                self._start = self._start_message()
+                self._start = msgspec.msgpack.encode(
+                    StartChild.of(self._manifest, self._read_vocabulary())
+                )
             if self._is_closed:
                 raise RequestFailedError("the engine is closed")
-            child = _Child()
+            child = ChildProcess(CHILD)
             self._children.add(child)
-        child.begin(self._start)
+        _begin(child, self._start)
         return child
 
-    def _start_message(self) -> bytes:
-        vocabulary = self._read_vocabulary()
-        return msgspec.msgpack.encode(
-            StartChild(
-                manifest=self._manifest,
-                token_bytes=list(vocabulary.token_bytes),
-                special_ids=dict(vocabulary.special_ids),
-                stop_token_ids=vocabulary.stop_token_ids,
-                vocab_size=vocabulary.vocab_size,
-            )
-        )
+
+def _begin(child: ChildProcess, start: bytes) -> None:
+    """Wait until it is ready; raises if it never is, which is no request's fault."""
+    data = child.ask(start, START_SECONDS)
+    cause = "it ended" if data is None else msgspec.msgpack.decode(data, type=Checked).error
+    if cause:
+        child.kill()
+        raise RequestFailedError(f"the process that compiles constraints has failed: {cause}")
 
 
-class _Child:
-    """One process, which compiles one constraint after the other."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,
-        )
-
-    def begin(self, start: bytes) -> None:
-        """Wait until it is ready; raises if it never is, which is no request's fault."""
-        data = self._ask(start, START_SECONDS)
-        cause = "it ended" if data is None else msgspec.msgpack.decode(data, type=Checked).error
-        if cause:
-            self.kill()
-            raise RequestFailedError(f"the process that compiles constraints has failed: {cause}")
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def compile(self, asked: AskedGuide) -> tuple[Checked, bool]:
-        """What became of it, and whether that will always be so."""
+def _compile(child: ChildProcess, asked: AskedGuide) -> tuple[Checked, bool]:
+    """What became of it, and whether that will always be so."""
+    question = msgspec.msgpack.encode(asked)
+    began = time.monotonic()
+    data = child.ask(question, WALL_SECONDS)
+    if data is not None and msgspec.msgpack.decode(data, type=Checked).loads:
+        _begin(child, question)
         began = time.monotonic()
-        data = self._ask(msgspec.msgpack.encode(asked), WALL_SECONDS)
-        if data is not None:
-            return msgspec.msgpack.decode(data, type=Checked), True
-        took = time.monotonic() - began
-        self.kill()
-        by_its_limit = self._process.returncode == -signal.SIGXCPU
-        error = (
-            f"the {asked.name} constraint is too large to compile: it was given up after "
-            f"{took:.1f} s (limits: {CPU_SECONDS} s of one core, {MEMORY_MIB} MiB)"
-        )
-        return Checked(error=error), by_its_limit
-
-    def kill(self) -> None:
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        self._process.wait()
-
-    def _ask(self, data: bytes, seconds: float) -> bytes | None:
-        """Its answer; None when it has ended, or was ended because time was up."""
-        sent, received = _opened(self._process.stdin), _opened(self._process.stdout)
-        deadline = threading.Timer(seconds, self._process.kill)
-        deadline.start()
-        try:
-            write_frame(sent, data)
-            return read_frame(received) or None
-        except OSError:
-            return None
-        finally:
-            deadline.cancel()
+        data = child.ask(question, WALL_SECONDS)
+    if data is not None:
+        return msgspec.msgpack.decode(data, type=Checked), True
+    took = time.monotonic() - began
+    child.kill()
+    error = (
+        f"the {asked.name} constraint is too large to compile: it was given up after "
+        f"{took:.1f} s (limits: {CPU_SECONDS} s of one core, {MEMORY_MIB} MiB)"
+    )
+    return Checked(error=error), child.by_its_limit
 
 
-def _kill_all(children: set[_Child]) -> None:
+def _kill_all(children: set[ChildProcess]) -> None:
     for child in list(children):
         child.kill()
-
-
-def write_frame(pipe: IO[bytes], data: bytes) -> None:
-    """Send one message."""
-    pipe.write(_LENGTH.pack(len(data)) + data)
-    pipe.flush()
-
-
-def read_frame(pipe: IO[bytes]) -> bytes:
-    """The next message; empty when the other side has ended, also in the middle of one."""
-    head = pipe.read(_LENGTH.size)
-    length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
-    data = pipe.read(length)
-    return data if len(data) == length else b""
-
-
-def _opened(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise ValueError("no pipe was asked for")
-    return pipe

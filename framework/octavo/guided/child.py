@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import signal
-import sys
 from typing import IO
 
 import msgspec
@@ -13,29 +10,17 @@ import numpy as np
 
 from octavo.engine.messages import AskedGuide
 from octavo.errors import BadRequestError
-from octavo.guided.checking import (
-    CPU_SECONDS,
-    MEMORY_MIB,
-    Checked,
-    StartChild,
-    read_frame,
-    write_frame,
-)
+from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB, WALL_SECONDS, Checked, StartChild
 from octavo.guided.choose import choose_guide, read_asked
-from octavo.guided.guides import made_backend
-from octavo.guided.vocabulary import longest_tokens
+from octavo.guided.process import Limits, open_pipes, read_frame, write_frame
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
-from octavo_registry.guided import Constraint, GuidedBackend, GuideVocabulary
+from octavo_registry.guided import Constraint, GuidedBackend
 
 
 def main() -> None:
     """Answer until the parent closes standard input."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent says when this ends
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # what a plugin prints is no answer
+    requests, answers = open_pipes()
     start = msgspec.msgpack.decode(read_frame(requests), type=StartChild)
     try:
         compiler = _Compiler(start)
@@ -50,57 +35,49 @@ def main() -> None:
 class _Compiler:
     def __init__(self, start: StartChild) -> None:
         self._host = PluginHost.from_manifest(start.manifest)
-        self._vocabulary = GuideVocabulary(
-            token_bytes=start.token_bytes,
-            special_ids=start.special_ids,
-            stop_token_ids=start.stop_token_ids,
-            vocab_size=start.vocab_size,
-            encode=longest_tokens(start.token_bytes),  # what is forced must be some tokens
-        )
-        # Before any constraint: loading is not theirs to pay.
-        self._backends: dict[str, GuidedBackend] = {
-            name: made_backend(name, self._host, self._vocabulary)
-            for name in self._host.guided_backends.names()
-        }
+        self._vocabulary = start.vocabulary()
+        self._limits = Limits()
+        self._to_load = ""
+        """The backend that the next message asks for; loading is no constraint's to pay."""
+        self._backends: dict[str, GuidedBackend] = {}
+        for name in self._host.guided_backends.names():
+            if self._host.guided_backends.info(name).metadata["native"]:
+                self._load(name)
 
     def check(self, asked: AskedGuide) -> Checked:
         """Compile, and ask for the first tokens: some backends do their work there."""
-        _limit()
         try:
-            guide = choose_guide(read_asked(asked), self._host)
-            constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
-            state = self._backends[guide.backend].compile(constraint).start()
-            mask_W = np.zeros((self._vocabulary.vocab_size + 31) // 32, np.int32)
-            state.fill_bitmask(mask_W)
-            state.forced()
+            if self._to_load:
+                self._load(self._to_load)
+                return Checked()
+            return self._compiled(asked)
         except MemoryError:
             raise
         except BadRequestError as error:
-            kind = type(error).__name__
-            return Checked(error=str(error), error_type=kind)
+            return Checked(error=str(error), error_type=type(error).__name__)
         except Exception as error:
             return Checked(error=one_line(error))
+        finally:
+            self._limits.end()
+
+    def _load(self, name: str) -> None:
+        self._to_load = ""
+        self._backends[name] = self._host.guided_backends.load(name)(self._vocabulary)
+
+    def _compiled(self, asked: AskedGuide) -> Checked:
+        self._limits.begin(cpu_seconds=CPU_SECONDS, seconds=WALL_SECONDS, mib=MEMORY_MIB)
+        guide = choose_guide(read_asked(asked), self._host)
+        if guide.backend not in self._backends:
+            self._to_load = guide.backend
+            return Checked(loads=True)
+        constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
+        state = self._backends[guide.backend].compile(constraint).start()
+        mask_W = np.zeros((self._vocabulary.vocab_size + 31) // 32, np.int32)
+        state.fill_bitmask(mask_W)
+        state.forced()
         if not mask_W.any():
             return Checked(error=f"no text satisfies the {asked.name} constraint")
         return Checked(guide=guide)
-
-
-def _limit() -> None:
-    """The kernel ends this process when the next constraint takes too much."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
-    resource.setrlimit(
-        resource.RLIMIT_DATA, (_data_bytes() + MEMORY_MIB * 2**20, resource.RLIM_INFINITY)
-    )
-
-
-def _data_bytes() -> int:
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 def _answer(pipe: IO[bytes], checked: Checked) -> None:

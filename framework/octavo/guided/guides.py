@@ -10,8 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from octavo.engine.messages import EngineRequest, GuideRequest
+from octavo.errors import RequestFailedError
+from octavo.guided.remote import RemoteBackend
 from octavo.guided.sequence import CompiledGuide
-from octavo_registry import PluginError, PluginHost
+from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
 MOST_SOURCE_CHARS = 2**22
@@ -27,7 +29,9 @@ class Guides:
         self._make_vocabulary = vocabulary
         self._lock = threading.Lock()
         self._vocabulary: GuideVocabulary | None = None
-        self._backends: dict[str, GuidedBackend] = {}
+        self._native: dict[str, GuidedBackend] = {}
+        self._remote: dict[str, RemoteBackend] = {}
+        self._is_closed = False
         self._guides: OrderedDict[tuple[str, str, str], Future[Guide]] = OrderedDict()
         self._num_chars = 0
         self._threads = ThreadPoolExecutor(COMPILE_THREADS, "octavo-guides")
@@ -47,8 +51,12 @@ class Guides:
         return future
 
     def close(self) -> None:
-        """Compile no more."""
+        """Compile no more, and end the processes that fill masks."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._is_closed = True
+            for backend in self._remote.values():
+                backend.close()
 
     def _compile(self, request: GuideRequest) -> Guide:
         plugin = self._host.guided_backends.info(request.backend).plugin
@@ -58,22 +66,21 @@ class Guides:
             return self._backend(request.backend).compile(constraint)
 
     def _backend(self, name: str) -> GuidedBackend:
+        """What is not native works in processes of its own, and is never imported here."""
+        backends = self._host.guided_backends
         with self._lock:
-            if name not in self._backends:
-                if self._vocabulary is None:
-                    self._vocabulary = self._make_vocabulary()
-                self._backends[name] = made_backend(name, self._host, self._vocabulary)
-            return self._backends[name]
-
-
-def made_backend(name: str, host: PluginHost, vocabulary: GuideVocabulary) -> GuidedBackend:
-    """A registered backend on this vocabulary; raises for one that would hold up the engine."""
-    backend: GuidedBackend = host.guided_backends.load(name)(vocabulary)
-    if not backend.native:
-        raise PluginError(
-            f"guided backend {name!r} is not native, and no process fills masks for it yet"
-        )
-    return backend
+            if self._is_closed:
+                raise RequestFailedError("the engine is closed")
+            if self._vocabulary is None:
+                self._vocabulary = self._make_vocabulary()
+            if backends.info(name).metadata["native"]:
+                if name not in self._native:
+                    self._native[name] = backends.load(name)(self._vocabulary)
+                return self._native[name]
+            if name not in self._remote:
+                manifest = self._host.manifest()
+                self._remote[name] = RemoteBackend(name, manifest, self._vocabulary)
+            return self._remote[name]
 
 
 class CompilingRequests:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,16 @@ from octavo.errors import (
     RequestFailedError,
     UnsupportedConstraint,
 )
+from octavo.guided.remote import RemoteGuide, RemoteState
 from octavo_registry.faults import one_line
 from octavo_registry.guided import Guide, GuideState
 
 MASK_SECONDS = 0.02
 """A mask that takes longer lets its row sit out the step."""
+REMOTE_SECONDS = 0.002
+"""The same of a mask that a child fills, where there are rows that need not wait for it."""
 LATEST_SECONDS = 10.0
+"""Of a native backend; a child is ended by the limits on each of its masks."""
 ROWS_PER_JOB = 4
 """A native backend needs some 20 us a mask, and so does handing a job to a thread."""
 
@@ -43,6 +49,7 @@ class GuidedSequence:
     """
 
     __slots__ = (
+        "__weakref__",
         "error",
         "filling",
         "forced",
@@ -54,8 +61,9 @@ class GuidedSequence:
         "state",
     )
 
-    def __init__(self, compiled: CompiledGuide, vocab_size: int) -> None:
-        self.state: GuideState = compiled.guide.start()
+    def __init__(self, compiled: CompiledGuide, vocab_size: int, taken: Sequence[int] = ()) -> None:
+        """``taken``: tokens of the prompt that another sequence of the guide has accepted."""
+        self.state: GuideState = _state_behind(compiled.guide, taken)
         self.seconds = compiled.seconds
         self.mask_W: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
         self.is_current = False
@@ -102,9 +110,20 @@ class GuidedSequence:
                 raise UnsupportedConstraint(
                     "no token continues the text, and the constraint is not met"
                 )
+            self.is_finished = self.state.is_finished()  # a child tells it with the mask
         except BaseException as error:
             self.error = _as_error(error)
         self.is_current = True
+
+
+def _state_behind(guide: Guide, tokens: Sequence[int]) -> GuideState:
+    if isinstance(guide, RemoteGuide):
+        return guide.state(list(tokens))  # the child hears of them with the first mask
+    state = guide.start()
+    for token in tokens:
+        if not state.accept(token):
+            raise RequestFailedError(f"the guide does not allow token {token} of the prompt")
+    return state
 
 
 def guide_end(sequence_id: int, error: Exception) -> SequenceEnd:
@@ -128,20 +147,30 @@ class MaskFiller:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "octavo-masks")
 
-    def fill(self, sequences: Sequence[GuidedSequence]) -> None:
+    def fill(self, sequences: Sequence[GuidedSequence], *, among_others: bool) -> None:
         """Make their masks current, save for those that take too long; these go on meanwhile.
 
-        One that does not come to an end is given up.
+        One that does not come to an end is given up. Those that children fill are waited for only
+        where no other row would be, of these sequences or ``among_others``.
         """
-        wanted = [s for s in sequences if not s.is_current and not s.is_filling]
+        native, remote = [], []
+        for each in sequences:
+            if not isinstance(each.state, RemoteState):
+                native.append(each)
+                continue
+            remote.append(each)
+            if _wants_mask(each):
+                each.filling = each.state.submit(partial(_fill_if_used, weakref.ref(each)))
+        wanted = list(filter(_wants_mask, native))
         for begin in range(0, len(wanted), ROWS_PER_JOB):
             job = wanted[begin : begin + ROWS_PER_JOB]
             future = self._threads.submit(_fill_all, job)
             for each in job:
                 each.filling, each.since = future, time.monotonic()
-        wait([s.filling for s in sequences if s.filling is not None], MASK_SECONDS)
+        _wait(native, MASK_SECONDS)
+        _wait(remote, REMOTE_SECONDS if native or among_others else MASK_SECONDS)
         given_up = time.monotonic() - LATEST_SECONDS
-        for each in sequences:
+        for each in native:
             if each.is_filling and each.since < given_up:
                 each.error = TimeoutError(f"a mask took more than {LATEST_SECONDS:.0f} s")
 
@@ -150,6 +179,20 @@ class MaskFiller:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+def _wants_mask(sequence: GuidedSequence) -> bool:
+    return not sequence.is_current and not sequence.is_filling
+
+
+def _wait(sequences: list[GuidedSequence], seconds: float) -> None:
+    wait([each.filling for each in sequences if each.filling is not None], seconds)
+
+
 def _fill_all(sequences: list[GuidedSequence]) -> None:
     for sequence in sequences:
+        sequence.fill()
+
+
+def _fill_if_used(reference: weakref.ref[GuidedSequence]) -> None:
+    sequence = reference()
+    if sequence is not None:  # else its request has ended while it waited for the child
         sequence.fill()

@@ -144,7 +144,7 @@ def _check_part(where: str, part: Any, capabilities: ModelCapabilities) -> None:
         raise MessageError(f"{where}.type={shown(kind)} is not known; known: {known}")
     key = _TEXT_KEYS[kind]
     if not isinstance(part.get(key), str):
-        raise MessageError(f"{where}.{key}={part.get(key)!r:.80} must be text")
+        raise MessageError(f"{where}.{key}={shown(part.get(key))} must be text")
 
 
 def _parse_tool_calls(where: str, message: dict[str, Any]) -> None:
@@ -158,12 +158,18 @@ def _parse_tool_calls(where: str, message: dict[str, Any]) -> None:
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise MessageError(f"{place} must be a dict with a 'function' that has a 'name'")
         arguments = function.get("arguments")
-        if not isinstance(arguments, str):
-            continue
-        try:
-            function["arguments"] = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            raise MessageError(f"{place}.function.arguments is no valid JSON: {error}") from error
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments or "{}")
+            except (ValueError, RecursionError) as error:
+                raise MessageError(
+                    f"{place}.function.arguments is no valid JSON: {error}"
+                ) from error
+        if not isinstance(arguments, dict):
+            raise MessageError(
+                f"{place}.function.arguments={shown(arguments)} must be an object in JSON text"
+            )
+        function["arguments"] = arguments
 
 
 def _name_reasoning(message: dict[str, Any]) -> None:

@@ -31,6 +31,12 @@ log = logging.getLogger(__name__)
 _CACHE_SALT = re.compile(r"[A-Za-z0-9_-]{0,128}")
 MAX_CHARS_PER_TOKEN = 128
 """The longest tokens of known vocabularies, runs of blanks. Longer text is refused unread."""
+USUAL_CHARS_PER_TOKEN = 4
+"""English has more. A text that needs more than this to fit is counted beforehand, in pieces."""
+_PIECE_CHARS = 65_536
+"""They take the tokenizer a tenth of a second at most."""
+_MARGIN = 2
+"""A text in pieces has a few tokens more, by its cuts: what has twice too many is too long."""
 _MAX_PRIORITY = 2**31 - 1
 _MAX_REQUEST_ID_CHARS = 256
 
@@ -123,7 +129,8 @@ class InputProcessor:
             check_modality(modality, self._capabilities)
         ids = parsed.token_ids
         if ids is None:
-            ids = self.encode(parsed.text or "", add_special_tokens)
+            text = self._shortened(parsed.text or "", params.truncate_prompt_tokens)
+            ids = self.encode(text, add_special_tokens)
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
         placed = PlacedMedia(token_ids=ids)
@@ -158,12 +165,11 @@ class InputProcessor:
         return params
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Return the text's ids; those of a text that no context could hold are not looked for."""
-        if self._tokenizer is None:
-            raise PromptError(
-                "a text prompt needs a tokenizer (skip_tokenizer_init is set); "
-                "give {'prompt_token_ids': [...]}"
-            )
+        """Return the text's ids, which may be more than the context has."""
+        self._check_text(text)
+        return self._ids(text, add_special_tokens)
+
+    def _check_text(self, text: str) -> None:
         if len(text) > self._limits.max_model_len * MAX_CHARS_PER_TOKEN:
             raise PromptTooLongError(
                 f"the prompt has {len(text)} characters, more than a context of "
@@ -176,6 +182,34 @@ class InputProcessor:
                 f"the prompt's character {error.start} is half of a surrogate pair, not text: "
                 "were its bytes UTF-8?"
             ) from error
+
+    def _shortened(self, text: str, keep_last: int | None) -> str:
+        """Return the text, or its end if more than that will not be kept.
+
+        Raises for what is too long as soon as that is seen: to count 8 million tokens takes 15 s.
+        """
+        limit = self._limits.max_model_len
+        if len(text) <= limit * USUAL_CHARS_PER_TOKEN:
+            return text
+        self._check_text(text)
+        begin, num_tokens = len(text), 0
+        while begin and num_tokens < _MARGIN * (keep_last or limit):
+            end, begin = begin, max(0, begin - _PIECE_CHARS)
+            num_tokens += len(self._ids(text[begin:end], False))
+        if begin and keep_last is None:
+            raise PromptTooLongError(
+                f"the prompt has {len(text)} characters, and already the last {len(text) - begin} "
+                f"are more tokens than the context of {limit}; shorten it, or set "
+                f"truncate_prompt_tokens={limit - 1} or less"
+            )
+        return text[begin:]
+
+    def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        if self._tokenizer is None:
+            raise PromptError(
+                "a text prompt needs a tokenizer (skip_tokenizer_init is set); "
+                "give {'prompt_token_ids': [...]}"
+            )
         try:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         except Exception as error:  # a plugin's, on a stranger's text: this request's failure only

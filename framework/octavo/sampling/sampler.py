@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from octavo.engine.messages import TokenSampling
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sparse import SparseParameters
-from octavo.sampling.state import SampleBatch, SamplingState
+from octavo.sampling.state import SampleBatch, SamplingState, TokenMask
 from octavo.sampling.uploads import upload
 from octavo_kernels.row_features import ALL_WORK, Work, work_of
 from octavo_kernels.sample import sample
@@ -45,7 +46,10 @@ class Sampler:
         return sample(logits_RV, slots_R, self._sparse.state, work=work)
 
     def sample(self, logits_RV: Tensor, batch: SampleBatch) -> Sampled:
-        """Draw a token for each row; log probabilities are of the logits as they came."""
+        """Draw a token for each row.
+
+        Log probabilities are of the logits as they came, but where a mask counts in them.
+        """
         mask_rows_R: Tensor | None = None
         mask_MW: Tensor | None = None
         if batch.mask is not None:
@@ -63,4 +67,18 @@ class Sampler:
         )
         if batch.num_logprobs < 0:
             return Sampled(tokens_R, None)
+        if batch.mask is not None and batch.mask.in_logprobs_M.any():
+            logits_RV = _of_allowed(logits_RV, batch.mask)
         return Sampled(tokens_R, token_logprobs(logits_RV, tokens_R, batch.num_logprobs))
+
+
+def _of_allowed(logits_RV: Tensor, mask: TokenMask) -> Tensor:
+    """A copy of the logits in which rows whose mask counts lack the tokens that it bans."""
+    device = logits_RV.device
+    rows_K = upload(mask.rows_M[mask.in_logprobs_M], device)
+    bits_KW = mask.bitmask_MW[upload(np.flatnonzero(mask.in_logprobs_M), device)]
+    shifts = torch.arange(32, dtype=torch.int32, device=device)
+    allowed_KV = (bits_KW[:, :, None] >> shifts & 1).flatten(1)[:, : logits_RV.shape[1]].bool()
+    masked_RV = logits_RV.clone()
+    masked_RV[rows_K] = logits_RV[rows_K].masked_fill(~allowed_KV, -torch.inf)
+    return masked_RV

@@ -21,6 +21,8 @@ class TokenMask:
     rows_M: NDArray[np.int32]
     bitmask_MW: Tensor
     """int32, token i at bit i % 32 of word i // 32; a clear bit bans."""
+    in_logprobs_M: NDArray[np.bool_]
+    """Whether a row's log probabilities are of these tokens alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

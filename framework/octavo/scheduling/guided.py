@@ -33,18 +33,18 @@ class GuidedRows:
     def masks(self, record: StepRecord, outputs: StepOutputs) -> TokenMasks:
         """The masks of the step's guided rows, save for those whose draw does not count.
 
-        These are late, have failed, or have several tokens to come without a choice, which go to
-        ``outputs``.
+        These are late, have failed, turn out to be finished, or have several tokens to come without
+        a choice, which go to ``outputs``.
         """
         rows = self._rows
         slots = record.sample_slots
         here = rows.guided_S[slots] & (rows.epoch_S[slots] == record.sample_epochs)
         guided = [(place, rows.at(int(slots[place]))) for place in np.flatnonzero(here).tolist()]
         guides = [_guide_of(sequence) for _, sequence in guided]
-        self._filler.fill(guides)
-        places, masks = [], []
+        self._filler.fill(guides, among_others=len(guides) < len(slots))
+        places, masks, in_logprobs = [], [], []
         for (place, sequence), guide in zip(guided, guides, strict=True):
-            if guide.error is not None:
+            if guide.error is not None or (guide.is_current and guide.is_finished):
                 outputs.ends.append(self._end(sequence, guide.error))
             elif not guide.is_current:
                 self._scheduler.withdraw(record, place)
@@ -53,9 +53,11 @@ class GuidedRows:
             else:
                 places.append(place)
                 masks.append(guide.mask_W)
+                in_logprobs.append(sequence.request.sampling.logprobs_of_allowed)
         return TokenMasks(
             rows_M=np.array(places, np.int32),
             bits_MW=np.stack(masks) if masks else np.zeros((0, 1), np.int32),
+            in_logprobs_M=np.array(in_logprobs, np.bool_),
         )
 
     def _can_append(self, sequence: Sequence, tokens: list[int]) -> bool:

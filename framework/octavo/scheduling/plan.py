@@ -88,6 +88,8 @@ class TokenMasks:
     """Places among the drawing rows."""
     bits_MW: Ints
     """Token i at bit i % 32 of word i // 32; a clear bit bans."""
+    in_logprobs_M: NDArray[np.bool_]
+    """Whether a row's logprobs are of these tokens alone."""
 
 
 @dataclass(slots=True, kw_only=True)

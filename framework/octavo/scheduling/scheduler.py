@@ -93,8 +93,10 @@ class Scheduler:
         ]
         if guide is not None:
             try:
+                prompt = request.prompt_token_ids
+                taken = prompt[len(prompt) - request.num_guided_tokens :]
                 for sequence in family:
-                    sequence.guide = GuidedSequence(guide, self._vocab_size)
+                    sequence.guide = GuidedSequence(guide, self._vocab_size, taken)
             except Exception as error:  # a plugin's: this request's failure only
                 self.refuse(request, error)
                 return

@@ -31,7 +31,7 @@ class ClientLeft(OctavoError):
 async def read_json(
     headers: dict[bytes, bytes], receive: Receive, limits: LimitConfig
 ) -> dict[str, Any]:
-    """Read a JSON object under the limits; raises HttpError 400, 408, 413 or 415."""
+    """Read a JSON object under the limits; raises HttpError 400, 408, 411, 413 or 415."""
     kind, *parameters = headers.get(b"content-type", b"application/json").lower().split(b";")
     kind = kind.strip()
     if kind != b"application/json" and not kind.endswith(b"+json"):
@@ -43,6 +43,7 @@ async def read_json(
         raise HttpError(415, "the charset must be utf-8")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise HttpError(415, "content-encoding must be identity")
+    _check_framing(headers)
     data = await _read(headers, receive, limits)
     if len(data) <= MAX_BYTES_ON_LOOP:
         return parse_object(data, limits)
@@ -76,6 +77,15 @@ def parse_object(data: bytes, limits: LimitConfig) -> dict[str, Any]:
     if doubtful or _SURROGATE.search(data):
         _find_doubtful(value)
     return value
+
+
+def _check_framing(headers: dict[bytes, bytes]) -> None:
+    """Raise for a body of which nothing says where it ends, and for one that is packed."""
+    coding = headers.get(b"transfer-encoding", b"chunked").lower()
+    if coding != b"chunked":
+        raise HttpError(400, f"transfer-encoding {shown(coding.decode('latin-1'))} is not chunked")
+    if b"content-length" not in headers and b"transfer-encoding" not in headers:
+        raise HttpError(411, "the body needs a content-length, or transfer-encoding: chunked")
 
 
 async def _read(headers: dict[bytes, bytes], receive: Receive, limits: LimitConfig) -> bytes:

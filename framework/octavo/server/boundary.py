@@ -17,7 +17,7 @@ from octavo.server.body import Receive
 from octavo.server.cors import cors_headers, is_preflight, preflight_headers
 from octavo.server.errors import DEAD_RETRY_SECONDS, HttpError, reply_to
 from octavo.server.exchange import FAILED, Send, send_error, send_whole
-from octavo.server.http_protocol import TASK
+from octavo.server.http_protocol import BROKEN, TASK
 
 access_log = logging.getLogger("octavo.access")
 
@@ -95,11 +95,6 @@ class Boundary:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer with OpenAI's error object."""
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                return  # closing without accepting: there is none here
-            await self._routes(scope, receive, send)
-            return
         began = time.perf_counter()
         scope[TASK] = asyncio.current_task()
         scope["octavo.request_id"] = request_id = _request_id(scope)
@@ -130,6 +125,8 @@ class Boundary:
         async def receive_counted() -> MutableMapping[str, Any]:
             nonlocal num_bytes
             message = await receive()
+            if not status and BROKEN in scope:
+                raise scope[BROKEN]
             if not status and (body := message.get("body")):
                 num_bytes += len(body)
                 self._gate.num_body_bytes += len(body)
@@ -146,15 +143,13 @@ class Boundary:
                 return
             self._check(scope)
             await self._routes(scope, receive_counted, send_named)
-        except HttpError as error:
-            if status:
-                raise
-            await send_error(send_named, reply_to(error, scope["path"]))
         except asyncio.CancelledError:
             return  # the client has left an app that did not notice, or the process ends
-        except Exception:
-            scope[FAILED] = 500
-            raise
+        except Exception as error:
+            if status:
+                scope[FAILED] = error.status if isinstance(error, HttpError) else 500
+                raise
+            await send_error(send_named, reply_to(error, scope["path"]))
         finally:
             self._gate.num_body_bytes -= num_bytes
             self._gate.num_inside -= 1

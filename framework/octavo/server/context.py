@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -22,6 +22,9 @@ from octavo.server.exchange import Exchange, Handler, JsonEndpoint
 from octavo.server.protocol.fields import Body, FieldTable, read_body
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
+
+THINKING_VARIABLES: Final = ("enable_thinking", "thinking")
+"""What chat templates call the switch: Qwen's and GLM's, DeepSeek's and Granite's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +72,18 @@ class ServerContext:
         operation: Mapping[str, Any],
         *,
         authenticated: bool = True,
+        generates: bool = False,
     ) -> Endpoint:
-        """Make a handler a JSON endpoint under this server's limits; GET takes no body."""
-        app = JsonEndpoint(handler, self.config.limits, takes_body=method != "GET")
+        """Make a handler a JSON endpoint under this server's limits; GET takes no body.
+
+        One that ``generates`` reads no body while the engine's queue is full.
+        """
+        app = JsonEndpoint(
+            handler,
+            self.config.limits,
+            takes_body=method != "GET",
+            check_room=self.engine.check_room if generates else None,
+        )
         return Endpoint(
             method=method, path=path, app=app, authenticated=authenticated, operation=operation
         )
@@ -118,6 +130,18 @@ class ServerContext:
         raise HttpError(
             400, f"{name}={effort!r} is not read by the chat template", param=name.split(".")[0]
         )
+
+    def thinking_kwargs(self, is_on: bool) -> dict[str, bool]:
+        """Return what tells the chat template whether to reason, where it can be told."""
+        if is_on and self.engine.answer_format.reasoning_parser is None:
+            raise HttpError(
+                400,
+                "thinking: what this model thinks is not told apart from its answer; its operator "
+                "may choose a --reasoning-parser",
+                param="thinking",
+            )
+        known = self.engine.chat_template().variables
+        return {name: is_on for name in THINKING_VARIABLES if name in known}
 
     def default_params(self, *, max_tokens: int | None) -> SamplingParams:
         """The model's recommendation; ``max_tokens`` stands where it has none of its own."""

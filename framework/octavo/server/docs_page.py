@@ -21,6 +21,11 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
 }
 """Values of the fields that requests need, by name."""
 
+_KEY_FIELD: Final = (
+    '<p><label>API key <input id="key" type="password" autocomplete="off"></label> '
+    "<span class=dim>goes with each request from this page, and is kept nowhere else</span></p>"
+)
+
 Object = Mapping[str, Any]
 
 
@@ -37,6 +42,7 @@ def docs_page(document: Object) -> str:
     body = [
         f"<h1>{title} <small>what this server answers</small></h1>",
         '<p>For programs: <a href="openapi.json">openapi.json</a></p>',
+        *([_KEY_FIELD] if "security" in document else []),
         *operations,
         "<h2>Errors</h2>",
         f"<table>{''.join(errors)}</table>",

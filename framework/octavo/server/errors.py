@@ -21,6 +21,8 @@ from octavo.server.dialects import OPENAI, Dialect, dialect_of
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 1
+MAX_MESSAGE_CHARS: Final = 1000
+"""Of what a client is told: messages quote what it has sent, and plugins need not shorten it."""
 DEAD_RETRY_SECONDS: Final = 5
 """Another engine, or another server in this one's place, may answer then."""
 
@@ -70,6 +72,8 @@ class ErrorReply:
             named.append((b"retry-after", str(self.retry_after).encode()))
         if self.status == 401:
             named.append((b"www-authenticate", b"Bearer"))
+        if self.status == 411:  # what follows would be taken for another request
+            named.append((b"connection", b"close"))
         return named
 
 
@@ -92,7 +96,7 @@ def reply_to(error: Exception, path: str = "") -> ErrorReply:
 
 def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
     """The same, with all that the error says: for who may see this process's errors."""
-    dialect, text = dialect_of(path), str(error)
+    dialect, text = dialect_of(path), _plain(str(error))
     match error:
         case HttpError():
             reply = ErrorReply(error.status, text, error.param, error.code, error.retry_after)
@@ -109,3 +113,11 @@ def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
         case _:
             reply = ErrorReply(500, text)
     return replace(reply, dialect=dialect)
+
+
+def _plain(text: str) -> str:
+    """The message, short and printable; its end, which says what to do, stays."""
+    if len(text) > MAX_MESSAGE_CHARS:
+        half = MAX_MESSAGE_CHARS // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

@@ -72,13 +72,24 @@ Handler = Callable[[Exchange], Awaitable[Reply | EventStream]]
 class JsonEndpoint:
     """An ASGI app around a handler. A client that leaves ends the handler wherever it waits."""
 
-    def __init__(self, handler: Handler, limits: LimitConfig, *, takes_body: bool = True) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: LimitConfig,
+        *,
+        takes_body: bool = True,
+        check_room: Callable[[], None] | None = None,
+    ) -> None:
+        """``check_room`` raises when no request can be taken, before a body is read for nothing."""
         self._handler = handler
         self._limits = limits
         self._takes_body = takes_body
+        self._check_room = check_room
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request; what fails before the answer has begun is raised."""
+        if self._check_room is not None:
+            self._check_room()
         headers = dict(scope["headers"])
         body = await read_json(headers, receive, self._limits) if self._takes_body else {}
         async with _Client(receive):

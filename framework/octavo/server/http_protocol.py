@@ -1,26 +1,38 @@
-"""HTTP/1.1 on the wire: uvicorn's parser, with limits that hold before a request is known."""
+"""HTTP/1.1 on the wire: uvicorn's parser, with limits that hold before a request is known.
+
+What does not parse ends its connection, but takes no answer from the requests before it: those are
+answered first. Where a request's headers were read, the answer to it says what is wrong.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import uuid
 from collections import deque
-from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from octavo.config.server import LimitConfig
-from octavo.server.errors import RETRY_AFTER_SECONDS, ErrorReply
+from octavo.server.errors import RETRY_AFTER_SECONDS, HttpError, reply_to
 
-REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable"}
 FRAMING_BYTES_PER_BODY_BYTE: Final = 8
 """A body in chunks of one byte has five bytes of framing for each."""
 UNADMITTED_SECONDS: Final = 2.0
 """How long a connection above the limit has to send the request that is refused."""
 LEAVE_SECONDS: Final = 0.5
 """After its client has left, how long an app may take to notice by itself."""
+LINGER_SECONDS: Final = 2.0
+"""How long a client may go on sending what nobody reads, so that it reads its answer meanwhile."""
 TASK: Final = "octavo.task"
 """Where a request's scope holds the task that answers it."""
+BROKEN: Final = "octavo.broken"
+"""Where a request's scope holds the error of a body that cannot be read to its end."""
+_TARGET: Final = re.compile(rb"\S+ +(\S+)")
+"""Finds the path in a request's first line."""
 
 
 def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
@@ -28,12 +40,18 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
     max_header_bytes = int(limits.max_header_kib * 1024)
 
     class LimitedProtocol(HttpToolsProtocol):
-        """Ends connections that bring too much or are too slow, in OpenAI's error shape."""
+        """Ends connections that bring too much or are too slow, in the path's error shape."""
 
+        url = b""
         _num_free_bytes = max_header_bytes
         """That may still come and be neither a body's nor of headers that are complete."""
+        _num_trailer_bytes = 0
+        _is_in_body = False
+        """Whether a request's headers have come and its body has not ended."""
+        _last_answer: bytes | None = None
+        """Told when all requests have been answered; what arrives from then on is not read."""
         _too_slow: asyncio.TimerHandle | None = None
-        """Runs out while headers are awaited."""
+        """Runs out while headers are awaited, or what need not come any more."""
         _unread: asyncio.TimerHandle | None = None
         """Runs out while the client does not read what is sent."""
         _is_admitted = True
@@ -49,7 +67,7 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
             self._await_headers()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._have_headers()
+            self._stop_waiting()
             self.resume_writing()
             super().connection_lost(exc)
             for cycle in self._cycles:  # uvicorn tells the newest alone, and it may not have begun
@@ -60,40 +78,91 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
 
         def data_received(self, data: bytes) -> None:
             """Counts all that arrives: the parser keeps headers, and passes over what is none."""
+            self._unset_keepalive_if_required()
+            if self._last_answer is not None:
+                return
             self._num_free_bytes -= len(data)
-            super().data_received(data)
+            self._parse(data)
             if self._num_free_bytes < 0:
-                self._refuse(400, f"the headers are longer than {max_header_bytes} bytes")
+                self._refuse(400, f"the headers are longer than {max_header_bytes} bytes", data)
+            is_idle = self.cycle is None or self.cycle.response_complete
+            if is_idle and self._too_slow is None:  # blank lines, or a body that nobody waits for
+                self._too_slow = self.loop.call_later(self.timeout_keep_alive, self._abort)
+
+        def _parse(self, data: bytes) -> None:
+            while self._last_answer is None:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = self._head_without_upgrade() + data[upgrade.args[0] :]
+                except httptools.HttpParserCallbackError:
+                    self._refuse(400, "the path is too long, or is none", data)
+                    return
+                except httptools.HttpParserError as error:
+                    self._refuse(400, f"this is no request of HTTP/1.1: {error}", data)
+                    return
+
+        def _head_without_upgrade(self) -> bytes:
+            """What asks for another protocol, as it is parsed anew: the parser skips its body.
+
+            Java's client asks so for HTTP/2 with each first request, which may be answered.
+            """
+            method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+            headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
+            return _head(b"%b %b HTTP/%b" % (method, self.url, version), headers)
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
             self._await_headers()
 
         def on_headers_complete(self) -> None:
-            self._have_headers()
+            self._num_free_bytes = max_header_bytes
+            self._stop_waiting()
+            if self._last_answer is not None:
+                return
+            if self.parser.get_method() == b"CONNECT":
+                self._refuse(400, "this server is no proxy")
+                return
+            if self.parser.should_upgrade():
+                return
             if not self._is_admitted:
                 self._refuse(503, f"max_connections={limits.max_connections} are in use")
                 return
             super().on_headers_complete()
+            self._is_in_body = True
+            self._num_trailer_bytes = 0
             while self._cycles and self._cycles[0].response_complete:
                 self._cycles.popleft()
             self._cycles.append(self.cycle)
 
         def on_header(self, name: bytes, value: bytes) -> None:
             """Trailers come here too, and nobody wants them."""
-            if self._too_slow is not None:
+            if not self._is_in_body:
                 super().on_header(name, value)
+                return
+            self._num_trailer_bytes += len(name) + len(value) + len(": \r\n")
+            if self._num_trailer_bytes > max_header_bytes:
+                self._refuse(400, f"the trailers are longer than {max_header_bytes} bytes")
 
         def on_body(self, body: bytes) -> None:
             earned = self._num_free_bytes + len(body) * FRAMING_BYTES_PER_BODY_BYTE
             self._num_free_bytes = min(earned, max_header_bytes)
-            if self._is_admitted:
+            if self._is_in_body:
                 super().on_body(body)
 
         def on_message_complete(self) -> None:
             self._num_free_bytes = max_header_bytes
-            if self._is_admitted:
+            self._stop_waiting()
+            if self._is_in_body:
+                self._is_in_body = False
                 super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            is_last = self.cycle.response_complete and not self.transport.is_closing()
+            if is_last and self._last_answer is not None:
+                self._end()
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -110,37 +179,45 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
             """Also ends a client that has not read its last answer."""
             self._abort()
 
-        def send_400_response(self, msg: str) -> None:
-            """Uvicorn's own is plain text."""
-            self._refuse(400, msg)
-
-        def _refuse(self, status: int, message: str) -> None:
-            if self.transport.is_closing():
+        def _refuse(self, status: int, message: str, data: bytes = b"") -> None:
+            """End the connection behind its last answer, which says this; ``data`` is at fault."""
+            if self.transport.is_closing() or self._last_answer is not None:
                 return
-            reply = ErrorReply(status, message)
-            if status == 503:
-                reply = replace(reply, code="overloaded", retry_after=RETRY_AFTER_SECONDS)
-            body = reply.json()
+            is_full = status == 503
+            error = HttpError(
+                status,
+                message,
+                code="overloaded" if is_full else None,
+                retry_after=RETRY_AFTER_SECONDS if is_full else None,
+            )
+            if self._is_in_body:
+                self._last_answer = b""
+                self._cycles[-1].scope[BROKEN] = error
+                self.cycle.keep_alive = False
+                self.cycle.message_event.set()
+            else:
+                self._last_answer = _answer(error, self.url or _target(data))
             if self.cycle is None or self.cycle.response_complete:
-                headers = [
-                    (b"content-type", b"application/json"),
-                    (b"connection", b"close"),
-                    (b"content-length", b"%d" % len(body)),
-                    *reply.headers(),
-                ]
-                lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-                self.transport.write(
-                    b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, REASONS[status], lines, body)
-                )
-            self.transport.close()
+                self._end()
+
+        def _end(self) -> None:
+            """Close, but not before a client that still sends has had time to read."""
+            self.transport.write(self._last_answer or b"")
+            if not self._is_admitted or not self.transport.can_write_eof():
+                self.transport.close()
+                return
+            self._stop_waiting()
+            self._unset_keepalive_if_required()
+            self.flow.resume_reading()
+            self.transport.write_eof()
+            self._too_slow = self.loop.call_later(LINGER_SECONDS, self._abort)
 
         def _await_headers(self) -> None:
-            self._have_headers()
+            self._stop_waiting()
             seconds = limits.body_timeout_seconds if self._is_admitted else UNADMITTED_SECONDS
             self._too_slow = self.loop.call_later(seconds, self._close_slow)
 
-        def _have_headers(self) -> None:
-            self._num_free_bytes = max_header_bytes
+        def _stop_waiting(self) -> None:
             if self._too_slow is not None:
                 self._too_slow.cancel()
                 self._too_slow = None
@@ -152,6 +229,33 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
             self.transport.abort()
 
     return LimitedProtocol
+
+
+def _answer(error: HttpError, target: bytes) -> bytes:
+    """An answer that no app gives, to a request for this path."""
+    reply = reply_to(error, target.decode("latin-1").partition("?")[0])
+    body = reply.json()
+    request_id = uuid.uuid4().hex.encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        (b"x-request-id", request_id),
+        (b"request-id", request_id),
+        *reply.headers(),
+    ]
+    phrase = HTTPStatus(reply.status).phrase.encode()
+    return _head(b"HTTP/1.1 %d %b" % (reply.status, phrase), headers) + body
+
+
+def _head(first: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join((first, *(b"\r\n%b: %b" % header for header in headers), b"\r\n\r\n"))
+
+
+def _target(data: bytes) -> bytes:
+    """The path of a request that was refused before the parser came to it."""
+    found = _TARGET.match(data)
+    return found[1] if found else b""
 
 
 def _cancel(scope: Any) -> None:

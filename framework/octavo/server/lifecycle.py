@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Final, Protocol, Self
+from typing import Final, NoReturn, Protocol, Self
 
 from octavo.config.server import ServerConfig
 from octavo.errors import EngineDeadError, OctavoError
@@ -58,7 +61,7 @@ class HttpSide(Protocol):
         ...
 
     def check(self) -> None:
-        """Mend what has ended by itself, or raise."""
+        """See to what has ended by itself, or raise."""
         ...
 
     def engine_ended(self, cause: str, *, is_last: bool) -> None:
@@ -86,7 +89,7 @@ class Signals:
     """SIGINT and SIGTERM: they are noted, save where they may interrupt."""
 
     def __init__(self) -> None:
-        self._num_received = self._num_seen = 0
+        self._received: SimpleQueue[int] = SimpleQueue()
         self._may_interrupt = False
 
     def __enter__(self) -> Self:
@@ -99,26 +102,26 @@ class Signals:
             signal.signal(number, handler)
 
     def wait(self, seconds: float) -> bool:
-        """Wait; whether one has come that was not seen before."""
-        if self._num_received == self._num_seen:
-            time.sleep(seconds)
-        has_come = self._num_received > self._num_seen
-        self._num_seen += has_come
-        return has_come
+        """Wait for one that was not seen before; whether it has come."""
+        try:
+            self._received.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
         """Inside, the first signal raises Interrupted; what cleans up afterwards is left alone."""
         self._may_interrupt = True
         try:
-            if self._num_received > self._num_seen:  # it came just before
+            if not self._received.empty():  # it came just before
                 raise Interrupted
             yield
         finally:
             self._may_interrupt = False
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._num_received += 1
+        self._received.put(number)
         if self._may_interrupt:
             self._may_interrupt = False
             raise Interrupted
@@ -155,19 +158,19 @@ def supervise(engine: Engine, http: HttpSide, config: ServerConfig, signals: Sig
             with signals.interrupting():
                 engine.restart()
         except Interrupted:
-            return _end(engine, http, config, signals)
+            return wind_down(engine, http, config, signals)
         except (OctavoError, OSError) as error:
-            _end(engine, http, config, signals)
+            wind_down(engine, http, config, signals)
             raise EngineDeadError(f"no other engine could be started: {error}") from error
         http.engine_started()
         log.info("another engine has started")
-    code = _end(engine, http, config, signals)
+    code = wind_down(engine, http, config, signals)
     if engine.end is not None:
         raise EngineDeadError(engine.end)
     return code
 
 
-def _end(engine: Engine, http: HttpSide, config: ServerConfig, signals: Signals) -> int:
+def wind_down(engine: Engine, http: HttpSide, config: ServerConfig, signals: Signals) -> int:
     """Wait for what is in flight until the time is up, the engine ends, or a signal comes."""
     seconds, is_dead = config.limits.drain_timeout_seconds, False
     if engine.end is not None:
@@ -176,6 +179,7 @@ def _end(engine: Engine, http: HttpSide, config: ServerConfig, signals: Signals)
     http.drain()
     deadline = time.monotonic() + seconds
     while http.is_running and time.monotonic() < deadline and not signals.wait(LIVENESS_SECONDS):
+        http.check()
         if not is_dead and engine.end is not None:
             is_dead = True
             http.engine_ended(engine.end, is_last=True)
@@ -187,3 +191,15 @@ def _end(engine: Engine, http: HttpSide, config: ServerConfig, signals: Signals)
     while http.is_running and time.monotonic() < deadline:
         time.sleep(LIVENESS_SECONDS)
     return 1 if http.is_running else http.code
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as the interpreter would, but for threads that still work.
+
+    One that tokenizes a long text would be waited for, though nobody waits for its result.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -16,15 +16,21 @@ async def final_output(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
     return final
 
 
+async def final_outputs(
+    streams: Sequence[AsyncGenerator[RequestOutput, None]],
+) -> list[RequestOutput]:
+    """The same of several, in their order."""
+    if len(streams) == 1:
+        return [await final_output(streams[0])]
+    async with aclosing(merge_streams(streams)) as merged:
+        finals = {number: output async for number, output in merged}
+    return [finals[number] for number in range(len(streams))]
+
+
 async def merge_streams(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
-) -> AsyncIterator[tuple[int, RequestOutput]]:
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """Yield outputs with their stream's number as they come; the first failure ends all."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as stream:
-            async for output in stream:
-                yield 0, output
-        return
     news: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
     taken = [asyncio.Event() for _ in streams]
 

@@ -7,19 +7,21 @@ input's end is the parent's.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
+import shutil
 import signal
 import socket
-import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-
-import msgspec
+from typing import Final
 
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig
+from octavo.config.server import ServerConfig
 from octavo.engine.client import EngineClient
 from octavo.engine.worker_link import WorkerLink
 from octavo.frontend import make_frontend
@@ -28,8 +30,9 @@ from octavo.observability.logs import configure_logging, follow_level
 from octavo.observability.one_line import escape_records
 from octavo.observability.shared_metrics import SharedMetrics
 from octavo.server.http_thread import HttpThread
-from octavo.server.lifecycle import LIVENESS_SECONDS
-from octavo.server.processes import (
+from octavo.server.lifecycle import LIVENESS_SECONDS, Signals, leave, wind_down
+from octavo.server.request_log import LoggedLLM
+from octavo.server.worker_messages import (
     READY_LINE,
     Cut,
     Drain,
@@ -37,19 +40,24 @@ from octavo.server.processes import (
     EngineStarted,
     ToWorker,
     WorkerStart,
+    receive,
 )
-from octavo.server.request_log import LoggedLLM
 from octavo_registry import PluginHost
 
-FAILED = 1
+log = logging.getLogger("octavo.server.worker")
+PIPE: Final = 0
+"""Standard input."""
+FAILED: Final = 1
+ALONE_SECONDS: Final = 1.0
+"""How long a parent may take to tell that the engine has ended, which a worker may see first."""
 
 
 def main() -> int:
     """Serve as the parent says, which decides what becomes of the engine and of this process."""
     trace_functions()
-    pipe, ready = 0, os.dup(1)
+    ready = os.dup(1)
     os.dup2(2, 1)  # what plugins print goes to the log
-    start = _next(pipe)
+    start = receive(PIPE)
     assert isinstance(start, WorkerStart)  # the parent's first message
     configure_logging(default="INFO")
     follow_level(start.log_level)
@@ -57,7 +65,8 @@ def main() -> int:
     orders: SimpleQueue[ToWorker] = SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM):  # as service managers send to all processes
         signal.signal(number, lambda number, frame: orders.put(Drain()))
-    threading.Thread(target=_listen, args=(pipe, orders), name="parent", daemon=True).start()
+    folder = Path(start.engine.address.removeprefix("ipc://")).parent
+    threading.Thread(target=_listen, args=(orders, folder), name="parent", daemon=True).start()
     engines: SimpleQueue[EngineStarted] = SimpleQueue()
     engines.put(start.engine)
 
@@ -72,19 +81,16 @@ def main() -> int:
         sequence_ids=itertools.count(start.place, start.num_workers),
     )
     engine = LoggedLLM.of_frontend(front)
-    engine.serve = start.server.serve
+    engine.serve = start.service.config.serve
     try:
         http = HttpThread(
             engine,
-            start.server,
-            start.model_names,
-            start.keys,
+            start.service,
             socket.socket(fileno=start.listener),
-            shared_metrics=SharedMetrics(_folder_of(start), start.number),
+            shared_metrics=SharedMetrics(folder, start.number),
         )
         os.write(ready, READY_LINE)
-        _obey(orders, engines, engine, http)
-        return http.code
+        return _obey(orders, engines, engine, http, start.service.config)
     finally:
         engine.close()
 
@@ -94,29 +100,45 @@ def _obey(
     engines: SimpleQueue[EngineStarted],
     engine: AsyncLLM,
     http: HttpThread,
-) -> None:
+    config: ServerConfig,
+) -> int:
+    """Do as the parent says; returns the exit code."""
+    is_told = False
+    well_seconds = time.monotonic()
     while http.is_running:
+        if is_told or engine.end is None:
+            well_seconds = time.monotonic()
+        elif time.monotonic() - well_seconds > ALONE_SECONDS:
+            # The engine goes on, but this process has lost it: another must take its place.
+            log.error("this HTTP worker has lost its engine: %s", engine.end)
+            wind_down(engine, http, config, Signals())
+            return FAILED
         try:
             order = orders.get(timeout=LIVENESS_SECONDS)
         except Empty:
             continue
         match order:
             case EngineEnded(cause, is_last):
+                is_told = True
                 http.engine_ended(cause, is_last=is_last)
             case EngineStarted():
                 engines.put(order)
                 engine.restart()
                 http.engine_started()
+                is_told = False
             case Drain():
                 http.drain()
             case Cut():
                 http.cut()
+    return http.code
 
 
-def _listen(pipe: int, orders: SimpleQueue[ToWorker]) -> None:
-    """Take the parent's messages until there is no parent."""
-    while order := _next(pipe):
+def _listen(orders: SimpleQueue[ToWorker], folder: Path) -> None:
+    """Take the parent's messages until there is no parent; nobody else then empties its folder."""
+    while order := receive(PIPE):
         orders.put(order)
+    for _ in range(3):  # another worker may write there until it has ended
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(FAILED)  # nobody is left to say what happens
 
 
@@ -126,27 +148,5 @@ def _own_seed(start: WorkerStart) -> EngineConfig:
     return replace(start.config, model=replace(model, seed=model.seed + start.place))
 
 
-def _folder_of(start: WorkerStart) -> Path:
-    """Where all processes of the server meet."""
-    return Path(start.engine.address.removeprefix("ipc://")).parent
-
-
-def _next(pipe: int) -> ToWorker | None:
-    size = _read(pipe, 4)
-    if len(size) < 4:
-        return None
-    data = _read(pipe, int.from_bytes(size, "big"))
-    message: ToWorker = msgspec.msgpack.decode(data, type=ToWorker)
-    return message
-
-
-def _read(pipe: int, num_bytes: int) -> bytes:
-    """Not from sys.stdin: its lock would be held at the interpreter's exit."""
-    data = b""
-    while len(data) < num_bytes and (more := os.read(pipe, num_bytes - len(data))):
-        data += more
-    return data
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -94,9 +94,10 @@ def _check_reasoning_parser(host: PluginHost, name: str) -> list[Check]:
 
 
 def _check_guided_backend(host: PluginHost, name: str) -> list[Check]:
-    keywords = host.guided_backends.info(name).metadata["keywords"]
+    metadata = host.guided_backends.info(name).metadata
     make = host.guided_backends.load(name)
-    return check_guided_backend(f"guided backend {name!r}", make, keywords)
+    title = f"guided backend {name!r}"
+    return check_guided_backend(title, make, metadata["keywords"], native=metadata["native"])
 
 
 _FURTHER: dict[str, Callable[[PluginHost, str], list[Check]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,11 @@ from octavo.tools.message import MessageStream
 from octavo_registry import CallForm, PluginHost, ReasoningParser, ToolParser
 from octavo_registry.tokenizer import Tokenizer
 
+log = logging.getLogger(__name__)
+
 AUTO = "auto"
+_OF_CONTENT = ("response_format", "text")
+"""Where requests name a form for content, in OpenAI's two routes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,7 @@ class AnswerFormat:
             return guided
         form = self._form(use)
         if use.choice != "auto":
+            _check_goes_with_calls(guided)
             return only_calls(form)
         if guided is not None:
             return calls_or(form, guided)
@@ -110,6 +116,19 @@ class AnswerFormat:
         return form
 
 
+def _check_goes_with_calls(guided: GuidedParams | None) -> None:
+    """Raise for a constraint that says what the whole answer is, where calls must be all of it.
+
+    OpenAI's own field holds for content: it may be given, and there is no content that breaks it.
+    """
+    if guided is not None and guided.origin not in _OF_CONTENT:
+        raise ParameterError(
+            f"{guided.origin}: tool_choice asks for calls and nothing else, which leaves no text "
+            "for it; leave one of them out",
+            param=guided.origin,
+        )
+
+
 def make_answer_format(
     config: ModelConfig,
     folder: ModelFolder,
@@ -122,16 +141,21 @@ def make_answer_format(
 
     ``chat_template`` is the one that requests with tools are written by.
     """
-    tools = config.tool_call_parser
+    model = {
+        "architecture": folder.architecture,
+        "config": folder.config,
+        "chat_template": chat_template,
+    }
+    tools, reasoning = config.tool_call_parser, config.reasoning_parser
     if tools == AUTO:
-        tools = host.hook.select_tool_parser(
-            architecture=folder.architecture, config=folder.config, chat_template=chat_template
-        )
+        tools = host.hook.select_tool_parser(**model)
+    if reasoning == AUTO:
+        reasoning = host.hook.select_reasoning_parser(**model)
+        log.info("reasoning_parser=auto: %s", reasoning or "none, as no plugin knows its marks")
     why = (
         "tools: how this model writes calls is not known; choose a parser with tool_call_parser="
         f"NAME (--tool-call-parser): {', '.join(host.tool_parsers.names())}"
     )
-    reasoning = config.reasoning_parser
     return AnswerFormat(
         tool_parser=host.tool_parsers.load(tools)(tokenizer) if tools else None,
         reasoning_parser=host.reasoning_parsers.load(reasoning)(tokenizer) if reasoning else None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from octavo.errors import RequestFailedError
 from octavo.outputs import CompletionOutput, RequestOutput

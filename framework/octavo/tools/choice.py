@@ -116,6 +116,7 @@ def _choice(given: object) -> tuple[Any, list[str] | None]:
             return given, None
     elif isinstance(given, Mapping):
         kind = given.get("type")
+        _check_keys(given, {"type", str(kind)})
         if kind == "function":
             return "named", [_named(given)]
         limits = given.get("allowed_tools")
@@ -130,9 +131,16 @@ def _choice(given: object) -> tuple[Any, list[str] | None]:
     )
 
 
+def _check_keys(given: Mapping[Any, Any], known: set[str]) -> None:
+    for key in given.keys() - known:
+        raise _refused("tool_choice", f"has no {shown(key)}")
+
+
 def _named(choice: object) -> str:
     function = choice.get("function") if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
+    if isinstance(function, Mapping):
+        _check_keys(function, {"name"})
     if not isinstance(name, str):
         raise _refused("tool_choice", ".function.name is missing: it says which function to call")
     return name

@@ -52,7 +52,8 @@ class Deltas:
 
     def taken(self) -> list[Delta]:
         """Return what has been collected since the last time."""
-        self._flush()
+        if self._pieces:
+            self._flush()
         deltas, self._deltas = self._deltas, []
         return deltas
 
@@ -71,7 +72,8 @@ class Deltas:
 
     def _flush(self) -> None:
         if self._pieces:
-            text, self._pieces = "".join(self._pieces), []
+            pieces, self._pieces = self._pieces, []
+            text = pieces[0] if len(pieces) == 1 else "".join(pieces)
             if self._kind == "content":
                 delta = Delta(content=text)
             elif self._kind == "reasoning":

@@ -21,6 +21,9 @@ def json_call(
     call = _Call(reader)
     if not (opened or (yield from reader.literal("{"))):
         return False
+    yield from reader.spaces()
+    if (yield from reader.peek()) != '"':
+        return False
     while (yield from _member(reader, call)):
         yield from reader.spaces()
         if call.begun and (yield from reader.peek()) in (",", "}"):

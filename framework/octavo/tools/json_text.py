@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from json.encoder import encode_basestring
 
 _TOKEN = re.compile(r'[\[{]++|[\]}]++|["<]')
 _IN_STRING = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
 WHOLE_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NO_STRING_END = frozenset('"\\').isdisjoint
+_NO_TOKEN = frozenset('[]{}"<').isdisjoint
 LONGEST_ESCAPE = len(r"\ud83d\ude00")
 
 _DECODABLE = re.compile(
@@ -38,7 +41,7 @@ def decoded_string(text: str) -> str | None:
 
 def encoded(text: str) -> str:
     """Return the inside of the JSON string that says ``text``; parts may be encoded by parts."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return encode_basestring(text)[1:-1]
 
 
 class ValueScan:
@@ -51,6 +54,8 @@ class ValueScan:
     def __init__(self) -> None:
         self._depth = 0
         self._in_string = False
+        self._escapes = False
+        """Whether a backslash in a string came last."""
         self.complete: bool | None = None
         """Whether the value has its end; None: that has not come yet."""
 
@@ -58,20 +63,45 @@ class ValueScan:
         """Return how far the value goes, in a text that goes on from where it ended last."""
         at = start
         while at < len(text) and self.complete is None:
-            if self._in_string:
+            if self._escapes:
+                at += 1
+                self._escapes = False
+            elif self._in_string:
                 match = _IN_STRING.match(text, at)
                 assert match is not None
-                at = match.end()
-                if text[at : at + 1] != '"':
-                    return at  # what a backslash at the end escapes has not come
-                at += 1
-                self._in_string = False
+                at = match.end() + 1
+                last = text[match.end() : at]
+                if not last:
+                    return len(text)
+                self._escapes = last == "\\"
+                self._in_string = self._escapes
                 self._may_be_complete()
             elif (match := _TOKEN.search(text, at)) is None:
                 return len(text)
             else:
                 at = self._after(match)
         return at
+
+    def goes_on(self, text: str) -> bool:
+        """Take a short text and return True if it is clear that the value has not ended with it."""
+        if self._escapes:
+            self._escapes = len(text) > 1
+            return not self._escapes
+        if self._in_string:
+            if text == '"' and self._depth:
+                self._in_string = False
+                return True
+            self._escapes = text == "\\"
+            return self._escapes or _NO_STRING_END(text)
+        if text in "[{":
+            self._depth += len(text)
+        elif text in "]}" and self._depth > len(text):
+            self._depth -= len(text)
+        elif text == '"':
+            self._in_string = True
+        else:
+            return _NO_TOKEN(text)
+        return True
 
     def _after(self, match: re.Match[str]) -> int:
         token = match[0]
@@ -90,5 +120,5 @@ class ValueScan:
         return match.start() + num_closed
 
     def _may_be_complete(self) -> None:
-        if self._depth == 0:
+        if self._depth == 0 and not self._in_string:
             self.complete = True

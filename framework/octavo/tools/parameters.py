@@ -51,7 +51,8 @@ class ToolTypes:
 
 def parameter_types(parameters: Mapping[str, Any], key: str) -> frozenset[str]:
     """Return the JSON types that one of a function's parameters may have; none: any type."""
-    return schema_types(mapping(parameters.get("properties")).get(key), parameters)
+    properties = mapping(parameters.get("properties"))
+    return schema_types(properties[key], parameters) if key in properties else frozenset()
 
 
 def schema_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:

@@ -31,11 +31,13 @@ _KNOWN = {"type", "properties", "required", "additionalProperties", *_DEFINITION
 }
 """What may stand in the schema of all arguments of a call for its form to keep to it."""
 _QUOTES = ("'''", '"""', "'", '"')
+_QUOTE_CHARACTERS = ("'", '"')
 _HEX = re.compile("[0-9a-fA-F]+")
 _OCTAL = re.compile("[0-7]+")
 _NULLS = ("None", "null")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false"}
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_NUMBERS = re.compile(r"(?:-?(?:0|[1-9]\d*+)(?:\.\d++)?, ?(?=-?\d))++", re.ASCII)
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
 _ESCAPES = _ESCAPED | {character: character for character in "\\\"'/"}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
@@ -55,8 +57,7 @@ class _Bracket(NamedTuple):
     json_closer: str
 
 
-_LIST = _Bracket("]", "]")
-_TUPLE = _Bracket(")", "]")
+_LISTS = {"[": _Bracket("]", "]"), "(": _Bracket(")", "]")}
 _DICT = _Bracket("}", "}")
 _SET = _Bracket("}", "]")
 
@@ -154,10 +155,19 @@ class PythonCalls:
         brackets: list[_Bracket] = []
         yield from reader.spaces()
         while True:
-            opener = yield from reader.literal("[", "(", "{")
-            if opener:
-                bracket, comes_value = yield from self._opened(opener, to)
+            if brackets and brackets[-1] != _DICT:
+                to(number_list(reader))
+            opener = yield from reader.peek()
+            if opener == "{":
+                yield from reader.take(1)
+                bracket, comes_value = yield from self._opened(to)
                 brackets.append(bracket)
+            elif opener in _LISTS:
+                openers = yield from reader.take_while(r"[\[(]")
+                to("[" * len(openers))
+                brackets += map(_LISTS.__getitem__, openers)
+                yield from reader.spaces()
+                comes_value = (yield from reader.peek()) != brackets[-1].closer
             else:
                 stops = "," + (brackets[-1].closer if brackets else ")")
                 expected = ANY if brackets else types
@@ -167,7 +177,8 @@ class PythonCalls:
                 if self.ended or not brackets:
                     return
                 comma = yield from self._comma()
-                if (yield from reader.literal(brackets[-1].closer)):
+                if (yield from reader.peek()) == brackets[-1].closer:
+                    yield from reader.take(1)
                     to(brackets.pop().json_closer)
                 elif comma:
                     to(", ")
@@ -183,13 +194,9 @@ class PythonCalls:
         yield from self._reader.spaces()
         return bool(comma)
 
-    def _opened(self, opener: str, to: Sink) -> Reading[tuple[_Bracket, bool]]:
-        """Read on behind a bracket; return it, and whether a value comes next."""
+    def _opened(self, to: Sink) -> Reading[tuple[_Bracket, bool]]:
+        """Read on behind a curly bracket; say which it is, and whether a value comes next."""
         yield from self._reader.spaces()
-        if opener != "{":
-            to("[")
-            bracket = _LIST if opener == "[" else _TUPLE
-            return bracket, (yield from self._reader.peek()) != bracket.closer
         if (yield from self._reader.peek()) == "}":
             to("{")
             return _DICT, False
@@ -219,7 +226,9 @@ class PythonCalls:
         self, to: Sink, stops: str, types: frozenset[str] = ANY, *, is_argument: bool = False
     ) -> Reading[None]:
         """Pass on a string, or the text up to one of ``stops``: a number, a word or a string."""
-        quote = yield from self._reader.literal(*_QUOTES)
+        quote = None
+        if (yield from self._reader.peek()) in _QUOTE_CHARACTERS:
+            quote = yield from self._reader.literal(*_QUOTES)
         if quote is None:
             to(bare_json((yield from self._bare(stops)), types))
         elif types and "string" not in types:
@@ -290,7 +299,7 @@ class PythonCalls:
         depth = 0
         while True:
             parts.append((yield from reader.take_while(r"[^,:()\[\]{}<]")))
-            character = yield from reader.peek()
+            character = reader.ahead or (yield from reader.peek())
             if not character or (character == "<" and (yield from reader.literal(*self._ends))):
                 self.ended = True
             if self.ended or (depth == 0 and character in stops):
@@ -299,7 +308,13 @@ class PythonCalls:
                 depth += 1
             elif character in ")]}":
                 depth = max(0, depth - 1)
-            parts.append((yield from reader.take(1)))
+            parts.append((yield from reader.take(1)))  # a bracket, as a rule
+
+
+def number_list(reader: Reader) -> str:
+    """Read numbers of a list that others follow, at once where they are many; return their JSON."""
+    numbers = reader.take_at_once(_NUMBERS) or ""
+    return numbers.replace(" ", "").replace(",", ", ")
 
 
 def _as_key(text: str) -> str:

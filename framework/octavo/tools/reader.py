@@ -28,6 +28,8 @@ Reading: TypeAlias = Generator[None, None, T]
 Sink: TypeAlias = Callable[[str], object]
 """Takes text as it comes: `Reader.content`, `Reader.arguments`, a list's ``append``, `ignore`."""
 
+_Match: TypeAlias = Callable[..., re.Match[str] | None]
+_IN_STRING = frozenset('"\\').isdisjoint
 _SCALAR = r"[\w.+\-]"
 _SPACES = re.compile(r"\s++")
 
@@ -49,11 +51,35 @@ class Reader(Deltas):
         self._at = 0
         self._ended = False
         self._held: list[str] | None = None
+        self._run: tuple[Callable[[str], object], Sink] | None = None
+        """What tells whether a piece only goes on with a stretch of text, and what takes it then.
 
-    def append(self, text: str) -> None:
-        """Add the next piece of the message; for the stream that drives the parser."""
-        self._buffer = self._buffer[self._at :] + text
+        It saves most pieces of a token or a character the way through the parser.
+        """
+        self._begun: frozenset[str] | None = None
+        """Beginnings of tags: while what is unread is one of them, the parser has to wait."""
+
+    def append(self, text: str) -> bool:
+        """Add the next piece of the message; for the stream that drives the parser.
+
+        Return whether the parser must read on: False where the piece was passed on at once.
+        """
+        if self._run is not None:
+            goes_on, to = self._run
+            if goes_on(text):
+                if self._held is not None:
+                    self._held.append(text)
+                to(text)
+                return False
+            self._run = None
+        rest = self._buffer[self._at :]
+        self._buffer = rest + text if rest else text
         self._at = 0
+        if self._begun is not None:
+            if self._buffer in self._begun:
+                return False
+            self._begun = None
+        return True
 
     def end(self) -> None:
         """Say that no piece comes any more; for the stream that drives the parser."""
@@ -87,14 +113,21 @@ class Reader(Deltas):
         Without ``to`` the text is content. Where two tags begin at one place the longer one counts.
         """
         to = to or self.content
-        complete, or_begun = _tag_patterns(tags)
+        complete, or_begun, has_no_begin, begun = _tag_patterns(tags)
         while True:
             match = (complete if self._ended else or_begun).search(self._buffer, self._at)
-            to(self._take(match.start() if match else len(self._buffer)))
-            if match and match.lastindex:
+            end = match.start() if match else len(self._buffer)
+            if end > self._at:
+                to(self._take(end))
+            if match is None:
+                self._run = has_no_begin, to
+            elif match.lastindex:
                 return self._take(match.end())
-            if not (yield from self._more()) and match is None:
+            else:
+                self._begun = begun
+            if self._ended:
                 return None
+            yield
 
     def read_until(self, *tags: str) -> Reading[tuple[str, str | None]]:
         """Read text up to the first of the tags, or the end; return both, now behind us."""
@@ -104,22 +137,42 @@ class Reader(Deltas):
 
     def literal(self, *texts: str) -> Reading[str | None]:
         """Read one of these texts, the longest that is next; None: none is, nothing was read."""
-        if len(texts) == 1 and self._buffer.startswith(texts[0], self._at):
-            return self._take(self._at + len(texts[0]))
-        complete, or_begun = _tag_patterns(texts)
+        if len(texts) == 1:
+            end = self._at + len(texts[0])
+            if self._buffer.startswith(texts[0], self._at):
+                return self._take(end)
+            if end <= len(self._buffer):
+                return None
+        complete, or_begun, _, begun = _tag_patterns(texts)
         while True:
             match = (complete if self._ended else or_begun).match(self._buffer, self._at)
             if match and match.lastindex:
                 return self._take(match.end())
-            if match is None and self._at < len(self._buffer):
+            if self._ended or (match is None and self._at < len(self._buffer)):
                 return None
-            if not (yield from self._more()) and match is None:
-                return None
+            self._begun = begun
+            yield
+
+    @property
+    def ahead(self) -> str:
+        """The next character, "" while it has not come: ``peek`` for loops that must be fast.
+
+        ``reader.ahead or (yield from reader.peek())`` is what ``peek`` returns.
+        """
+        return self._buffer[self._at : self._at + 1]
+
+    def take_at_once(self, pattern: re.Pattern[str]) -> str | None:
+        """Read what matches in the text that has come; None: nothing does, or not yet.
+
+        This depends on where a piece ends: it is for what would be read to the same end without it.
+        """
+        match = pattern.match(self._buffer, self._at)
+        return self._take(match.end()) if match else None
 
     def peek(self, count: int = 1) -> Reading[str]:
         """Return the next characters, fewer at the end of the text; they stay unread."""
-        while len(self._buffer) - self._at < count and (yield from self._more()):
-            pass
+        while len(self._buffer) - self._at < count and not self._ended:
+            yield
         return self._buffer[self._at : self._at + count]
 
     def take(self, count: int) -> Reading[str]:
@@ -132,25 +185,41 @@ class Reader(Deltas):
 
         ``to`` also gets it, as it comes.
         """
-        run = _run_pattern(characters)
-        parts: list[str] = []
-        while True:
-            match = run.match(self._buffer, self._at)
-            assert match is not None
-            parts.append(self._take(match.end()))
+        run, is_run = _run_pattern(characters)
+        match = run(self._buffer, self._at)
+        if match and (match.end() < len(self._buffer) or self._ended):  # as a rule
+            piece = self._take(match.end())
             if to:
-                to(parts[-1])
-            if self._at < len(self._buffer) or not (yield from self._more()):
+                to(piece)
+            return piece
+        parts: list[str] = []
+
+        def take(text: str) -> None:
+            parts.append(text)
+            if to:
+                to(text)
+
+        while True:
+            match = run(self._buffer, self._at)
+            assert match is not None
+            if match.end() > self._at:
+                take(self._take(match.end()))
+            if self._at < len(self._buffer) or self._ended:
                 return "".join(parts)
+            self._run = is_run, take
+            yield
 
     def spaces(self) -> Reading[None]:
         """Read white space, if any is next."""
         while True:
-            match = _SPACES.match(self._buffer, self._at)
-            if match:
+            if self._buffer[self._at : self._at + 1].isspace():
+                match = _SPACES.match(self._buffer, self._at)
+                assert match is not None
                 self._take(match.end())
-            if self._at < len(self._buffer) or not (yield from self._more()):
+            if self._at < len(self._buffer) or self._ended:
                 return
+            self._run = str.isspace, ignore
+            yield
 
     def skip(self, *texts: str) -> Reading[str | None]:
         """Leave out one of these texts, with white space before it, and return it.
@@ -189,8 +258,12 @@ class Reader(Deltas):
                 return True
             if len(rest) == LONGEST_ESCAPE or (rest and self._ended):
                 to(self._take(self._at + 2))  # no escape of JSON's: it stays as it is
-            elif not (yield from self._more()) and not rest:
+            elif self._ended:
                 return False
+            else:
+                if not rest:
+                    self._run = _IN_STRING, lambda text: to(decoded(text))
+                yield
 
     def json_value(self, to: Sink) -> Reading[bool]:
         """Pass on one JSON value as it is written; return whether it was complete.
@@ -202,39 +275,47 @@ class Reader(Deltas):
             return bool((yield from self.take_while(_SCALAR, to)))
         scan = ValueScan()
         while True:
-            to(self._take(scan.advance(self._buffer, self._at)))
+            if (end := scan.advance(self._buffer, self._at)) > self._at:
+                to(self._take(end))
             if scan.complete is not None:
                 return scan.complete
-            if not (yield from self._more()):
+            if self._ended:
                 to(self._take(len(self._buffer)))
                 return False
+            if self._at == len(self._buffer):
+                self._run = scan.goes_on, to
+            yield
 
     def _take(self, end: int) -> str:
         piece = self._buffer[self._at : end]
-        self._at += len(piece)
+        self._at = end if end < len(self._buffer) else len(self._buffer)
         if self._held is not None:
             self._held.append(piece)
         return piece
 
-    def _more(self) -> Reading[bool]:
-        """Wait for the next piece; return whether one came, and not the end."""
-        if not self._ended:
-            yield
-        return not self._ended
-
 
 @lru_cache(maxsize=256)
-def _run_pattern(characters: str) -> re.Pattern[str]:
-    return re.compile(f"(?:{characters})*+")
+def _run_pattern(characters: str) -> tuple[_Match, _Match]:
+    """Return what finds a run, and what tells whether a text is nothing else."""
+    run = re.compile(f"(?:{characters})*+")
+    return run.match, run.fullmatch
 
 
 @lru_cache(maxsize=256)  # some formats make tags of the names that a model writes
-def _tag_patterns(tags: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return what finds a tag, as group, and what also finds the beginning of one at the end."""
+def _tag_patterns(
+    tags: tuple[str, ...],
+) -> tuple[re.Pattern[str], re.Pattern[str], Callable[[str], bool], frozenset[str]]:
+    """Return what looks for tags.
+
+    The first finds a tag, as group; the second also the beginning of one at the end; the third
+    tells whether a text has no tag's first character; the last are all beginnings.
+    """
     longest_first = sorted(tags, key=len, reverse=True)
     complete = "|".join(f"({re.escape(tag)})" for tag in longest_first) or r"(?!)"
     or_begun = "|".join(f"({re.escape(tag)})|{_begun(tag)}" for tag in longest_first) or r"(?!)"
-    return re.compile(complete), re.compile(or_begun)
+    first_characters = frozenset(tag[0] for tag in tags)
+    begun = frozenset(tag[:end] for tag in tags for end in range(1, len(tag)))
+    return re.compile(complete), re.compile(or_begun), first_characters.isdisjoint, begun
 
 
 def _begun(tag: str) -> str:

@@ -23,8 +23,8 @@ class Stream:
         """Take the next piece of text, of any length; return what became certain by it."""
         if not text:
             return []
-        self._reader.append(text)
-        next(self._reading)
+        if self._reader.append(text):
+            next(self._reading)
         return self._reader.taken()
 
     def finish(self) -> list[Delta]:

@@ -110,8 +110,11 @@ def register_guided_backends(backends: LazyRegistry[GuidedBackend]) -> None:
     """Add structured-output backends: ``backends.add(name, target, keywords=("json", ...))``.
 
     ``keywords`` are the kinds of constraint, and for JSON schema the keywords, that it enforces; a
-    request with another one is refused by name before the backend is loaded. The target is called
-    ``Backend(vocabulary)``, once an engine.
+    request with another one is refused by name before the backend is loaded. The lowest ``rank``
+    that enforces all of a constraint is taken. ``native=True`` promises that its states work
+    outside the interpreter lock, within limits of their own: the engine's threads fill their masks.
+    Others fill them in processes that can be ended. The target is called ``Backend(vocabulary)``,
+    once in each process that uses it.
     """
 
 
@@ -207,6 +210,17 @@ def select_tool_parser(
     the Jinja text that requests with tools are written by, which shows the format where models of
     one architecture differ, None if there is none. None passes on; if all do, a request with tools
     is refused with the names that there are.
+    """
+
+
+@hookspec(firstresult=True)
+def select_reasoning_parser(
+    architecture: str, config: Mapping[str, Any], chat_template: str | None
+) -> str | None:
+    """Choose a registered reasoning parser for a model, when the user asked for "auto".
+
+    Called once when a chat interface is started, with what ``select_tool_parser`` gets. None passes
+    on; if all do, reasoning stays in the text.
     """
 
 

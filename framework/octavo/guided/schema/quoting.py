@@ -33,9 +33,12 @@ def without_nul(core: Any) -> Any:
         return [without_nul(item) for item in core]
     if not isinstance(core, dict):
         return core
-    found = {
-        key: item if key in ("enum", "const") else without_nul(item) for key, item in core.items()
-    }
+    found = dict(core)
+    for key, item in core.items():
+        if key in ("properties", "patternProperties", "$defs"):  # by names, which are no keywords
+            found[key] = {name: without_nul(part) for name, part in item.items()}
+        elif key not in ("enum", "const"):
+            found[key] = without_nul(item)
     if isinstance(pattern := core.get("pattern"), str):
         found["pattern"] = render(_narrowed(parse_pattern(pattern)))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any, Final
 
 from octavo.errors import MessageError
@@ -63,6 +64,13 @@ def check_keys(where: str, value: Mapping[str, Any], known: frozenset[str] | set
             raise unknown(key, f"is no key of {where}", sorted(known), param=field)
 
 
+def check_hints(where: str, given: Mapping[str, Any]) -> None:
+    """Raise for what cannot say what to keep."""
+    for key in CACHE_HINTS.intersection(given):
+        if not isinstance(given[key], dict):
+            raise MessageError(f"{where}.{key} must be an object")
+
+
 def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what clients write for "not given"."""
     return {key: each for key, each in value.items() if each is not None}
@@ -102,6 +110,7 @@ def _parts(where: str, parts: list[Any]) -> list[Any]:
             known = _PARTS.get(kind) if isinstance(kind, str) else None
             if known is not None:
                 check_keys(f"{where}[{index}]", part, known)
+            check_hints(f"{where}[{index}]", part)
             part = {key: each for key, each in part.items() if key not in CACHE_HINTS}
         made.append(part)
     return made
@@ -113,5 +122,8 @@ def _check_calls(where: str, calls: Any) -> None:
             check_keys(f"{where}[{index}]", call, _CALL)
             if call.get("type", "function") != "function":
                 raise MessageError(f"{where}[{index}].type must be 'function'")
+            for key, kind, wanted in (("id", str, "text"), ("index", int, "an integer")):
+                if not isinstance(call.get(key), (kind, NoneType)):
+                    raise MessageError(f"{where}[{index}].{key} must be {wanted}")
             if isinstance(call.get("function"), dict):
                 check_keys(f"{where}[{index}].function", call["function"], _FUNCTION)

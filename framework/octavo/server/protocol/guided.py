@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +11,26 @@ from octavo.outputs import GuideReceipt
 from octavo.params import GuidedParams, shown
 from octavo.server.errors import HttpError
 
+_Kinds = Mapping[str, type | tuple[type, ...]]
+_FORMATS: Final[Mapping[str, _Kinds]] = {
+    "text": {},
+    "json_object": {},
+    "json_schema": {"json_schema": dict},
+}
+"""What a format of each type has besides it."""
+_NAMED_SCHEMA: Final[_Kinds] = {
+    "name": str,
+    "description": str,
+    "schema": (dict, bool),
+    "strict": bool,
+}
+_ASK_NOTHING: Final = (
+    "disable_any_whitespace",
+    "disable_additional_properties",
+    "disable_fallback",
+    "whitespace_pattern",
+)
+"""Of ``structured_outputs`` in vLLM: taken where they are false."""
 _CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -85,32 +106,48 @@ def receipt(guided: GuideReceipt | None) -> GuideReceipt | msgspec.UnsetType:
 
 def _of_format(given: dict[str, Any] | None, backend: str | None) -> list[GuidedParams]:
     origin = "response_format"
-    kind = "text" if given is None else given.get("type")
-    if given is None or kind == "text":
+    if given is None:
         return []
-    if kind == "json_object":
-        return [_made(origin, "json_object", True, backend)]
+    kind = given.get("type")
     if kind == "structural_tag":
         return [_made(origin, "structural_tag", given, backend)]
-    if kind != "json_schema":
+    known = _FORMATS.get(kind) if isinstance(kind, str) else None
+    if known is None:
         raise HttpError(
             400,
             f"{origin}: type={shown(kind)} must be text, json_object, json_schema or "
             "structural_tag",
             param=origin,
         )
+    _check_fields(origin, "it", given, {"type": str, **known})
+    if kind != "json_schema":
+        return [] if kind == "text" else [_made(origin, "json_object", True, backend)]
     form = given.get("json_schema")
     if not isinstance(form, dict) or not isinstance(form.get("schema"), (dict, bool)):
         raise HttpError(400, f"{origin}: json_schema must be an object with a schema", param=origin)
-    for name in form:
-        if name not in ("name", "description", "schema", "strict"):
-            raise HttpError(400, f"{origin}: json_schema has no field {shown(name)}", param=origin)
+    _check_fields(origin, "json_schema", form, _NAMED_SCHEMA)
+    if form.get("name") is None:
+        raise HttpError(400, f"{origin}: json_schema.name is missing", param=origin)
     return [_made(origin, "json", form["schema"], backend)]
+
+
+def _check_fields(origin: str, what: str, given: dict[str, Any], known: _Kinds) -> None:
+    for name, value in given.items():
+        if value is not None and name not in known:
+            raise HttpError(400, f"{origin}: {what} has no field {shown(name)}", param=origin)
+        if value is not None and not isinstance(value, known[name]):
+            raise HttpError(
+                400, f"{origin}: {what}.{name}={shown(value)} is of the wrong type", param=origin
+            )
 
 
 def _of_structured_outputs(given: dict[str, Any] | None, backend: str | None) -> list[GuidedParams]:
     origin = "structured_outputs"
-    asked = {name: value for name, value in (given or {}).items() if value not in (None, False)}
+    asked = {
+        name: value
+        for name, value in (given or {}).items()
+        if value is not None and (value is not False or name not in (*_ASK_NOTHING, "json_object"))
+    }
     for name in asked:
         if name not in _CONSTRAINTS:
             raise HttpError(

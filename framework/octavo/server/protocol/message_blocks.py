@@ -11,7 +11,8 @@ import msgspec
 from octavo.errors import MessageError, ParameterError
 from octavo.params import shown
 from octavo.server.exchange import named_event
-from octavo.server.protocol.conversation import check_keys, without_nulls
+from octavo.server.protocol.conversation import check_hints, check_keys, without_nulls
+from octavo.server.protocol.tool_calls import UNREADABLE
 from octavo_registry import Delta
 
 _KNOWN: Final = {
@@ -121,6 +122,7 @@ def _tool(where: str, given: dict[str, Any]) -> dict[str, Any]:
             param="tools",
         )
     check_keys(where, tool, _TOOL)
+    check_hints(where, tool)
     function = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
@@ -131,6 +133,7 @@ def _checked(where: str, given: Any, kinds: tuple[str, ...]) -> dict[str, Any]:
     if kind not in kinds:
         raise MessageError(f"{where}.type is {shown(kind)}; this model takes {', '.join(kinds)}")
     check_keys(where, block, _KNOWN[kind])
+    check_hints(where, block)
     if block.get("citations"):
         raise MessageError(f"{where}.citations are not taken; leave them out")
     if kind in ("text", "thinking") and not isinstance(block.get(kind), str):
@@ -241,9 +244,9 @@ def _news(kind: type[Block], text: str) -> dict[str, str]:
 
 
 def _input(text: str) -> dict[str, Any]:
-    """The arguments; of what was cut off, what Anthropic advises to write for that."""
+    """The arguments, an object whatever the model wrote."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
-    return value if isinstance(value, dict) else {"INVALID_JSON": text}
+    return value if isinstance(value, dict) else {UNREADABLE: text}

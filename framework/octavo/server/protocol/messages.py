@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from octavo.errors import MessageError
+from octavo.errors import MessageError, ParameterError
 from octavo.params import shown
 from octavo.server.protocol.conversation import check_keys, check_size, without_nulls
 from octavo.server.protocol.fields import FORM_ADVICE, FieldTable, Refused
 from octavo.server.protocol.message_blocks import Block, chat_messages
 
+MIN_BUDGET_TOKENS: Final = 1024
+"""Of thought, as Anthropic has it."""
+
+
+class Metadata(msgspec.Struct, forbid_unknown_fields=True):
+    """Who asks."""
+
+    user_id: str | None = None
+
+
+class CacheControl(msgspec.Struct, forbid_unknown_fields=True):
+    """What to keep."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
 _NO_EFFECT: Final = {
-    "metadata": dict[str, Any],
-    "service_tier": str,
-    "cache_control": dict[str, Any],
+    "metadata": Metadata,
+    "service_tier": Literal["auto", "standard_only"],
+    "cache_control": CacheControl,
     "user_profile_id": str,
     "workspace_id": str,
 }
 """They cannot change the tokens: all prefixes are cached."""
 _REFUSED: Final = {
-    "thinking": Refused("this model's answers are all text", ({"type": "disabled"},)),
     "output_config": Refused(FORM_ADVICE, ({},)),
     "output_format": Refused(FORM_ADVICE),
     "container": Refused("this server runs no code"),
@@ -39,6 +55,19 @@ MESSAGE_FIELDS: Final = FieldTable(no_effect=_NO_EFFECT, refused=_REFUSED)
 """Fields besides those of ``MessageRequest``."""
 
 
+class Thinking(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether to think before the answer."""
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: int | None = None
+    """What thought may cost; ``max_tokens``, which must be more, is all that bounds it here."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether thought is asked for."""
+        return self.type != "disabled"
+
+
 class CountRequest(msgspec.Struct, kw_only=True):
     """A conversation whose tokens are counted."""
 
@@ -47,6 +76,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
+    thinking: Thinking | None = None
 
 
 class MessageRequest(CountRequest, kw_only=True):
@@ -86,6 +116,24 @@ class TokenCount(msgspec.Struct):
     """Of a conversation as the model would read it."""
 
     input_tokens: int
+
+
+def check_thinking(request: MessageRequest) -> None:
+    """Raise for a budget that Anthropic would not take either."""
+    thinking = request.thinking
+    if thinking is None:
+        return
+    if (thinking.budget_tokens is not None) != (thinking.type == "enabled"):
+        raise ParameterError(
+            "thinking: budget_tokens goes with the type 'enabled', which needs it", param="thinking"
+        )
+    budget = thinking.budget_tokens
+    if budget is not None and not MIN_BUDGET_TOKENS <= budget < request.max_tokens:
+        raise ParameterError(
+            f"thinking.budget_tokens={shown(budget)} must be at least {MIN_BUDGET_TOKENS} and "
+            f"less than max_tokens={request.max_tokens}",
+            param="thinking",
+        )
 
 
 def conversation(request: CountRequest) -> list[dict[str, Any]]:

@@ -9,7 +9,13 @@ import msgspec
 
 from octavo.errors import MessageError, ParameterError
 from octavo.params import shown
-from octavo.server.protocol.conversation import CACHE_HINTS, check_keys, check_size, without_nulls
+from octavo.server.protocol.conversation import (
+    CACHE_HINTS,
+    check_hints,
+    check_keys,
+    check_size,
+    without_nulls,
+)
 from octavo.server.protocol.logprobs import ChatLogprob
 from octavo_registry import Delta
 
@@ -113,7 +119,10 @@ def chat_tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any
             "type": "allowed_tools",
             "allowed_tools": {"mode": choice.get("mode"), "tools": named},
         }
-    return _named(choice) if choice.get("type") == "function" else choice
+    if choice.get("type") != "function":
+        return choice
+    check_keys("tool_choice", choice, {"type", "name"})
+    return _named(choice)
 
 
 def _named(choice: Any) -> dict[str, Any]:
@@ -200,6 +209,7 @@ def _part(where: str, given: Any, kinds: tuple[str, ...] = _OF_MESSAGES) -> str:
         raise MessageError(f"{where}.type is {shown(kind)}; this model takes {', '.join(kinds)}")
     key, known = _PARTS[kind]
     check_keys(where, part, known)
+    check_hints(where, part)
     return _text(where, part, key)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from octavo.outputs import GuideReceipt
 from octavo.params import GuidedParams, shown
 from octavo.server.errors import HttpError
 from octavo.server.protocol.fields import FieldTable, Refused
@@ -20,7 +21,7 @@ MAX_METADATA: Final = (16, 64, 512)
 RESPONSE_FIELDS: Final = FieldTable(
     no_effect={
         **{name: kind for name, kind in NO_EFFECT.items() if name != "metadata"},
-        "max_tool_calls": int,
+        "max_tool_calls": Annotated[int, msgspec.Meta(ge=1)],
     },
     refused={
         **NOT_AVAILABLE,
@@ -72,6 +73,14 @@ class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
 
     def guided(self) -> GuidedParams | None:
         """The constraint that it asks for."""
+        for name in ("name", "schema", "strict", "description"):
+            value = getattr(self, name)
+            if self.type != "json_schema" and value not in (msgspec.UNSET, None):
+                raise HttpError(
+                    400, f"text: a format of the type {self.type} has no {name}", param="text"
+                )
+        if self.type == "json_schema" and self.name is msgspec.UNSET:
+            raise HttpError(400, "text: format.name is missing", param="text")
         return format_guided("text", self.type, self.schema)
 
 
@@ -152,6 +161,7 @@ class Response(msgspec.Struct, kw_only=True):
     tool_choice: str | dict[str, Any] = "auto"
     tools: list[Any] = []
     truncation: str = "disabled"
+    guided: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -29,8 +29,8 @@ NOT_AVAILABLE: Final = {
 """Refused by every route that samples."""
 NO_EFFECT: Final[Mapping[str, Any]] = {
     "user": str,
-    "metadata": dict[str, Any],
-    "service_tier": str,
+    "metadata": dict[str, str],
+    "service_tier": Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"],
     "safety_identifier": str,
     "prompt_cache_key": str,
     "prompt_cache_options": dict[str, Any],

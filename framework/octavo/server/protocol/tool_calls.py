@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Final
 
 import msgspec
 
 from octavo_registry import Delta, ParsedMessage
+
+UNREADABLE: Final = "INVALID_JSON"
+"""The key under which arguments stand that were cut off, as Anthropic advises."""
 
 
 class CalledFunction(msgspec.Struct):
@@ -51,6 +55,19 @@ def message_calls(message: ParsedMessage) -> list[MessageToolCall]:
         MessageToolCall(call.id, CalledFunction(call.name, call.arguments))
         for call in message.tool_calls
     ]
+
+
+def readable_arguments(text: str) -> str:
+    """A call's arguments as JSON that any reader takes: models write numbers that it has not."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return json.dumps({UNREADABLE: text})
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return msgspec.json.encode(value).decode()  # with null for NaN and infinities
+    return text
 
 
 def delta_fields(delta: Delta, *, with_reasoning: bool) -> dict[str, Any]:

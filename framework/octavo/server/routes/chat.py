@@ -44,7 +44,11 @@ class ChatRoutes:
         described = operation(
             "Answer a conversation", request=ChatRequest, reply=ChatCompletion, streams=True
         )
-        return [self._server.endpoint("POST", "/v1/chat/completions", self.create, described)]
+        return [
+            self._server.endpoint(
+                "POST", "/v1/chat/completions", self.create, described, generates=True
+            )
+        ]
 
     async def create(self, exchange: Exchange) -> Reply | EventStream:
         """Answer one request."""

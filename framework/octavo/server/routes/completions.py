@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, event
-from octavo.server.merging import merge_streams
+from octavo.server.merging import final_outputs, merge_streams
 from octavo.server.openapi import operation
 from octavo.server.protocol.completions import (
     COMPLETION_FIELDS,
@@ -40,7 +41,9 @@ class CompletionRoutes:
         described = operation(
             "Continue prompts", request=CompletionRequest, reply=Completion, streams=True
         )
-        return [self._server.endpoint("POST", "/v1/completions", self.create, described)]
+        return [
+            self._server.endpoint("POST", "/v1/completions", self.create, described, generates=True)
+        ]
 
     async def create(self, exchange: Exchange) -> Reply | EventStream:
         """Answer one request."""
@@ -55,11 +58,8 @@ class CompletionRoutes:
         streams = [self._generate(prompt, number, request, params, len(prompts))
                    for number, prompt in enumerate(prompts)]  # fmt: skip
         if request.stream:
-            return EventStream(answer.events(merge_streams(streams)))
-        finals: dict[int, RequestOutput] = {}
-        async for number, output in merge_streams(streams):
-            finals[number] = output
-        return Reply(encode(answer.whole([finals[number] for number in range(len(prompts))])))
+            return EventStream(answer.events(streams))
+        return Reply(encode(answer.whole(await final_outputs(streams))))
 
     def _check_length(self, prompt: str | list[Any]) -> None:
         """Raise for a list that is too long whatever it holds, before anybody looks into it."""
@@ -142,6 +142,8 @@ class _Answer:
         self._warnings = warnings
         self._usage = UsageCount(request.stream_options)
         self._texts: dict[int, LogprobText] = {}
+        self._begun: set[int] = set()
+        """The texts of which something has been told."""
         self._head = server.head(id, model)
 
     def whole(self, outputs: list[RequestOutput]) -> Completion:
@@ -159,26 +161,35 @@ class _Answer:
         )
 
     async def events(
-        self, outputs: AsyncIterator[tuple[int, RequestOutput]]
+        self, streams: Sequence[AsyncGenerator[RequestOutput, None]]
     ) -> AsyncIterator[bytes]:
         """The answer piece by piece."""
-        begun: set[int] = set()
-        warnings = self._warnings
-        async for number, output in outputs:
-            self._count(output)
-            for each in output.outputs:
-                index = number * self._n + each.index
-                choice = self._choice(number, output, each, begins=index not in begun)
-                begun.add(index)
-                chunk = Completion(
-                    **self._head, choices=[choice], usage=self._usage.in_event(), warnings=warnings
-                )
-                if choice.finish_reason is not None:
-                    chunk.guided = receipt(output.guided)
-                yield event(chunk)
-                warnings = msgspec.UNSET
+        if len(streams) == 1:
+            async with aclosing(streams[0]) as outputs:
+                async for output in outputs:
+                    yield self._news(0, output)
+        else:
+            async with aclosing(merge_streams(streams)) as merged:
+                async for number, output in merged:
+                    yield self._news(number, output)
         if self._usage.has_own_event:
             yield event(Completion(**self._head, choices=[], usage=self._usage.usage()))
+
+    def _news(self, number: int, output: RequestOutput) -> bytes:
+        """One event for each text that goes on."""
+        self._count(output)
+        events = []
+        for each in output.outputs:
+            index = number * self._n + each.index
+            choice = self._choice(number, output, each, begins=index not in self._begun)
+            chunk = Completion(**self._head, choices=[choice], usage=self._usage.in_event())
+            if not self._begun:
+                chunk.warnings = self._warnings
+            self._begun.add(index)
+            if choice.finish_reason is not None:
+                chunk.guided = receipt(output.guided)
+            events.append(event(chunk))
+        return b"".join(events)
 
     def _count(self, output: RequestOutput) -> None:
         if self._request.max_tokens == 0:

@@ -25,6 +25,7 @@ from octavo.server.protocol.messages import (
     MessageRequest,
     MessageUsage,
     TokenCount,
+    check_thinking,
     conversation,
 )
 from octavo.server.protocol.sampling import checked_max_tokens
@@ -52,13 +53,14 @@ class MessageRoutes:
             "Count a conversation's tokens (Anthropic)", request=CountRequest, reply=TokenCount
         )
         return [
-            self._server.endpoint("POST", "/v1/messages", self._create, answer),
+            self._server.endpoint("POST", "/v1/messages", self._create, answer, generates=True),
             self._server.endpoint("POST", "/v1/messages/count_tokens", self._count, count),
         ]
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
         request, warnings = self._server.read(exchange, MessageRequest, MESSAGE_FIELDS)
         model = self._server.check_model(request.model)
+        check_thinking(request)
         params = self._params(request)
         answer = _Answer(request, f"msg_{exchange.request_id}", model, warnings)
         choice, parallel = chat_tool_choice(request.tool_choice)
@@ -68,6 +70,7 @@ class MessageRoutes:
             tools=chat_tools(request.tools),
             tool_choice=choice,
             parallel_tool_calls=parallel,
+            chat_template_kwargs=self._template_kwargs(request),
             continue_final_message=_continues(request),
             strict=True,
         )
@@ -83,10 +86,15 @@ class MessageRoutes:
         ids = await self._server.engine.tokenize_chat(
             conversation(request),
             tools=None if use is None else use.tools,
+            chat_template_kwargs=self._template_kwargs(request),
             continue_final_message=_continues(request),
             strict=True,
         )
         return Reply(encode(TokenCount(len(ids))))
+
+    def _template_kwargs(self, request: CountRequest) -> dict[str, bool]:
+        thinking = request.thinking
+        return {} if thinking is None else self._server.thinking_kwargs(thinking.is_on)
 
     def _params(self, request: MessageRequest) -> SamplingParams:
         given = {

@@ -18,7 +18,7 @@ from octavo.server.protocol.parsing import (
     SeparatedReasoning,
     SeparateRequest,
 )
-from octavo.server.protocol.tool_calls import message_calls
+from octavo.server.protocol.tool_calls import message_calls, readable_arguments
 from octavo.tools import NamedReasoningParser, NamedToolParser, parsed
 from octavo.tools.choice import read_tool_use
 from octavo_registry import LazyRegistry
@@ -54,6 +54,8 @@ class ParsingRoutes:
         stream = parser.stream(None if use is None else use.tools)
         message = await asyncio.to_thread(parsed, stream, request.text)
         calls = message_calls(message)
+        for call in calls:
+            call.function.arguments = readable_arguments(call.function.arguments)
         return Reply(
             encode(ParsedCalls(content=message.content, tool_calls=calls, warnings=warnings))
         )

@@ -6,13 +6,16 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from octavo.outputs import CompletionOutput, RequestOutput
+import msgspec
+
+from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput
 from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import ErrorReply, HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_event
 from octavo.server.merging import final_output
 from octavo.server.openapi import operation
+from octavo.server.protocol.guided import receipt
 from octavo.server.protocol.logprobs import ChatLogprob, chat_logprobs
 from octavo.server.protocol.response_items import (
     AnswerItems,
@@ -46,7 +49,9 @@ class ResponseRoutes:
         described = operation(
             "Answer a text or a conversation", request=ResponseRequest, reply=Response, streams=True
         )
-        return [self._server.endpoint("POST", "/v1/responses", self._create, described)]
+        return [
+            self._server.endpoint("POST", "/v1/responses", self._create, described, generates=True)
+        ]
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
         server = self._server
@@ -126,6 +131,7 @@ class _Answer:
         self._num_top = request.top_logprobs
         self._usage = UsageCount()
         self._num_events = 0
+        self._receipt: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
         self._items = AnswerItems(request_id, self._event)
         self._response = Response(
             id=f"resp_{request.request_id or request_id}",
@@ -150,6 +156,7 @@ class _Answer:
     def whole(self, output: RequestOutput) -> Response:
         """The answer in one piece."""
         self._usage.add(output)
+        self._receipt = receipt(output.guided)
         self._take(output.outputs[0])
         self._end(output.outputs[0])
         return self._response
@@ -160,6 +167,7 @@ class _Answer:
         last = b""
         async for output in outputs:
             self._usage.add(output)
+            self._receipt = receipt(output.guided)
             if not has_begun:
                 has_begun = True
                 yield self._begin()
@@ -192,6 +200,7 @@ class _Answer:
 
     def _end(self, output: CompletionOutput) -> list[bytes]:
         response = self._response
+        response.guided = self._receipt
         response.status = "incomplete" if output.finish_reason == "length" else "completed"
         if response.status == "incomplete":
             response.incomplete_details = {"reason": "max_output_tokens"}

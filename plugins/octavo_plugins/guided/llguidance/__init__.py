@@ -15,4 +15,5 @@ def register_guided_backends(backends: LazyRegistry[GuidedBackend]) -> None:
         "octavo_plugins.guided.llguidance.backend:Backend",
         keywords=KEYWORDS,
         rank=10,
+        native=True,
     )

@@ -17,8 +17,6 @@ LIMITS = LLParserLimits(verbose_errors=False)
 class Backend:
     """Enforces all kinds of constraints."""
 
-    native = True
-
     def __init__(self, vocabulary: GuideVocabulary) -> None:
         self._vocabulary = vocabulary
         self._tokenizer = LLTokenizer(
@@ -86,7 +84,9 @@ class State:
 
     def accept(self, token: int) -> bool:
         """Advance; a refused token would leave the matcher in error, so it is asked first."""
-        return self._matcher.try_consume_tokens([token]) == 1
+        is_taken = self._matcher.try_consume_tokens([token]) == 1
+        self._raise_error()
+        return is_taken
 
     def rollback(self, num_tokens: int) -> None:
         """Undo tokens."""
@@ -104,8 +104,7 @@ class State:
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
         """Fill in place."""
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        if self._matcher.is_error():
-            raise UnsupportedConstraint(f"llguidance: {self._matcher.get_error().splitlines()[0]}")
+        self._raise_error()
 
     def is_complete(self) -> bool:
         """Whether a stop token may come."""
@@ -114,3 +113,8 @@ class State:
     def is_finished(self) -> bool:
         """Whether nothing but a stop token may come."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def _raise_error(self) -> None:
+        """Raise what keeps the matcher from going on: a limit, most often."""
+        if self._matcher.is_error():
+            raise UnsupportedConstraint(f"llguidance: {self._matcher.get_error().splitlines()[0]}")

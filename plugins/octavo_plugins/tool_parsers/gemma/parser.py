@@ -9,11 +9,13 @@ from octavo.tools.forms import call_form, functions
 from octavo.tools.json_text import encoded
 from octavo.tools.loose_values import json_text
 from octavo.tools.parameters import ToolTypes
-from octavo.tools.pythonic import ANY, NAME, bare_json
+from octavo.tools.pythonic import ANY, NAME, bare_json, number_list
 from octavo_plugins.tool_parsers.gemma.form import NotWritable, gemma_call
 from octavo_registry import CallForm, ParserStream, ToolDefinition
 
 _CLOSERS = {"{": "}", "[": "]"}
+_NESTED = {"{": '{"": ', "[": "["}
+"""What becomes of a bracket behind which another one opens at once."""
 
 
 class GemmaParser:
@@ -114,38 +116,47 @@ class _Message:
         closers = ["}"]
         before = "{"
         while closers:
-            yield from reader.take_while(r"[\s,]")
-            if (yield from reader.literal(closers[-1])):
+            character = reader.ahead
+            if not character or character == "," or character.isspace():
+                yield from reader.take_while(r"[\s,]")
+                character = reader.ahead or (yield from reader.peek())
+            if not character:
+                return False
+            if character == closers[-1]:
+                yield from reader.take(1)
                 to((before if before != ", " else "") + closers.pop())
                 before = ", "
                 continue
-            if (yield from reader.literal(self._parser.close_tag)):
+            if character == "<" and (yield from reader.literal(self._parser.close_tag)):
                 to((before if before != ", " else "") + "".join(reversed(closers)))
                 return True
-            if not (yield from reader.peek()):
-                return False
             to(before)
             before = ", "
+            if closers[-1] == "]":
+                to(number_list(reader))
             types = ANY
             is_top = len(closers) == 1
             if closers[-1] == "}":
                 key = yield from self._key()
                 to(f'"{encoded(key)}": ')
                 types = self._types.of(name, key) if is_top else ANY
-            opener = yield from reader.literal(*_CLOSERS)
-            if opener:
-                before = opener
-                closers.append(_CLOSERS[opener])
+            openers = yield from reader.take_while(r"[{\[]")
+            if openers:
+                to("".join(map(_NESTED.__getitem__, openers[:-1])))
+                before = openers[-1]
+                closers += map(_CLOSERS.__getitem__, openers)
             else:
                 yield from self._scalar(types, closers[-1], is_top)
         return False
 
     def _key(self) -> Reading[str]:
         reader = self._reader
-        if (yield from reader.literal(self._parser.quote)):
+        if reader.ahead == "<" and (yield from reader.literal(self._parser.quote)):
             key, _ = yield from reader.read_until(self._parser.quote)
         else:
             key = (yield from reader.take_while(r"[^:,{}\[\]<]")).strip()
+            if reader.ahead and reader.ahead != ":":
+                return key
         yield from reader.spaces()
         yield from reader.literal(":")
         yield from reader.spaces()
@@ -154,7 +165,7 @@ class _Message:
     def _scalar(self, types: frozenset[str], closer: str, is_top: bool) -> Reading[None]:
         reader, to = self._reader, self._reader.arguments
         quote = self._parser.quote
-        if not (yield from reader.literal(quote)):
+        if (yield from reader.peek()) != "<" or not (yield from reader.literal(quote)):
             text = yield from self._bare(closer)
             to(bare_json(text, types))
         elif ("string" not in types) if types else (is_top and self._parser.quotes_all):
@@ -172,7 +183,7 @@ class _Message:
         depth = 0
         while True:
             parts.append((yield from reader.take_while(r"[^,{}\[\]<]")))
-            character = yield from reader.peek()
+            character = reader.ahead or (yield from reader.peek())
             if not character or (character == "<" and (yield from reader.peek(len(end))) == end):
                 break
             if depth == 0 and (character == "," or character == closer):

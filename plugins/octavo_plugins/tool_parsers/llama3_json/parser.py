@@ -30,6 +30,13 @@ class Llama3JsonParser(JsonCallParser):
     def message(self, reader: Reader) -> Reading[None]:
         """Read a message to its end."""
         while tag := (yield from reader.text_until(TAG, "{")):
+            if tag == "{":
+                # Of braces in a row only the last can begin a call, and few do: that is seen early.
+                reader.content((yield from reader.take_while(r"\{")))
+                character = reader.ahead or (yield from reader.peek())
+                if character != '"' and not character.isspace():
+                    reader.content(tag)
+                    continue
             reader.hold(tag)
             if tag == TAG:
                 yield from reader.spaces()

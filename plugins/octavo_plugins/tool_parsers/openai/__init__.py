@@ -31,3 +31,9 @@ def register_reasoning_parsers(parsers: LazyRegistry[ReasoningParser]) -> None:
 def select_tool_parser(architecture: str) -> str | None:
     """Choose it for gpt-oss."""
     return "openai" if architecture == "GptOssForCausalLM" else None
+
+
+@hookimpl(trylast=True)
+def select_reasoning_parser(architecture: str) -> str | None:
+    """Choose it for gpt-oss."""
+    return "openai" if architecture == "GptOssForCausalLM" else None

@@ -14,6 +14,8 @@ from octavo_registry import CallForm, ParserStream, ToolDefinition
 
 _MAY_BEGIN = re.compile(rf"{NAME}|\s|\Z")
 """What may follow the bracket of a list of calls."""
+_NO_CALL = re.compile(rf"{NAME}++(?=[^\w.\-(])")
+"""A name that no bracket follows."""
 
 
 class TaggedPythonParser:
@@ -196,12 +198,20 @@ def _in_text(
         closing = ()
         if tag in close_tags:
             continue
-        if tag == "[" and not _MAY_BEGIN.match((yield from reader.peek())):
-            content(tag)
-            continue
+        if tag == "[":
+            if reader.ahead in ("", "["):  # of several only the last may begin calls
+                content((yield from reader.take_while(r"\[")))
+            if not _MAY_BEGIN.match(reader.ahead or (yield from reader.peek())):
+                content(tag)
+                continue
+            if (no_call := reader.take_at_once(_NO_CALL)) is not None:
+                reader.content(tag + no_call)
+                line_is_blank = False
+                continue
         reader.hold(tag)
         begins = tag in open_tags or line_is_blank
-        yield from reader.spaces()
+        if tag != "[":
+            yield from reader.spaces()
         if tag == "[" or (yield from reader.literal("[")):
             yield from reader.spaces()
             if (yield from calls.calls(None if begins else names)):

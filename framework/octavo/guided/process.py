@@ -1,0 +1,137 @@
+"""A child process that answers one message at a time, and is ended when an answer is late."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from struct import Struct
+from typing import IO, Final
+
+_LENGTH: Final = Struct(">I")
+_HEADROOM_SECONDS: Final = 2
+"""Left to the parent, which says what has happened, before the kernel ends an orphan."""
+
+
+class ChildProcess:
+    """The parent's side. One thread at a time may ask; any may end it."""
+
+    def __init__(self, module: str) -> None:
+        self.was_late = False
+        """It was ended because time was up."""
+        self._process = subprocess.Popen(
+            (sys.executable, "-P", "-m", module),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def by_its_limit(self) -> bool:
+        """Whether it has ended because it had used up its time of a core."""
+        return self._process.poll() == -signal.SIGXCPU
+
+    def ask(self, data: bytes, seconds: float) -> bytes | None:
+        """Its answer; None when it has ended, or was ended because time was up."""
+        until = time.monotonic() + seconds
+        sent, received = _opened(self._process.stdin), _opened(self._process.stdout)
+        deadline = threading.Timer(seconds, self._process.kill)
+        deadline.start()
+        try:
+            write_frame(sent, data)
+            if answer := read_frame(received):
+                return answer
+        except (OSError, ValueError):  # ValueError: another thread has ended it
+            pass
+        finally:
+            deadline.cancel()
+        self.was_late = time.monotonic() >= until
+        return None
+
+    def kill(self) -> None:
+        """End it; calling it again does nothing."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+
+def open_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """The child's side: where messages come from and answers go, which nothing else writes to."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent says when this ends
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a plugin prints is no answer
+    return sys.stdin.buffer, answers
+
+
+class Limits:
+    """What the next piece of work may take; the kernel ends this process when it takes more."""
+
+    def __init__(self, *, total_mib: int | None = None) -> None:
+        self._most_bytes = None if total_mib is None else _data_bytes() + total_mib * 2**20
+
+    def begin(self, *, cpu_seconds: int, seconds: float, mib: int) -> None:
+        """Count from now on. ``seconds`` by the clock are the parent's to hold, while it lives."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        most = int(used.ru_utime + used.ru_stime) + 1 + cpu_seconds
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+        data = _data_bytes() + mib * 2**20
+        if self._most_bytes is not None:
+            data = min(data, self._most_bytes)
+        resource.setrlimit(resource.RLIMIT_DATA, (data, resource.RLIM_INFINITY))
+        signal.alarm(int(seconds) + _HEADROOM_SECONDS)
+
+    def end(self) -> None:
+        """Lift all of them until the next piece begins."""
+        signal.alarm(0)
+        for limit in (resource.RLIMIT_CPU, resource.RLIMIT_DATA):
+            resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _data_bytes() -> int:
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def write_frame(pipe: IO[bytes], data: bytes) -> None:
+    """Send one message."""
+    pipe.write(_LENGTH.pack(len(data)) + data)
+    pipe.flush()
+
+
+def read_frame(pipe: IO[bytes]) -> bytes:
+    """The next message; empty when the other side has ended, also in the middle of one."""
+    head = pipe.read(_LENGTH.size)
+    length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+    data = pipe.read(length)
+    return data if len(data) == length else b""
+
+
+def _opened(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise ValueError("no pipe was asked for")
+    return pipe

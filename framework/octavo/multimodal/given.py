@@ -1,0 +1,102 @@
+"""The forms in which media may be given with a prompt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from octavo.multimodal.errors import BadMediaError
+from octavo.params import shown
+from octavo_registry.modalities import ModalityDecoder
+
+MAX_UUID_CHARS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenMedia:
+    """One item, not read yet."""
+
+    modality: str
+    data: Any
+    """A URL, bytes, a path, or a value that the modality's decoder converts. None with a ``uuid``:
+    an item that was sent before."""
+    uuid: str | None = None
+    """The user's name for the content, which is not hashed then."""
+    place: str
+    """What an error calls it."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether reading it waits for a network or a disk."""
+        if isinstance(self.data, str):
+            return self.data[:5].lower() != "data:"
+        return isinstance(self.data, os.PathLike)
+
+    def __post_init__(self) -> None:
+        uuid = self.uuid
+        if uuid is None:
+            if self.data is None:
+                raise BadMediaError(f"{self.place}: None is no item")
+        elif not isinstance(uuid, str) or not 0 < len(uuid) <= MAX_UUID_CHARS:
+            raise BadMediaError(
+                f"{self.place}: uuid={shown(uuid)} is no text of 1 to {MAX_UUID_CHARS} letters",
+                param="multi_modal_uuids",
+            )
+
+
+def split_media(
+    data: Mapping[str, Any],
+    uuids: Mapping[str, Any] | None,
+    decoders: Mapping[str, ModalityDecoder],
+) -> list[GivenMedia]:
+    """Make a list of what ``multi_modal_data`` has: one item or a list of them by modality.
+
+    ``multi_modal_uuids`` has the same form, with None for an item without a name.
+    """
+    names = uuids or {}
+    for modality in names:
+        if modality not in data:
+            raise BadMediaError(
+                f"multi_modal_uuids names {shown(modality)}, of which multi_modal_data has none",
+                param="multi_modal_uuids",
+            )
+    given = []
+    for modality, value in data.items():
+        items = _split(value, decoders[modality])
+        named = names.get(modality)
+        named = named if isinstance(named, (list, tuple)) else [named] * min(len(items), 1)
+        if names.get(modality) is None:
+            named = [None] * len(items)
+        if len(named) != len(items):
+            raise BadMediaError(
+                f"multi_modal_uuids has {len(named)} of {modality} for {len(items)} items",
+                param="multi_modal_uuids",
+            )
+        for number, (item, uuid) in enumerate(zip(items, named, strict=True), start=1):
+            place = modality if len(items) == 1 else f"{modality} {number}"
+            given.append(GivenMedia(modality=modality, data=item, uuid=uuid, place=place))
+    return given
+
+
+def _split(value: Any, decoder: ModalityDecoder) -> Sequence[Any]:
+    if isinstance(value, (list, tuple)):
+        return [value] if value and decoder.is_item(value) else value
+    return [value]
+
+
+def content_hash(
+    kind: str, modality: str, options: Mapping[str, Any], parts: Iterable[bytes | memoryview]
+) -> str:
+    """Return SHA-256 in hex of content of one kind ("encoded", "value", "uuid").
+
+    What is decoded with other options is other content.
+    """
+    head = json.dumps([kind, modality, options], sort_keys=True)
+    digest = hashlib.sha256(f"{len(head)} {head}".encode())
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

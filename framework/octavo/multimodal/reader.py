@@ -1,0 +1,191 @@
+"""From what a prompt brings to decoded items, in threads of their own and under limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from threading import Lock
+from typing import Any, Final
+
+from octavo.errors import QueueFullError
+from octavo.multimodal.budget import MediaBudget
+from octavo.multimodal.config import MediaConfig
+from octavo.multimodal.errors import BadMediaError, MediaTooLargeError, about
+from octavo.multimodal.fetch import MediaFetcher
+from octavo.multimodal.given import GivenMedia, content_hash, split_media
+from octavo.multimodal.local import read_file
+from octavo.multimodal.pool import WorkPool
+from octavo_registry import MediaItem, ModalityDecoder, PluginHost
+from octavo_registry.modalities import MediaError
+
+Options = Mapping[str, Mapping[str, Any]]
+"""What the model asks of decoders, by modality."""
+IsCached = Callable[[str], bool]
+
+FETCH_THREADS: Final = 16
+MAX_WAITING: Final = 1024
+"""Items that are fetched or wait for it, and the same again of those that are decoded."""
+GRACE_SECONDS: Final = 0.5
+"""For a decoder to see by itself that its time is over."""
+
+
+class MediaReader:
+    """Reads the media of requests; one a process, used from any thread."""
+
+    def __init__(
+        self, host: PluginHost, config: MediaConfig, *, fetcher: MediaFetcher | None = None
+    ) -> None:
+        self._host = host
+        self._config = config
+        self._fetcher = fetcher or MediaFetcher(config)
+        self._decoders: dict[str, ModalityDecoder] = {}
+        self._lock = Lock()
+        self._fetching = WorkPool(
+            "fetching of media", num_threads=FETCH_THREADS, max_calls=MAX_WAITING
+        )
+        self._decoding = WorkPool(
+            "decoding of media", num_threads=config.num_threads, max_calls=MAX_WAITING
+        )
+
+    def split(
+        self, data: Mapping[str, Any], uuids: Mapping[str, Any] | None = None
+    ) -> list[GivenMedia]:
+        """Return the items of a ``multi_modal_data``; nothing is read yet."""
+        return split_media(data, uuids, {name: self._decoder(name) for name in data})
+
+    async def read(
+        self,
+        given: Sequence[GivenMedia],
+        options: Options | None = None,
+        is_cached: IsCached = lambda content_hash: False,
+    ) -> list[MediaItem]:
+        """Return the items of one request, in order.
+
+        An item of whose ``content_hash`` ``is_cached`` is true is not decoded: its value is None.
+        Cancelling this drops what has not begun. A QueueFullError means that others come first.
+        """
+        budget = self._counted(given)
+        futures: list[Future[Any]] = []
+        try:
+            for item in given:
+                pool = self._fetching if item.is_elsewhere else self._decoding
+                futures.append(pool.submit(partial(self._bytes, item, budget)))
+            encoded = [await self._arrived(future) for future in futures]
+            deadline = time.monotonic() + self._config.media_decode_timeout
+            for item, data in zip(given, encoded, strict=True):
+                chosen = (options or {}).get(item.modality, {})
+                decode = partial(self._item, item, data, chosen, is_cached, budget, deadline)
+                futures.append(self._decoding.submit(decode))
+            return [
+                await _in_time(future, item, deadline)
+                for item, future in zip(given, futures[len(given) :], strict=True)
+            ]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def read_blocking(
+        self,
+        given: Sequence[GivenMedia],
+        options: Options | None = None,
+        is_cached: IsCached = lambda content_hash: False,
+    ) -> list[MediaItem]:
+        """Do the same for a caller that may or may not have an event loop of its own."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, self.read(given, options, is_cached)).result()
+
+    def close(self) -> None:
+        """Drop what waits; what runs goes on to its end."""
+        self._fetching.close()
+        self._decoding.close()
+
+    def _counted(self, given: Sequence[GivenMedia]) -> MediaBudget:
+        budget = MediaBudget(self._config)
+        for item in given:
+            with about(item.place):
+                budget.add_item(item.modality)
+        return budget
+
+    async def _arrived(self, future: Future[bytes | None]) -> bytes | None:
+        """The bytes of an item; its own time-out is the fetcher's, and this one is the queue's."""
+        seconds = 2 * self._config.media_fetch_timeout + self._config.media_decode_timeout
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+        except TimeoutError as error:
+            raise QueueFullError("media waits too long to be read; try again later") from error
+
+    def _decoder(self, modality: str) -> ModalityDecoder:
+        if modality not in self._host.modalities:
+            known = ", ".join(self._host.modalities.names())
+            raise BadMediaError(f"no plugin decodes {modality!r}; known: {known}")
+        with self._lock:
+            if modality not in self._decoders:
+                make = self._host.modalities.load(modality)
+                plugin = self._host.modalities.info(modality).plugin
+                with self._host.faults.guard(plugin, f"making the decoder of {modality}"):
+                    self._decoders[modality] = make()
+            return self._decoders[modality]
+
+    def _bytes(self, given: GivenMedia, budget: MediaBudget) -> bytes | None:
+        """The encoded bytes of an item; None for a value that is decoded already."""
+        with about(given.place):
+            match given.data:
+                case str():
+                    data = self._fetcher.fetch(given.data, budget)
+                case os.PathLike():
+                    data = read_file(given.data, budget)
+                case bytes() | bytearray() | memoryview():
+                    budget.add_encoded(memoryview(given.data).nbytes)
+                    data = bytes(given.data)
+                case _:
+                    return None
+            if not data:
+                raise MediaError("it has 0 bytes")
+            return data
+
+    def _item(
+        self,
+        given: GivenMedia,
+        encoded: bytes | None,
+        options: Mapping[str, Any],
+        is_cached: IsCached,
+        budget: MediaBudget,
+        deadline: float,
+    ) -> MediaItem:
+        modality, decoder = given.modality, self._decoder(given.modality)
+        limits = self._config.limits(modality, deadline=deadline, reserve=budget.add_decoded)
+        plugin = self._host.modalities.info(modality).plugin
+        call = f"decoder of {modality}"
+        with about(given.place), self._host.faults.guard(plugin, call, request=True):
+            key = None
+            if given.uuid is not None:
+                key = content_hash("uuid", modality, options, [given.uuid.encode()])
+            elif encoded is not None:
+                key = content_hash("encoded", modality, options, [encoded])
+            if key is not None and is_cached(key):
+                return MediaItem(modality=modality, value=None, content_hash=key)
+            if given.data is None:
+                raise MediaError("no item of this uuid is kept; send it again")
+            if encoded is not None:
+                value = decoder.decode(encoded, limits, options)
+            else:
+                value = decoder.convert(given.data, limits, options)
+            key = key or content_hash("value", modality, options, decoder.content(value))
+            return MediaItem(modality=modality, value=value, content_hash=key)
+
+
+async def _in_time(future: Future[MediaItem], given: GivenMedia, deadline: float) -> MediaItem:
+    """The decoded item; a decoder that does not look at the clock is left to itself."""
+    seconds = max(deadline - time.monotonic(), 0) + GRACE_SECONDS
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+    except TimeoutError as error:
+        if future.cancelled():  # it had not begun
+            raise QueueFullError("media waits too long to be decoded; try again later") from error
+        raise MediaTooLargeError(
+            f"{given.place}: decoding takes too long; send a smaller file"
+        ) from error

@@ -1,0 +1,1 @@
+"""Decoders of media, one plugin a modality."""

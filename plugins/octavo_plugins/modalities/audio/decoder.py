@@ -1,0 +1,144 @@
+"""Encoded sound and arrays, each as mono float32 at the rate that a model asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from octavo_plugins.modalities.audio.reading import open_sound
+from octavo_plugins.modalities.formats import read_options
+from octavo_registry.modalities import AudioClip, MediaError, MediaLimits
+
+MIN_RATE, MAX_RATE = 1000, 768_000
+MAX_CHANNELS: Final = 16
+SAMPLE_BYTES: Final = 4
+CHUNK: Final = 1 << 16
+FULL_SCALE: Final = {"int16": 2.0**15, "int32": 2.0**31}
+
+
+@dataclass(frozen=True, slots=True)
+class AudioOptions:
+    """What a model asks for."""
+
+    rate: int | None = None
+    """Samples per second; None: as they are."""
+
+    def __post_init__(self) -> None:
+        if self.rate is not None:
+            _check_rate(self.rate)
+
+
+class AudioDecoder:
+    """Returns an AudioClip."""
+
+    def decode(self, data: bytes, limits: MediaLimits, options: Mapping[str, Any]) -> AudioClip:
+        """Decode a WAV, FLAC, MP3, Ogg, M4A or WebM, chunk by chunk."""
+        wanted = read_options(AudioOptions, options)
+        with open_sound(data, limits) as sound:
+            _check_rate(sound.rate)
+            _check_channels(sound.channels)
+            clip = _Clip(sound.rate, wanted, limits)
+            for chunk in sound.chunks():
+                clip.add(chunk.mean(axis=0) if len(chunk) > 1 else chunk[0])
+        return clip.finish()
+
+    def convert(self, given: Any, limits: MediaLimits, options: Mapping[str, Any]) -> AudioClip:
+        """Convert ``(array, rate)``, of [samples] or [channels, samples], or an AudioClip."""
+        wanted = read_options(AudioOptions, options)
+        if isinstance(given, AudioClip):
+            given = (given.samples, given.rate)
+        if not self.is_item(given):
+            raise MediaError(
+                f"it is a {type(given).__name__}; give (array, rate), bytes, a Path or a URL"
+            )
+        samples, rate = np.asarray(given[0]), given[1]
+        _check_rate(rate)
+        if samples.ndim not in (1, 2) or samples.size == 0:
+            raise MediaError(
+                f"it has the shape {list(samples.shape)}; give [samples] or [channels, samples]"
+            )
+        samples_CT = np.atleast_2d(samples)
+        _check_channels(len(samples_CT))
+        if samples.dtype.kind != "f" and samples.dtype.name not in FULL_SCALE:
+            raise MediaError(f"it has samples of type {samples.dtype}; give float, int16 or int32")
+        scale = np.float32(1 / FULL_SCALE.get(samples.dtype.name, 1.0))
+        clip = _Clip(rate, wanted, limits)
+        for start in range(0, samples_CT.shape[1], CHUNK):
+            chunk = samples_CT[:, start : start + CHUNK].astype(np.float32) * scale
+            clip.add(chunk.mean(axis=0) if len(chunk) > 1 else chunk[0])
+        return clip.finish()
+
+    def is_item(self, given: Sequence[Any]) -> bool:
+        """An array, or something that becomes one, with its rate."""
+        return (
+            isinstance(given, (tuple, list))
+            and len(given) == 2
+            and hasattr(given[0], "__array__")
+            and isinstance(given[1], (int, np.integer))
+        )
+
+    def content(self, value: AudioClip) -> Iterator[bytes | memoryview]:
+        """Rate and samples."""
+        yield f"{value.rate} Hz:".encode()
+        yield np.ascontiguousarray(value.samples).data.cast("B")
+
+
+class _Clip:
+    """Collects a mono sound, resampled as it comes: equal to librosa.resample of the whole."""
+
+    def __init__(self, rate: int, wanted: AudioOptions, limits: MediaLimits) -> None:
+        self._from = int(rate)
+        self._to = int(wanted.rate or rate)
+        self._limits = limits
+        self._resampler = (
+            None if self._from == self._to else soxr.ResampleStream(self._from, self._to, 1)
+        )
+        self._chunks: list[NDArray[np.float32]] = []
+        self._num_samples = 0
+
+    def add(self, samples: NDArray[np.float32]) -> None:
+        self._limits.check_time()
+        self._num_samples += len(samples)
+        self._limits.check_seconds(self._num_samples / self._from)
+        if len(samples) and not (np.isfinite(samples.min()) and np.isfinite(samples.max())):
+            raise MediaError("it has samples that are not finite")
+        self._keep(samples)
+
+    def finish(self) -> AudioClip:
+        if self._num_samples == 0:
+            raise MediaError("it has no samples")
+        self._limits.check_time()
+        if self._resampler is not None:
+            self._keep(np.empty(0, np.float32), last=True)
+        length = -(-self._num_samples * self._to // self._from)
+        samples = np.zeros(length, np.float32)
+        found = np.concatenate(self._chunks)[:length]
+        samples[: len(found)] = found
+        return AudioClip(samples=samples, rate=self._to)
+
+    def _keep(self, samples: NDArray[np.float32], *, last: bool = False) -> None:
+        if self._resampler is not None:
+            samples = self._resampler.resample_chunk(samples, last=last)
+        self._limits.reserve(2 * len(samples) * SAMPLE_BYTES)  # also in one piece at the end
+        self._chunks.append(samples)
+
+
+def _check_rate(rate: Any) -> None:
+    whole = isinstance(rate, (int, np.integer)) and not isinstance(rate, bool)
+    if not whole or not MIN_RATE <= rate <= MAX_RATE:
+        raise MediaError(
+            f"it has a rate of {rate!r} per second; give one from {MIN_RATE:,} to {MAX_RATE:,}"
+        )
+
+
+def _check_channels(num_channels: int) -> None:
+    if not 0 < num_channels <= MAX_CHANNELS:
+        raise MediaError(
+            f"it has {num_channels:,} channels; at most {MAX_CHANNELS}, and an array's first axis "
+            "is its channels"
+        )

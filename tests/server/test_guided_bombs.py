@@ -1,0 +1,168 @@
+"""Constraints that are made to burn time and memory, alone and a hundred at once among others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from live_server import LiveServer
+from server_faults import children, named, until
+
+AT_ONCE = 100
+MOST_GROWTH_MIB = 200
+"""Of all processes: what is refused leaves little behind."""
+
+
+def nested(depth: int, name: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {name: schema}, "required": [name]}
+    return schema
+
+
+def one_property_each(name: str) -> dict[str, Any]:
+    """The contrary of each alternative stands in all others."""
+    return {
+        "oneOf": [
+            {"properties": {f"{name}{i}": {"type": "integer"}}, "required": [f"{name}{i}"]}
+            for i in range(40)
+        ]
+    }
+
+
+def combinations(name: str) -> dict[str, Any]:
+    return {
+        "allOf": [
+            {"anyOf": [{"properties": {f"{name}{i}": {"const": j}}} for j in range(4)]}
+            for i in range(12)
+        ]
+    }
+
+
+def doubling(name: str, depth: int) -> str:
+    """Lark that names 2 ** depth letters."""
+    lines = [f"{name}{i}: {name}{i + 1} {name}{i + 1}" for i in range(depth)]
+    return "\n".join([f"start: {name}0", *lines, f'{name}{depth}: "a"'])
+
+
+def at_all_places(name: str) -> str:
+    """Lark of a terminal that is forty patterns at once, each of them with a long memory."""
+    patterns = [f"/(?s:.*)a.{{{i}}}{name}(?s:.*)/" for i in range(5, 45)]
+    return f"start: T\nT: {' & '.join(patterns)}"
+
+
+BOMBS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "deep nesting": lambda name: {"guided_json": nested(200, name)},
+    "a reference to itself": lambda name: {
+        "guided_json": {"$ref": f"#/$defs/{name}", "$defs": {name: {"$ref": f"#/$defs/{name}"}}}
+    },
+    "a recursion without an end": lambda name: {
+        "guided_json": {
+            "type": "object",
+            "properties": {name: {"$ref": "#"}},
+            "required": [name],
+            "additionalProperties": False,
+        }
+    },
+    "combinations of alternatives": lambda name: {"guided_json": combinations(name)},
+    "contraries of alternatives": lambda name: {"guided_json": one_property_each(name)},
+    "a huge enumeration": lambda name: {
+        "guided_json": {"enum": [f"{name}{i}" for i in range(20000)]}
+    },
+    "a pattern of great length": lambda name: {
+        "guided_json": {
+            "type": "string",
+            "pattern": f"^(.*{name}.{{30}})+$",
+            "minLength": 3000,
+            "maxLength": 50000,
+        }
+    },
+    "parentheses": lambda name: {"guided_regex": "(" * 5000 + name + ")" * 5000},
+    "choices": lambda name: {"guided_choice": [f"{name}{i}" * 40 for i in range(10000)]},
+    "terminals that double": lambda name: {"guided_grammar": doubling(name.upper(), 30)},
+    "rules that double": lambda name: {"guided_grammar": doubling(name, 60)},
+    "a terminal of many patterns": lambda name: {"guided_grammar": at_all_places(name)},
+    "parentheses of GBNF": lambda name: {
+        "guided_grammar": f'root ::= {"(" * 60}"{name}"{"{1,50})" * 60}'
+    },
+}  # fmt: skip
+"""By a name that makes it another one with the same effect."""
+NORMAL: tuple[dict[str, Any], ...] = (
+    {},
+    {"guided_regex": "[ab]{3}-[0-9]"},
+    {"guided_json": nested(3, "deep")},
+    # Large, and no bombs: what is not used is not worked out.
+    {"guided_regex": "((x{1,1000}){1,1000}){1,1000}"},
+    {"guided_json": {"type": "array", "items": {"type": "string", "maxLength": 200_000}}},
+)
+
+
+def body(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"prompt": "The capital of France is", "max_tokens": 12, "temperature": 0, **fields}
+
+
+def memory_mib(server: LiveServer) -> float:
+    """Of the server and its engine; children that compile have limits of their own."""
+    pids = [server.process.pid, *children(server.process.pid)]
+    compiling = set(named(server.process.pid, "octavo.guided"))
+    pages = [
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        for pid in pids
+        if pid not in compiling
+    ]
+    return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def assert_refused(name: str, reply: httpx.Response) -> None:
+    assert reply.status_code == 400, (name, reply.text)
+    assert reply.json()["error"]["type"] == "invalid_request_error", name
+
+
+@pytest.mark.slow
+async def test_a_hundred_bombs_among_others_are_refused_and_change_nothing(server) -> None:
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as http:
+
+        async def ask(fields: dict[str, Any]) -> httpx.Response:
+            return await http.post("/v1/completions", json=body(fields))
+
+        async def answers() -> list[str]:
+            replies = await asyncio.gather(*map(ask, NORMAL))
+            assert {reply.status_code for reply in replies} == {200}, [r.text for r in replies]
+            return [reply.json()["choices"][0]["text"] for reply in replies]
+
+        before = await answers()
+        memory = memory_mib(server)
+        names = [list(BOMBS)[number % len(BOMBS)] for number in range(AT_ONCE)]
+        begun = time.monotonic()
+        bombs = [
+            asyncio.create_task(ask(BOMBS[name](f"p{number // len(BOMBS) % 2}")))
+            for number, name in enumerate(names)
+        ]
+        rounds: list[float] = []
+        while not all(bomb.done() for bomb in bombs):
+            since = time.monotonic()
+            assert await answers() == before
+            rounds.append(time.monotonic() - since)
+        for name, bomb in zip(names, bombs, strict=True):
+            assert_refused(name, bomb.result())
+        assert max(rounds) < (time.monotonic() - begun) / 3  # nobody else waits for them
+        assert await answers() == before
+    assert memory_mib(server) - memory < MOST_GROWTH_MIB
+    most = os.cpu_count() or 1
+    until(lambda: len(named(server.process.pid, "octavo.guided")) <= most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_and_the_next_request_answered(http, name) -> None:
+    assert_refused(name, http.post("/v1/completions", json=body(BOMBS[name]("q"))))
+    reply = http.post("/v1/completions", json=body({"guided_choice": [name[:12]]}))
+    assert reply.json()["choices"][0]["text"] == name[:12]
