@@ -15,7 +15,8 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from octavo.multimodal import MediaConfig, MediaReader
+from octavo.multimodal.config import MediaConfig
+from octavo.multimodal.reader import MediaReader
 from octavo_registry import MediaLimits, PluginHost
 
 SIZE = (4000, 3000)

@@ -21,6 +21,7 @@ from octavo.engine.thread import EngineThread
 from octavo.errors import ConfigError, QueueFullError, error_class
 from octavo.frontend import Frontend, start_frontend
 from octavo.inputs import ChatTemplate, PreparedRequest, Prompt
+from octavo.inputs.media_parts import has_media
 from octavo.inputs.messages import Message
 from octavo.observability.engine_metrics import EngineReport, read_report
 from octavo.observability.tracing import Tracer
@@ -94,7 +95,8 @@ class AsyncLLM:
             priority=priority,
             add_special_tokens=add_special_tokens,
         )
-        compiles = _is_guided(sampling_params)
+        has_items = isinstance(prompt, Mapping) and bool(prompt.get("multi_modal_data"))
+        compiles = _is_guided(sampling_params) or has_items
         in_thread = compiles or _is_long(prompt)
         return self._stream(prepare, lora_request, in_thread=in_thread, compiles=compiles)
 
@@ -141,7 +143,7 @@ class AsyncLLM:
             )
 
         # How long the text is shows only when a template has run, which may take long itself.
-        compiles = bool(tools) or _is_guided(sampling_params)
+        compiles = bool(tools) or _is_guided(sampling_params) or has_media(messages)
         return self._stream(prepare, lora_request, in_thread=True, compiles=compiles)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

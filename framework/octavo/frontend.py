@@ -25,8 +25,10 @@ from octavo.inputs import (
     load_chat_template,
 )
 from octavo.inputs.media import MediaInputs, read_settings
+from octavo.inputs.media_parts import has_media, take_media
 from octavo.inputs.messages import Message
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
+from octavo.multimodal.given import GivenMedia
 from octavo.observability.function_trace import trace_functions
 from octavo.options import read_options
 from octavo.params import GuidedParams, SamplingParams
@@ -82,6 +84,9 @@ class Frontend:
     ) -> PreparedRequest:
         """Check a conversation and put it into ids; ``rendering`` is for the chat template."""
         use = read_tool_use(tools, tool_choice, parallel_tool_calls)
+        media: Sequence[GivenMedia] = ()
+        if has_media(messages):
+            messages, media = take_media(messages)
         text = self.chat.render(messages, tools=use.tools if use else None, **rendering)
         params = self.inputs.params_or_default(params)
         try:
@@ -97,6 +102,7 @@ class Frontend:
                 priority=priority,
                 cache_salt=cache_salt,
                 add_special_tokens=False,
+                media=media,
             )
         except BadRequestError as error:
             if use is None or params.guided is not None or error.param not in GUIDE_FIELDS:
@@ -153,6 +159,7 @@ def make_frontend(
         tokenizer,
         chat_template=_chat_template(config.model, folder, tokenizer, host),
         capabilities=folder.capabilities,
+        media_texts=_media_texts(folder, host),
     )
     client = start_engine(as_found(config, folder), host)
     guides: GuideChecker | None = None
@@ -186,9 +193,9 @@ def make_frontend(
             sequence_ids=sequence_ids,
             media=MediaInputs(
                 folder.architecture,
-                read_settings(folder.path, folder.config),
+                read_settings(folder.path, folder.config, config.media.mm_processor_kwargs),
                 host,
-                cache_bytes=4 << 30,
+                config.media,
             ),
             choose_guide=remembering_choice(host) if guides is None else guides.check,
         ),
@@ -197,6 +204,13 @@ def make_frontend(
         guides=guides,
         start_engine=start_engine,
     )
+
+
+def _media_texts(folder: ModelFolder, host: PluginHost) -> dict[str, str]:
+    if folder.architecture not in host.inputs:
+        return {}
+    texts: dict[str, str] = host.inputs.info(folder.architecture).metadata["texts"]
+    return texts
 
 
 def _outputs(tokenizer: Tokenizer | None, host: PluginHost) -> OutputProcessor:

@@ -20,8 +20,6 @@ from octavo.errors import ConfigError
 # nothing; any other is an error, since ignoring it would change what the caller gets.
 NOT_AVAILABLE: Final[Mapping[str, object]] = {
     "enable_lora": False,
-    "limit_mm_per_prompt": None,
-    "mm_processor_kwargs": None,
     "speculative_config": None,
 }
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from octavo_registry.errors import OctavoError
@@ -179,7 +180,10 @@ class MediaSettings:
 
 
 class InputRegistry(LazyRegistry[MediaPrompt]):
-    """Input processors by architecture: functions ``(prompt, settings) -> MediaPrompt``."""
+    """Input processors by architecture: functions ``(prompt, settings) -> MediaPrompt``.
+
+    ``texts`` are, by modality, what stands for an item in a chat template that takes text alone.
+    """
 
     def process_input(
         self, architecture: str, prompt: MediaPrompt, settings: MediaSettings
@@ -202,7 +206,23 @@ class InputRegistry(LazyRegistry[MediaPrompt]):
 
 
 class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
-    """Maps by architecture: functions ``(modality, item, settings) -> tensors by name``."""
+    """Maps by architecture: functions ``(modality, item, settings) -> tensors by name``.
+
+    ``options`` may name a function ``(modality, settings) -> dict``: what the modality's decoder is
+    to do for this model, such as how many frames of a video it gives.
+    """
+
+    def decode_options(
+        self, modality: str, *, architecture: str, settings: MediaSettings
+    ) -> Mapping[str, Any]:
+        """Return what the modality's decoder is to do; called once a request by the framework."""
+        entry = self.info(architecture)
+        if not entry.metadata["options"]:
+            return {}
+        module, _, name = entry.metadata["options"].partition(":")
+        with self.faults.guard(entry.plugin, f"media options of {architecture}", request=True):
+            options: Mapping[str, Any] = getattr(import_module(module), name)(modality, settings)
+            return options
 
     def map_input(
         self, modality: str, item: MediaItem, *, architecture: str, settings: MediaSettings

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from octavo.multimodal import MediaConfig, MediaFetcher
 from octavo.multimodal.addresses import is_public
 from octavo.multimodal.budget import MediaBudget
+from octavo.multimodal.config import MediaConfig
+from octavo.multimodal.fetch import MediaFetcher
 from octavo_registry import MediaError, MediaLimitError
 
 PUBLIC = "93.184.216.34"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from octavo.multimodal import MediaConfig, MediaFetcher
 from octavo.multimodal.budget import MediaBudget
+from octavo.multimodal.config import MediaConfig
+from octavo.multimodal.fetch import MediaFetcher
 from octavo_registry import MediaError, MediaLimitError
 
 

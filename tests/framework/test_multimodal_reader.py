@@ -18,7 +18,9 @@ import pytest
 import media_files as media
 from octavo.config.checks import MAX_COUNT
 from octavo.errors import BadRequestError, ConfigError, PluginError, QueueFullError
-from octavo.multimodal import BadMediaError, MediaConfig, MediaReader, MediaTooLargeError
+from octavo.multimodal.config import MediaConfig
+from octavo.multimodal.errors import BadMediaError, MediaTooLargeError
+from octavo.multimodal.reader import MediaReader
 from octavo_registry import MediaError, MediaItem, MediaLimits, PluginHost
 
 

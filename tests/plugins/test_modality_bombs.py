@@ -12,7 +12,9 @@ import media_bombs
 
 CHILD = """
 import base64, json, resource, sys, time
-from octavo.multimodal import BadMediaError, MediaConfig, MediaReader
+from octavo.multimodal.config import MediaConfig
+from octavo.multimodal.errors import BadMediaError
+from octavo.multimodal.reader import MediaReader
 from octavo_registry import PluginHost
 
 reader = MediaReader(PluginHost.discover(), MediaConfig())

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from octavo.config.checks import check_choice, check_range
 from octavo.errors import ConfigError
+from octavo.multimodal.config import MediaConfig
 from octavo.params import shown
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -122,8 +123,6 @@ class SchedulerConfig:
     """Rows: sequences that run at the same time; None: 1024 on CUDA, 256 on a CPU."""
     max_num_batched_tokens: int = 8192
     """Tokens of one step, prefill chunks and decodes together."""
-    media_cache_tokens: int = 16384
-    """Placeholder tokens whose media stay encoded on the device; the largest item must fit."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     preemption_mode: Literal["recompute", "swap"] = "recompute"
     max_queued_requests: int | None = None
@@ -134,7 +133,6 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        check_range("media_cache_tokens", self.media_cache_tokens, 1)
         check_range("async_depth", self.async_depth, 1, MAX_ASYNC_DEPTH)
         check_choice("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         check_choice("preemption_mode", self.preemption_mode, ("recompute", "swap"))
@@ -165,6 +163,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    media: MediaConfig = field(default_factory=MediaConfig)
     logits_processors: tuple[str, ...] = ()
     """Registered processors to run on every step's logits, in order."""
     plugin_options: dict[str, dict[str, Any]] = field(default_factory=dict)

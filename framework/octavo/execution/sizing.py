@@ -151,7 +151,7 @@ def _workspace(
     )
     media = 0
     if isinstance(model, EncodesMedia):
-        num_rows = config.scheduler.media_cache_tokens
+        num_rows = config.media.media_cache_tokens
         media = item_bytes * num_rows * model.media_row_size + model.encode_bytes(num_rows)
     return (
         4 * num_slots * folder.max_model_len

@@ -71,7 +71,7 @@ class Worker:
         encoder = None
         if isinstance(model, EncodesMedia):
             dtype: torch.dtype = getattr(torch, folder.dtype)
-            num_rows = config.scheduler.media_cache_tokens
+            num_rows = config.media.media_cache_tokens
             encoder = MediaEncoder(model, num_rows, dtype, self.device)
         memory = CacheMemory(layout, size.num_blocks, size.num_swap_blocks, self.device)
         self.runner = ModelRunner(

@@ -35,8 +35,13 @@ class ChatRenderer:
         *,
         chat_template: str | None = None,
         capabilities: ModelCapabilities | None = None,
+        media_texts: Mapping[str, str] | None = None,
     ) -> None:
-        """``chat_template`` is Jinja source that replaces the tokenizer's own."""
+        """``chat_template`` is Jinja source that replaces the tokenizer's own.
+
+        ``media_texts`` stand for media, by modality, in a template that takes text alone.
+        """
+        self._media_texts = media_texts or {}
         self._own = chat_template or (tokenizer.chat_template if tokenizer else None)
         self._capabilities = capabilities or ModelCapabilities()
         variables = tokenizer.special_tokens if tokenizer else {}
@@ -78,7 +83,7 @@ class ChatRenderer:
             "documents": check_dicts("documents", documents),
         }
         plain = check_messages(messages, self._capabilities)
-        fit_contents(plain, template)
+        fit_contents(plain, template, self._media_texts)
         fit_arguments(plain, template)
         if strict:
             _check_is_read(template, kwargs, lists)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,15 @@ import numpy as np
 
 from octavo.engine.messages import MediaInput, TensorData
 from octavo.errors import PluginError, PromptError
+from octavo.multimodal.config import MediaConfig
+from octavo.multimodal.given import GivenMedia
 from octavo_registry import PluginHost
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from octavo.multimodal.reader import MediaReader
 
 
 FILES = {
@@ -43,19 +47,35 @@ class MediaInputs:
     """Puts the media of one model's prompts into its terms; used from any thread."""
 
     def __init__(
-        self, architecture: str, settings: MediaSettings, host: PluginHost, *, cache_bytes: int
+        self,
+        architecture: str,
+        settings: MediaSettings,
+        host: PluginHost,
+        config: MediaConfig,
     ) -> None:
         self._architecture = architecture
         self._settings = settings
         self._host = host
-        self._cache = _TensorCache(cache_bytes)
+        self._config = config
+        self._cache = _TensorCache(int(config.mm_processor_cache_gb * 2**30))
 
-    def is_cached(self, content_hash: str) -> bool:
-        """Whether an item need not be decoded."""
-        return content_hash in self._cache
+    @cached_property
+    def reader(self) -> MediaReader:
+        """Made when the first item comes: it has threads."""
+        from octavo.multimodal.reader import MediaReader
 
-    def place(self, token_ids: Sequence[int], media: Sequence[MediaItem]) -> PlacedMedia:
-        """The prompt's tokens with placeholders, and what stands in their place."""
+        return MediaReader(self._host, self._config)
+
+    def place(self, token_ids: Sequence[int], given: Sequence[GivenMedia]) -> PlacedMedia:
+        """Read the items, and put placeholders into the prompt's tokens; blocks."""
+        modalities = {item.modality for item in given}
+        options = {
+            modality: self._host.multimodal.decode_options(
+                modality, architecture=self._architecture, settings=self._settings
+            )
+            for modality in modalities
+        }
+        media = self.reader.read_blocking(given, options, self._cache.__contains__)
         found = [self._tensors(item) for item in media]
         items = [
             replace(item, tensors=tensors) for item, (tensors, _) in zip(media, found, strict=True)
@@ -128,23 +148,10 @@ def _size(made: _Tensors) -> int:
     return 2 * sum(len(data.data) for data in made[1].values())
 
 
-def given_items(data: Mapping[str, Any]) -> list[MediaItem]:
-    """A stand-in for the reader of media: pictures, and what is decoded already."""
-    items = []
-    for modality, values in data.items():
-        for given in values if isinstance(values, (list, tuple)) else [values]:
-            value = given.convert("RGB") if modality == "image" else given
-            if modality == "image":
-                content = repr(value.size).encode() + value.tobytes()
-            else:
-                content = repr(value).encode()
-            digest = hashlib.sha256(modality.encode() + content).hexdigest()
-            items.append(MediaItem(modality=modality, value=value, content_hash=digest))
-    return items
-
-
-def read_settings(folder: Path, config: Mapping[str, Any]) -> MediaSettings:
-    """What a model's folder says of its processors, in files old and new."""
+def read_settings(
+    folder: Path, config: Mapping[str, Any], changes: Mapping[str, Any]
+) -> MediaSettings:
+    """What a folder says of the model's processors, old files or new, and the user's changes."""
     processors: dict[str, dict[str, Any]] = {"image": {}, "video": {}, "audio": {}}
     for name, modalities in FILES.items():
         for modality in modalities:
@@ -153,6 +160,8 @@ def read_settings(folder: Path, config: Mapping[str, Any]) -> MediaSettings:
     for name, modality in SECTIONS.items():
         found = sections.get(name)
         processors[modality].update(found if isinstance(found, dict) else {})
+    for entries in processors.values():
+        entries.update(changes)
     return MediaSettings(config=config, processors=processors)
 
 
@@ -194,11 +203,11 @@ def expand_placeholders(
     expanded: list[int] = []
     placeholders = []
     for token in ids:
-        modality = by_token.get(token)
-        if modality is None or not waiting[modality]:
+        items = waiting.get(by_token.get(token, ""))
+        if not items:
             expanded.append(token)
             continue
-        item = waiting[modality].pop(0)
+        item = items.pop(0)
         placeholders.append(Placeholder(item=item, start=len(expanded), length=counts[item]))
         expanded += [token] * counts[item]
     return MediaPrompt(token_ids=expanded, media=prompt.media, placeholders=placeholders)

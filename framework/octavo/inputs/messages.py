@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import MessageError, PromptError
+from octavo.inputs.media_parts import PARTS
 from octavo.inputs.prompt import check_modality
 from octavo.inputs.template import ChatTemplate
 from octavo.params import shown
@@ -18,15 +19,6 @@ Message = Mapping[str, Any]
 
 _TEXT_KEYS = {"text": "text", "refusal": "refusal"}
 """Part types that are text, and the key that holds it."""
-_MEDIA_PARTS = {
-    "image": "image",
-    "image_url": "image",
-    "video": "video",
-    "video_url": "video",
-    "audio": "audio",
-    "audio_url": "audio",
-    "input_audio": "audio",
-}
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Names that clients use for the same thing; templates read the first or the second."""
@@ -61,14 +53,29 @@ def check_messages(
     return plain
 
 
-def fit_contents(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
-    """Change contents in place to the form that the template takes, where it takes but one."""
+def fit_contents(
+    messages: list[dict[str, Any]], template: ChatTemplate, media_texts: Mapping[str, str]
+) -> None:
+    """Change contents in place to the form that the template takes, where it takes but one.
+
+    ``media_texts`` stand for media, by modality, in a template that takes text alone.
+    """
     for message in messages:
         content = message.get("content")
         if isinstance(content, list) and not template.takes_parts:
-            message["content"] = "\n".join(part[_TEXT_KEYS[part["type"]]] for part in content)
+            message["content"] = "\n".join(_as_text(part, media_texts) for part in content)
         elif isinstance(content, str) and template.takes_parts and not template.takes_text:
             message["content"] = [{"type": "text", "text": content}]
+
+
+def _as_text(part: Mapping[str, Any], media_texts: Mapping[str, str]) -> str:
+    kind = part["type"]
+    if kind in _TEXT_KEYS:
+        text: str = part[_TEXT_KEYS[kind]]
+        return text
+    if kind not in media_texts:
+        raise MessageError(f"the chat template has no place for {kind}; give chat_template")
+    return media_texts[kind]
 
 
 def fit_arguments(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
@@ -133,14 +140,16 @@ def _check_part(where: str, part: Any, capabilities: ModelCapabilities) -> None:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str):
         raise MessageError(f"{where} must be a dict with a 'type', such as 'text'")
-    if kind in _MEDIA_PARTS:
+    if kind in PARTS:
         try:
-            check_modality(_MEDIA_PARTS[kind], capabilities)
+            check_modality(PARTS[kind], capabilities)
         except PromptError as error:
             raise MessageError(f"{where}: {error}") from error
-        raise MessageError(f"{where}: no input processor places {kind} in this model's prompts")
+        if kind in PARTS.values() and len(part) == 1:
+            return
+        raise MessageError(f"{where}: {kind} cannot be given here, only in a chat")
     if kind not in _TEXT_KEYS:
-        known = ", ".join((*_TEXT_KEYS, *_MEDIA_PARTS))
+        known = ", ".join((*_TEXT_KEYS, *PARTS))
         raise MessageError(f"{where}.type={shown(kind)} is not known; known: {known}")
     key = _TEXT_KEYS[kind]
     if not isinstance(part.get(key), str):

@@ -6,7 +6,7 @@ import itertools
 import logging
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from octavo.engine.messages import EngineRequest, GuideRequest
@@ -17,9 +17,10 @@ from octavo.errors import (
     PromptTooLongError,
     UnsupportedConstraint,
 )
-from octavo.inputs.media import MediaInputs, PlacedMedia, given_items
+from octavo.inputs.media import MediaInputs, PlacedMedia
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
+from octavo.multimodal.given import GivenMedia
 from octavo.params import MAX_EOS_TOKEN_IDS, GuidedParams, SamplingParams, shown
 from octavo.tools.answer_reader import AnswerReader
 from octavo_registry.faults import one_line
@@ -117,6 +118,7 @@ class InputProcessor:
         cache_salt: str = "",
         adapter: str = "",
         add_special_tokens: bool = True,
+        media: Sequence[GivenMedia] = (),
     ) -> PreparedRequest:
         """Check everything that a request carries and put it into ids.
 
@@ -125,7 +127,7 @@ class InputProcessor:
         """
         params = self.params_or_default(params)
         parsed = parse_prompt(prompt)
-        for modality in parsed.media:
+        for modality in (*parsed.media, *(item.modality for item in media)):
             check_modality(modality, self._capabilities)
         ids = parsed.token_ids
         if ids is None:
@@ -134,8 +136,9 @@ class InputProcessor:
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
         placed = PlacedMedia(token_ids=ids)
-        if parsed.media and self._media is not None:
-            placed = self._media.place(ids, given_items(parsed.media))
+        if (parsed.media or media) and self._media is not None:
+            given = [*media, *self._media.reader.split(parsed.media, parsed.uuids)]
+            placed = self._media.place(ids, given)
             ids = placed.token_ids
         self._check_length(len(ids))
         check_token_ids(ids, self._limits.vocab_size)

@@ -13,7 +13,7 @@ from octavo_registry.model import ModelCapabilities
 Prompt = str | Mapping[str, Any] | Sequence[int]
 """Text, token ids, or a dict of KEYS."""
 
-KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "cache_salt")
+KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "multi_modal_uuids", "cache_salt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class ParsedPrompt:
     text: str | None = None
     token_ids: list[int] | None = None
     media: Mapping[str, Any]
+    uuids: Mapping[str, Any] | None = None
+    """Names of its items, by which they are known instead of by their content."""
     cache_salt: str = ""
 
 
@@ -67,8 +69,15 @@ def parse_prompt(prompt: Prompt) -> ParsedPrompt:
         text=text,
         token_ids=None if ids is None else list(ids),
         media=media,
+        uuids=_uuids(prompt.get("multi_modal_uuids")),
         cache_salt="" if salt is None else salt,
     )
+
+
+def _uuids(given: object) -> Mapping[str, Any] | None:
+    if given is not None and not isinstance(given, Mapping):
+        raise PromptError(f"multi_modal_uuids must be a dict, not {type(given).__name__}")
+    return given
 
 
 def check_token_ids(ids: Sequence[int], vocab_size: int, *, name: str = "prompt") -> None:

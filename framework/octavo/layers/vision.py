@@ -121,7 +121,8 @@ class VisionLayer(nn.Module):
         attended_NHPD = F.scaled_dot_product_attention(q, k, v)
         x_NPD = x_NPD + self.out_proj(attended_NHPD.transpose(1, 2).reshape(shape))
         inner = self._activation(self.fc1(self.layer_norm2(x_NPD)))
-        return x_NPD + self.fc2(inner)
+        result_NPD: Tensor = x_NPD + self.fc2(inner)
+        return result_NPD
 
 
 class VisionTransformer(nn.Module):

@@ -47,6 +47,12 @@ class MediaConfig:
     max_video_frames: int = 512
     """Of a video that a model samples, the frames that it sees; of an animation, all."""
     max_audio_seconds: float = 600.0
+    media_cache_tokens: int = 16384
+    """Placeholder tokens whose media stay encoded on the device; the largest item must fit."""
+    mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Entries of the model's processors in the place of its folder's: {"max_pixels": 501760}."""
+    mm_processor_cache_gb: float = 4.0
+    """Host memory for what processors made of media, so that what comes again is not read again."""
 
     def __post_init__(self) -> None:
         for domain in self.allowed_media_domains:
@@ -54,6 +60,8 @@ class MediaConfig:
         path = self.allowed_local_media_path
         if path is not None and not Path(path).is_absolute():
             raise ConfigError(f"allowed_local_media_path={path!r} must be an absolute path")
+        check_range("media_cache_tokens", self.media_cache_tokens, 1)
+        check_range("mm_processor_cache_gb", self.mm_processor_cache_gb, 0)
         check_range("media_fetch_timeout", self.media_fetch_timeout, 1e-3, 600)
         check_range("media_decode_timeout", self.media_decode_timeout, 1e-3, 3600)
         if self.media_threads is not None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octavo.engine.messages import MediaInput
-from octavo.execution.state_layout import Ints
+from octavo.execution.state_layout import Ints, Slots
+from octavo.scheduling.rows import Rows
 from octavo.scheduling.sequence import Sequence
 
 
@@ -66,7 +67,17 @@ class MediaScheduler:
         draft, self._draft = self._draft, MediaDraft()
         return draft.encode
 
-    def places(self, sequences: Listed[Sequence], starts: Ints, query_starts: Ints) -> list[Ints]:
+    def sections(self, rows: Rows, slots: Slots, starts: Ints, query_starts: Ints) -> list[Ints]:
+        """What a plan says of media: positions, tokens, and the buffer's rows that replace them."""
+        if not rows.media_S[slots].any():
+            return [np.zeros(0, np.int32)] * 3
+        sequences = [rows.at(slot) for slot in slots.tolist()]
+        return [
+            positions_of(sequences, starts, np.diff(query_starts)),
+            *self._places(sequences, starts, query_starts),
+        ]
+
+    def _places(self, sequences: Listed[Sequence], starts: Ints, query_starts: Ints) -> list[Ints]:
         """Tokens of a step that stand for media, and the buffer's rows that replace them."""
         tokens, rows = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         for row, sequence in enumerate(sequences):

@@ -16,6 +16,7 @@ from octavo.errors import (
     QueueFullError,
     UnknownNameError,
 )
+from octavo.multimodal.errors import MediaTooLargeError
 from octavo.server.dialects import OPENAI, Dialect, dialect_of
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,8 @@ def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
     match error:
         case HttpError():
             reply = ErrorReply(error.status, text, error.param, error.code, error.retry_after)
+        case MediaTooLargeError():
+            reply = ErrorReply(413, text, error.param)
         case BadRequestError():
             param = error.param and dialect.names.get(error.param, error.param)
             code = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None

@@ -115,7 +115,7 @@ class InfoRoutes:
             "tools": _flag(answers.tool_parser is not None, "--tool-call-parser NAME"),
             "reasoning": _flag(answers.reasoning_parser is not None, "--reasoning-parser NAME"),
             "lora": Feature(False, lora),
-            "media": Feature(False, f"this model takes text; media are {_LATER}"),
+            "media": Feature(bool(can.modalities), ", ".join(can.modalities) or "only text"),
             "pooling": Feature(False, _LATER),
         }
 

@@ -26,7 +26,11 @@ def register_models(models: LazyRegistry[Model]) -> None:
 @hookimpl
 def register_inputs(inputs: InputRegistry) -> None:
     """Add the places of its images in a prompt."""
-    inputs.add("LlavaForConditionalGeneration", "octavo_plugins.models.llava.inputs:place_images")
+    inputs.add(
+        "LlavaForConditionalGeneration",
+        "octavo_plugins.models.llava.inputs:place_images",
+        texts={"image": "<image>"},
+    )
 
 
 @hookimpl

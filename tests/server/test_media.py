@@ -1,0 +1,180 @@
+"""Pictures over HTTP: the real openai package, a LLaVA with random weights, and bad pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from PIL import Image
+from tokenizers import AddedToken, Tokenizer
+from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+from live_server import FLAGS, LiveServer, running_server
+from media_equality import randomize
+from octavo import LLM, SamplingParams
+from octavo.testing.tiny_tokenizer import make_tiny_tokenizer
+
+SIZES = ((28, 28), (64, 40), (33, 90))
+
+
+def data_url(image: Image.Image, kind: str = "PNG") -> str:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def picture(number: int) -> Image.Image:
+    rng = np.random.default_rng(number)
+    return Image.fromarray(rng.integers(0, 255, (*SIZES[number % 3], 3), dtype=np.uint8))
+
+
+def asked(*parts: str | Image.Image) -> list[dict[str, Any]]:
+    """A user's message of texts and pictures, in order."""
+    content = [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": data_url(part)}}
+        for part in parts
+    ]
+    return [{"role": "user", "content": content}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llava")
+    make_tiny_tokenizer(path, vocab_size=300, max_length=512)
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokenizer.add_special_tokens([AddedToken("<image>", special=True)])
+    tokenizer.save(str(path / "tokenizer.json"))
+    config = LlavaConfig(
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 7,
+        },
+        text_config={
+            "vocab_size": 320,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+        },
+        image_token_index=tokenizer.token_to_id("<image>"),
+    )
+    model = LlavaForConditionalGeneration(config)
+    randomize(model)
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def live(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    flags = (
+        "--served-model-name",
+        "eyes",
+        "--limit-mm-per-prompt",
+        '{"image": 3}',
+        "--kv-cache-memory-gib",
+        "0.1",
+    )
+    with running_server(log, *flags, base=(str(folder), *FLAGS)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(live: LiveServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
+
+
+def answer(client: openai.OpenAI, messages: list[dict[str, Any]], **options: Any) -> str:
+    reply = client.chat.completions.create(
+        model="eyes", messages=messages, temperature=0, max_tokens=10, **options
+    )
+    if not options.get("stream"):
+        return reply.choices[0].message.content
+    return "".join(chunk.choices[0].delta.content or "" for chunk in reply if chunk.choices)
+
+
+@pytest.mark.slow
+def test_pictures_over_http_are_what_they_are_offline_streamed_and_many_at_once(
+    client, folder
+) -> None:
+    chats = [
+        asked("What is this?", picture(0)),
+        asked(picture(1), "and", picture(2), "differ"),
+        asked("No picture."),
+    ]
+    offline_chats = [
+        [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, shown(0)]}],
+        [{"role": "user", "content": [shown(1), text("and"), shown(2), text("differ")]}],
+        chats[2],
+    ]
+    with LLM(str(folder), dtype="float32", num_threads=1, kv_cache_memory_gib=0.1) as llm:
+        outputs = llm.chat(
+            offline_chats, SamplingParams(temperature=0, max_tokens=10), use_tqdm=False
+        )
+        expected = [output.outputs[0].text for output in outputs]
+        assert len(outputs[0].prompt_token_ids) > 16
+    assert [answer(client, chat) for chat in chats] == expected
+    assert [answer(client, chat, stream=True) for chat in chats] == expected
+    with ThreadPoolExecutor(24) as pool:
+        many = list(pool.map(lambda number: answer(client, chats[number % 3]), range(24)))
+    assert many == [expected[number % 3] for number in range(24)]
+
+
+def shown(number: int) -> dict[str, Any]:
+    return {"type": "image", "image": picture(number)}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+@pytest.mark.parametrize(
+    ("part", "status", "problem"),
+    [
+        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}}, 400, "domains"),
+        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, 400, "local"),
+        ({"type": "image_url", "image_url": {"url": "/etc/passwd"}}, 400, "URL"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, 400, "image"),
+        ({"type": "image_url", "image_url": {"url": 7}}, 400, "must be text"),
+        ({"type": "image_url", "image_url": {"detail": "high", "url": ""}}, 400, "detail"),
+        ({"type": "image_url"}, 400, "image_url"),
+        ({"type": "image", "image": ["a", "b"]}, 400, "image"),
+        ({"type": "image", "image": 5}, 400, "image"),
+        ({"type": "video_url", "video_url": {"url": "data:,"}}, 400, "takes no video"),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, 400, "audio"),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "exe"}}, 400, "format"),
+        ({"type": "image_url", "image_url": {"url": "x"}, "more": 1}, 400, "no key"),
+    ],
+    ids=lambda each: str(each)[:50],
+)
+@pytest.mark.slow
+def test_a_bad_picture_is_refused_and_says_why(live, part, status, problem) -> None:
+    body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 4}
+    with live.client() as http:
+        reply = http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == status, reply.text
+    assert problem in reply.json()["error"]["message"]
+
+
+@pytest.mark.slow
+def test_more_or_larger_pictures_than_allowed_are_too_large(live) -> None:
+    bomb = Image.new("1", (12_000, 12_000))
+    with live.client() as http:
+        for messages in (asked(*[picture(0)] * 4), asked(bomb)):
+            reply = http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 4})
+            assert reply.status_code == 413, reply.text
