@@ -180,7 +180,7 @@ def make_frontend(
             sequence_ids=sequence_ids,
             media=MediaInputs(
                 folder.architecture,
-                read_settings(folder.path, folder.config),
+                read_settings(folder.path, folder.config, tokenizer),
                 host,
                 cache_bytes=4 << 30,
             ),

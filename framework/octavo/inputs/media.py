@@ -6,7 +6,9 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,8 @@ from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Pl
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from octavo_registry.tokenizer import Tokenizer
 
 
 FILES = {
@@ -137,13 +141,21 @@ def given_items(data: Mapping[str, Any]) -> list[MediaItem]:
             if modality == "image":
                 content = repr(value.size).encode() + value.tobytes()
             else:
-                content = repr(value).encode()
+                parts = [getattr(value, each.name) for each in fields(value)]
+                content = b"".join(
+                    repr(part.shape).encode() + part.tobytes()
+                    if isinstance(part, np.ndarray)
+                    else repr(part).encode()
+                    for part in parts
+                )
             digest = hashlib.sha256(modality.encode() + content).hexdigest()
             items.append(MediaItem(modality=modality, value=value, content_hash=digest))
     return items
 
 
-def read_settings(folder: Path, config: Mapping[str, Any]) -> MediaSettings:
+def read_settings(
+    folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None = None
+) -> MediaSettings:
     """What a model's folder says of its processors, in files old and new."""
     processors: dict[str, dict[str, Any]] = {"image": {}, "video": {}, "audio": {}}
     for name, modalities in FILES.items():
@@ -153,7 +165,22 @@ def read_settings(folder: Path, config: Mapping[str, Any]) -> MediaSettings:
     for name, modality in SECTIONS.items():
         found = sections.get(name)
         processors[modality].update(found if isinstance(found, dict) else {})
-    return MediaSettings(config=config, processors=processors)
+    return MediaSettings(
+        config=config,
+        processors=processors,
+        token_ids=_added_tokens(folder),
+        encode_text=partial(tokenizer.encode, add_special_tokens=False) if tokenizer else None,
+    )
+
+
+def _added_tokens(folder: Path) -> dict[str, int]:
+    """Of files old and new; those of the fast tokenizer say most."""
+    found: dict[str, int] = {}
+    decoder = _entries(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
+    found.update({entry["content"]: int(number) for number, entry in decoder.items()})
+    for entry in _entries(folder / "tokenizer.json").get("added_tokens") or []:
+        found[entry["content"]] = entry["id"]
+    return found
 
 
 def _entries(path: Path) -> dict[str, Any]:
@@ -179,6 +206,19 @@ def expand_placeholders(
 
     ``tokens`` are by modality, ``counts`` by item; items of one modality come in their order.
     """
+    contents = [
+        [tokens[item.modality]] * count for item, count in zip(prompt.media, counts, strict=True)
+    ]
+    return expand_items(prompt, tokens, contents)
+
+
+def expand_items(
+    prompt: MediaPrompt, tokens: Mapping[str, int], contents: Sequence[Sequence[int]]
+) -> MediaPrompt:
+    """Replace each token that stands for an item by the item's contents.
+
+    Runs of that very token in it are placeholders, and other tokens are text.
+    """
     ids = list(prompt.token_ids)
     by_token = {token: modality for modality, token in tokens.items()}
     waiting = {
@@ -194,11 +234,27 @@ def expand_placeholders(
     expanded: list[int] = []
     placeholders = []
     for token in ids:
-        modality = by_token.get(token)
-        if modality is None or not waiting[modality]:
+        if token not in by_token:
             expanded.append(token)
             continue
-        item = waiting[modality].pop(0)
-        placeholders.append(Placeholder(item=item, start=len(expanded), length=counts[item]))
-        expanded += [token] * counts[item]
+        item = waiting[by_token[token]].pop(0)
+        for each, run in groupby(contents[item]):
+            length = len(list(run))
+            if each == token:
+                start = len(expanded)
+                placeholders.append(Placeholder(item=item, start=start, length=length))
+            expanded += [each] * length
     return MediaPrompt(token_ids=expanded, media=prompt.media, placeholders=placeholders)
+
+
+def pixel_scale(
+    settings: MediaSettings, modality: str, mean: Sequence[float], std: Sequence[float]
+) -> Tensor:
+    """Mean and deviation of the three colours, [2, 3, 1, 1], for ``normalised`` on the device.
+
+    Those given are for a folder that names none.
+    """
+    import torch
+
+    both = settings.entry(modality, "image_mean", mean), settings.entry(modality, "image_std", std)
+    return torch.tensor(both, dtype=torch.float32).view(2, 3, 1, 1)

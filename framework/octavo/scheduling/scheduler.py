@@ -19,7 +19,7 @@ from octavo.errors import (
 )
 from octavo.execution.state_layout import Ints, Slots, StateLayout
 from octavo.guided.sequence import CompiledGuide, GuidedSequence
-from octavo.scheduling.media import MediaScheduler, positions_of
+from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
 from octavo.scheduling.rows import Rows
@@ -47,7 +47,9 @@ class Scheduler:
         num_swap_blocks: int,
         model_identity: str,
         vocab_size: int,
+        whole_media: bool = False,
     ) -> None:
+        """``whole_media``: no chunk of a prompt may end inside an item."""
         scheduler = config.scheduler
         self.rows = Rows(state.num_slots, state.max_model_len)
         max_blocks = state.fields["table0"].width
@@ -62,7 +64,9 @@ class Scheduler:
         self.suspects: dict[int, Sequence] = {}
         """By id: sequences of a batch that raised, which run alone until they have passed it."""
         self.num_under_way = 0
-        self.media = MediaScheduler(scheduler.media_cache_tokens, scheduler.max_num_batched_tokens)
+        self.media = MediaScheduler(
+            scheduler.media_cache_tokens, scheduler.max_num_batched_tokens, whole=whole_media
+        )
         self._config = scheduler
         self._model_identity = model_identity
         self._vocab_size = vocab_size
@@ -316,7 +320,7 @@ class Scheduler:
             sample_slots,
             logit_tokens,
             prompt_targets,
-            *self._media_sections(slots, starts, query_starts),
+            *self.media.sections(rows, slots, starts, query_starts),
         )
         self._step_id += 1
         drawing = len(sample_slots) > 0
@@ -339,6 +343,7 @@ class Scheduler:
             detach=draft.detach,
             moves=draft.moves,
             encode=self.media.take_draft(),
+            cuts=self.media.cuts(rows, slots, starts, counts),
         )
         record = StepRecord(
             slots=slots,
@@ -357,15 +362,6 @@ class Scheduler:
         self.num_under_way += 1
         self._steady.remember(plan, record)
         return plan, record
-
-    def _media_sections(self, slots: Slots, starts: Ints, query_starts: Ints) -> list[Ints]:
-        if not self.rows.media_S[slots].any():
-            return [np.zeros(0, np.int32)] * 3
-        sequences = [self.rows.at(slot) for slot in slots.tolist()]
-        return [
-            positions_of(sequences, starts, np.diff(query_starts)),
-            *self.media.places(sequences, starts, query_starts),
-        ]
 
     def _put_corrections(self) -> None:
         """Tell the device where rows stand whose draws do not count."""
