@@ -25,6 +25,14 @@ class MediaCase:
     expected: list[int]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Clip:
+    """A decoded video: frames [frames, height, width, 3], and their seconds."""
+
+    frames: Any
+    timestamps: tuple[float, ...] | None = None
+
+
 def randomize(model: torch.nn.Module, scale: float = 0.15) -> None:
     """Weights large enough that media and positions decide the tokens."""
     with torch.no_grad():
@@ -73,11 +81,21 @@ def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: An
     return outputs
 
 
-def check_equal(folder: Path, cases: Sequence[MediaCase], *, most_rows: int) -> None:
-    """Every way gives the reference's tokens. ``most_rows`` are the rows of the largest item."""
-    outputs = run(folder, cases)
+def check_equal(
+    folder: Path,
+    cases: Sequence[MediaCase],
+    *,
+    most_rows: int,
+    num_groups: int = 1,
+    **settings: Any,
+) -> None:
+    """Every way gives the reference's tokens. ``most_rows`` are the rows of the largest item.
+
+    ``num_groups`` are the cache groups that the model's layers make.
+    """
+    outputs = run(folder, cases, **settings)
     lengths = [len(output.prompt_token_ids) + NUM_TOKENS for output in outputs]
-    pool = -(-max(lengths) * 6 // (5 * BLOCK)) + 2
+    pool = num_groups * (-(-max(lengths) * 6 // (5 * BLOCK)) + 2)
     ways: dict[str, dict[str, Any]] = {
         "chunks inside items": {"max_num_batched_tokens": 7, "enable_prefix_caching": False},
         "room for one item": {"media_cache_tokens": most_rows, "max_num_batched_tokens": 24},
@@ -85,7 +103,7 @@ def check_equal(folder: Path, cases: Sequence[MediaCase], *, most_rows: int) -> 
     }
     for name, options in {"all at once, caches warm": {}, **ways}.items():
         many = [*cases] * (3 if name == "preemption" else 1)
-        outputs = run(folder, many, **options) if options else outputs
+        outputs = run(folder, many, **options, **settings) if options else outputs
         for number, (output, case) in enumerate(zip(outputs, many, strict=True)):
             found = output.outputs[0].token_ids
             assert list(found) == case.expected, f"{name}: case {number}"

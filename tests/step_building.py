@@ -70,12 +70,18 @@ class StepBuilder:
         return len(self.lens) - 1
 
     def step(
-        self, rows: Sequence[tuple[int, int]], *, late_tokens: int = 0, written: bool = True
+        self,
+        rows: Sequence[tuple[int, int]],
+        *,
+        late_tokens: int = 0,
+        written: bool = True,
+        whole: Sequence[bool] | None = None,
     ) -> Step:
         """Extend each (row, number of tokens) of the sequence, in its order.
 
         ``late_tokens`` makes the host's upper bound of context lengths that much too high.
         ``written=False`` builds a step over tokens that were written before, the rows' last.
+        ``whole`` are the rows whose tokens see all of their row.
         """
         row_ids = [row for row, _ in rows]
         if written:
@@ -88,7 +94,11 @@ class StepBuilder:
             [np.arange(n - q, n) for q, n in zip(query_lens, context_lens, strict=True)]
         )
         token_rows = np.repeat(np.arange(len(rows), dtype=np.int32), query_lens)
-        bounds = StepBounds(query_lens_R=query_lens, context_lens_R=context_lens + late_tokens)
+        bounds = StepBounds(
+            query_lens_R=query_lens,
+            context_lens_R=context_lens + late_tokens,
+            whole_R=None if whole is None else np.array(whole),
+        )
         groups = []
         for group, spec in enumerate(self.specs):
             self._allocate(group, spec, rows)

@@ -193,7 +193,9 @@ def make_frontend(
             sequence_ids=sequence_ids,
             media=MediaInputs(
                 folder.architecture,
-                read_settings(folder.path, folder.config, config.media.mm_processor_kwargs),
+                read_settings(
+                    folder.path, folder.config, config.media.mm_processor_kwargs, tokenizer
+                ),
                 host,
                 config.media,
             ),

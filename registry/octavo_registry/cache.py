@@ -24,6 +24,8 @@ class CacheSpec:
     """Tokens that a query sees, itself included; only for kind "window"."""
     shapes: tuple[tuple[int, ...], ...] = ()
     """Shapes of the tensors of a fixed-size state; only for kind "state"."""
+    whole_rows: bool = False
+    """Steps may have rows whose tokens see all of their row, as ``StepBounds.whole_R`` says."""
 
     def __post_init__(self) -> None:
         if (self.kind == "window") != (self.window is not None):

@@ -172,6 +172,27 @@ class MediaSettings:
     """The model's config.json."""
     processors: Mapping[str, Mapping[str, Any]]
     """By modality, what the model's folder says of its processor, with ``mm_processor_kwargs``."""
+    token_ids: Mapping[str, int] = field(default_factory=dict)
+    """Of the tokens that were added to the tokenizer's own, as those around an image."""
+    encode_text: Callable[[str], Sequence[int]] | None = None
+    """Ids of a text, without special tokens around it; None: the engine has no tokenizer."""
+
+    def text_ids(self, text: str) -> list[int]:
+        """Those of a text that belongs to an item; an error without a tokenizer."""
+        if self.encode_text is None:
+            raise OctavoError(
+                f"a media item stands in the prompt with the text {text!r}, which needs a "
+                "tokenizer; do not set skip_tokenizer_init"
+            )
+        return list(self.encode_text(text))
+
+    def token_id(self, token: str) -> int:
+        """An added token's; an error where the model's folder has none of that name."""
+        if token not in self.token_ids:
+            raise OctavoError(
+                f"the tokenizer files of the model have no token {token!r}, which its media need"
+            )
+        return self.token_ids[token]
 
     def entry(self, modality: str, name: str, default: Any) -> Any:
         """An entry of a modality's processor, or the default."""

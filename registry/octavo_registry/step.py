@@ -27,6 +27,9 @@ class StepBounds:
     context_lens_R: NDArray[np.int32]
     """Tokens in the cache once this step has written; exact unless tokens may be rejected, or the
     step is recorded to be run again with other lengths: then the most there may be."""
+    whole_R: NDArray[np.bool_] | None = None
+    """Rows whose tokens see all of their row's context, and no more than their window of what is
+    before them; None: none. Only for a ``CacheSpec`` with ``whole_rows``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +39,8 @@ class AttentionStep:
     Row r's queries are tokens ``query_starts_R1[r]:query_starts_R1[r + 1]``; they are the last
     ``query_len`` of its ``context_lens_R[r]`` tokens. Its blocks stand in line ``table_rows_R[r]``
     of ``table_SB``: entry ``p // block`` holds position p; entries before a window and past the
-    context are arbitrary but valid block ids.
+    context are arbitrary but valid block ids. One sequence may have several rows, which follow each
+    other in it and have one line; all keys of a step are written before any is read.
     """
 
     block_tokens: int

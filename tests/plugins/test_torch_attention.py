@@ -127,13 +127,17 @@ class History:
             q_THD, k_TKD, v_TKD, layer.view, built.groups[layer.group], **self.keywords
         )
         expected, token = [], 0
-        for row, num_tokens in rows:
-            for _ in range(num_tokens):
-                self.kv[row].append(torch.stack((k_TKD[token], v_TKD[token])))
-                k_CKD, v_CKD = torch.stack(self.kv[row]).unbind(1)
-                position = len(self.kv[row]) - 1
-                expected.append(naive(q_THD[token], k_CKD, v_CKD, position, **self.keywords))
-                token += 1
+        whole = step.get("whole") or [False] * len(rows)
+        for (row, num_tokens), is_whole in zip(rows, whole, strict=True):
+            first, end = len(self.kv[row]), token + num_tokens
+            self.kv[row] += torch.stack((k_TKD, v_TKD), dim=1)[token:end]
+            k_CKD, v_CKD = torch.stack(self.kv[row]).unbind(1)
+            keywords = {"causal": not is_whole, **self.keywords}
+            expected += [
+                naive(q_THD[token + i], k_CKD, v_CKD, first + i, **keywords)
+                for i in range(num_tokens)
+            ]
+            token = end
         return found, torch.stack(expected)
 
 
@@ -204,6 +208,23 @@ def test_blocks_may_lie_further_apart_than_their_bytes() -> None:
     history = History(4, 2, lane_bytes=3 * 4 * 2 * 2 * 8 * 4)
     for rows in ([(0, 9), (1, 3), (2, 17)], [(0, 1), (1, 1), (2, 1)]):
         assert_equal(history.run(rows))
+
+
+@pytest.mark.parametrize("keywords", ["plain", "window", "all"])
+@pytest.mark.parametrize("reads", [True, False])
+def test_whole_rows_see_all_of_their_row_and_their_neighbours_do_not(
+    keywords: str, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo_plugins.attention.torch.plan.PIECE_QUERIES", 8)
+    monkeypatch.setattr("octavo_plugins.attention.torch.plan.can_read", lambda device: reads)
+    history = History(4, 2, window=KEYWORDS[keywords].get("window"))
+    history.use(**KEYWORDS[keywords])
+    for rows, whole in (
+        ([(0, 13), (1, 13), (2, 3), (3, 3), (4, 21)], [True, False, True, False, True]),
+        ([(0, 1), (1, 9), (2, 1), (3, 9)], [False, True, True, False]),
+        ([(4, 11)], [True]),
+    ):
+        assert_equal(history.run(rows, whole=whole, late_tokens=0 if reads else 3))
 
 
 def test_blocks_that_hold_no_whole_slots_are_refused() -> None:

@@ -12,6 +12,7 @@ from octavo.config.checks import MAX_COUNT
 from octavo.config.context_length import resolve_max_model_len
 from octavo.config.engine import DTYPES, ModelConfig
 from octavo.config.entries import Entries, check_entries
+from octavo.config.nested import with_text_defaults
 from octavo.config.overrides import apply_overrides
 from octavo.errors import ConfigError, ModelError
 from octavo.weights.header import read_header
@@ -56,7 +57,8 @@ def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -
     """
     path = find_model(host, config.model, config.revision, weights=weights)
     file = path / "config.json"
-    settings = Entries(file, apply_overrides(_read_json(file), config.hf_overrides))
+    given = apply_overrides(_read_json(file), config.hf_overrides)
+    settings = Entries(file, with_text_defaults(given))
     # Language models inside others (vision and the like) have their settings in text_config.
     text = {**settings, **_object(path, "text_config", settings.get("text_config"))}
     check_entries(file, text)

@@ -53,6 +53,7 @@ class EngineCore:
             num_swap_blocks=facts.num_swap_blocks,
             model_identity=f"{folder.path}:{folder.dtype}",
             vocab_size=folder.vocab_size,
+            whole_media=folder.capabilities.media_attention == "bidirectional",
         )
         self._results = StepResults(
             self._scheduler, enable_prefix_caching=config.cache.enable_prefix_caching

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
+from octavo.execution.cut_rows import AttentionRows, cut_rows
 from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.device_state import DeviceState
 from octavo.execution.media_encoder import MediaEncoder
@@ -26,6 +27,7 @@ from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch, TokenMask
 from octavo.sampling.uploads import upload
+from octavo.scheduling.media import RowCuts
 from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
 from octavo_kernels.step_state import StepInputs
@@ -145,6 +147,7 @@ class ModelRunner:
             bounds,
             positions=parts["positions"],
             media=media,
+            cuts=plan.cuts,
         )
         return self._draw_or_await(
             _Undrawn(
@@ -252,6 +255,7 @@ class ModelRunner:
         *,
         positions: Tensor | None = None,
         media: MediaRows | None = None,
+        cuts: RowCuts | None = None,
     ) -> Tensor:
         """Ids to hidden states [T, D]."""
         block_tokens = self._layout.block_tokens
@@ -259,18 +263,21 @@ class ModelRunner:
         inputs = self.state.inputs(
             slots_R, query_starts_R1, num_tokens=num_tokens, block_tokens=block_tokens
         )
+        rows = AttentionRows(query_starts_R1, inputs.context_lens_R, inputs.rows_T, slots_R, bounds)
+        if cuts is not None:
+            rows = cut_rows(rows, cuts, inputs.positions_T)
         groups = []
         for index, backend in enumerate(self._backends):
             group = AttentionStep(
                 block_tokens=block_tokens,
-                query_starts_R1=query_starts_R1,
-                context_lens_R=inputs.context_lens_R,
-                token_rows_T=inputs.rows_T,
+                query_starts_R1=rows.query_starts_R1,
+                context_lens_R=rows.context_lens_R,
+                token_rows_T=rows.token_rows_T,
                 positions_T=inputs.positions_T,
                 table_SB=self.state.tables_SB[index],
-                table_rows_R=slots_R,
+                table_rows_R=rows.table_rows_R,
                 slots_T=inputs.cache_slots[index],
-                bounds=bounds,
+                bounds=rows.bounds,
                 batch_invariant=self._batch_invariant,
             )
             group.plan = backend.plan(group, self._layout.groups[index].spec)

@@ -50,7 +50,7 @@ def size_engine(
     ``slots_of`` is the kind of device whose default number of rows is meant, if not ``device``'s.
     """
     specs = {
-        name: _with_cache_dtype(spec, config.cache.kv_cache_dtype)
+        name: _as_run(spec, config.cache.kv_cache_dtype, folder)
         for name, spec in model.cache_specs().items()
     }
     chosen = {
@@ -79,8 +79,13 @@ def size_engine(
     )
 
 
-def _with_cache_dtype(spec: CacheSpec, dtype: str) -> CacheSpec:
-    return spec if dtype == "auto" else dataclasses.replace(spec, dtype=dtype)
+def _as_run(spec: CacheSpec, dtype: str, folder: ModelFolder) -> CacheSpec:
+    """A layer's, as its backend must know it."""
+    return dataclasses.replace(
+        spec,
+        dtype=spec.dtype if dtype == "auto" else dtype,
+        whole_rows=folder.capabilities.media_attention == "bidirectional",
+    )
 
 
 def _choose_backend(

@@ -6,7 +6,8 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from octavo.multimodal.reader import MediaReader
+    from octavo_registry.tokenizer import Tokenizer
 
 
 FILES = {
@@ -149,7 +151,10 @@ def _size(made: _Tensors) -> int:
 
 
 def read_settings(
-    folder: Path, config: Mapping[str, Any], changes: Mapping[str, Any]
+    folder: Path,
+    config: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    tokenizer: Tokenizer | None,
 ) -> MediaSettings:
     """What a folder says of the model's processors, old files or new, and the user's changes."""
     processors: dict[str, dict[str, Any]] = {"image": {}, "video": {}, "audio": {}}
@@ -162,7 +167,22 @@ def read_settings(
         processors[modality].update(found if isinstance(found, dict) else {})
     for entries in processors.values():
         entries.update(changes)
-    return MediaSettings(config=config, processors=processors)
+    return MediaSettings(
+        config=config,
+        processors=processors,
+        token_ids=_added_tokens(folder),
+        encode_text=partial(tokenizer.encode, add_special_tokens=False) if tokenizer else None,
+    )
+
+
+def _added_tokens(folder: Path) -> dict[str, int]:
+    """Of files old and new; those of the fast tokenizer say most."""
+    found: dict[str, int] = {}
+    decoder = _entries(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
+    found.update({entry["content"]: int(number) for number, entry in decoder.items()})
+    for entry in _entries(folder / "tokenizer.json").get("added_tokens") or []:
+        found[entry["content"]] = entry["id"]
+    return found
 
 
 def _entries(path: Path) -> dict[str, Any]:
@@ -188,6 +208,19 @@ def expand_placeholders(
 
     ``tokens`` are by modality, ``counts`` by item; items of one modality come in their order.
     """
+    contents = [
+        [tokens[item.modality]] * count for item, count in zip(prompt.media, counts, strict=True)
+    ]
+    return expand_items(prompt, tokens, contents)
+
+
+def expand_items(
+    prompt: MediaPrompt, tokens: Mapping[str, int], contents: Sequence[Sequence[int]]
+) -> MediaPrompt:
+    """Replace each token that stands for an item by the item's contents.
+
+    Runs of that very token in it are placeholders, and other tokens are text.
+    """
     ids = list(prompt.token_ids)
     by_token = {token: modality for modality, token in tokens.items()}
     waiting = {
@@ -203,11 +236,27 @@ def expand_placeholders(
     expanded: list[int] = []
     placeholders = []
     for token in ids:
-        items = waiting.get(by_token.get(token, ""))
-        if not items:
+        if token not in by_token:
             expanded.append(token)
             continue
-        item = items.pop(0)
-        placeholders.append(Placeholder(item=item, start=len(expanded), length=counts[item]))
-        expanded += [token] * counts[item]
+        item = waiting[by_token[token]].pop(0)
+        for each, run in groupby(contents[item]):
+            length = len(list(run))
+            if each == token:
+                start = len(expanded)
+                placeholders.append(Placeholder(item=item, start=start, length=length))
+            expanded += [each] * length
     return MediaPrompt(token_ids=expanded, media=prompt.media, placeholders=placeholders)
+
+
+def pixel_scale(
+    settings: MediaSettings, modality: str, mean: Sequence[float], std: Sequence[float]
+) -> Tensor:
+    """Mean and deviation of the three colours, [2, 3, 1, 1], for ``normalised`` on the device.
+
+    Those given are for a folder that names none.
+    """
+    import torch
+
+    both = settings.entry(modality, "image_mean", mean), settings.entry(modality, "image_std", std)
+    return torch.tensor(both, dtype=torch.float32).view(2, 3, 1, 1)

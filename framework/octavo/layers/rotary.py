@@ -94,6 +94,8 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
             "which this architecture does not know"
         )
     settings["rope_type"] = settings.get("rope_type") or settings.get("type") or "default"
+    if settings["rope_type"] == "mrope":  # in the first checkpoints of Qwen2-VL
+        settings["rope_type"] = "default"
     if "long_factor" in settings and settings["rope_type"] in ("su", "yarn"):
         settings["rope_type"] = "longrope"  # its names in the first checkpoints of Phi 3
     settings["rope_theta"] = settings.get("rope_theta") or config.get("rope_theta") or 10000.0

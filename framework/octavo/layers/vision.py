@@ -1,14 +1,15 @@
 """Vision transformers over patches of equal images, as CLIP and SigLIP have them.
 
 They run whole on every rank. Axis suffixes: N images, P patches and leading tokens, D hidden, H
-heads, C channels times patch pixels.
+heads, E entries of a head, C channels times patch pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -169,8 +170,8 @@ class VisionTransformer(nn.Module):
             LayerNorm(f"{name}.post_layernorm", hidden, eps, spec=spec) if final_norm else None
         )
 
-    def forward(self, pixels_NCHW: Tensor) -> list[Tensor]:
-        """Hidden states [N, P, D]: before the layers, and after each."""
+    def forward(self, pixels_NCHW: Tensor, layers: Sequence[int] = ()) -> list[Tensor]:
+        """Hidden states [N, P, D] after so many layers each; without numbers, the last alone."""
         x_NPD = self.patches(pixels_NCHW)
         if self.class_token is not None:
             first_N1D = self.class_token.weight.expand(len(x_NPD), 1, -1)
@@ -178,14 +179,42 @@ class VisionTransformer(nn.Module):
         x_NPD = x_NPD + self.positions.weight
         if self.pre_norm is not None:
             x_NPD = self.pre_norm(x_NPD)
-        states = [x_NPD]
-        for layer in self.layers:
-            states.append(layer(states[-1]))
+        states = {}
+        for number, layer in enumerate(self.layers):
+            if number in layers:
+                states[number] = x_NPD
+            x_NPD = layer(x_NPD)
         if self.post_norm is not None:
-            states[-1] = self.post_norm(states[-1])
-        return states
+            x_NPD = self.post_norm(x_NPD)
+        states[len(self.layers)] = x_NPD
+        return [states[layer] for layer in layers or [len(self.layers)]]
 
 
 def normalised(pixels: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
     """Bytes [N, C, H, W] as a model's processor scales them."""
     return ((pixels.float() / 255 - mean) / std).to(dtype)
+
+
+def pixels_of(item: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """An item's ``pixels``, normalised by the ``scale`` that came with them."""
+    mean_C11, std_C11 = item["scale"]
+    return normalised(item["pixels"], mean_C11, std_C11, dtype)
+
+
+def attend_runs(q_PHE: Tensor, k_PHE: Tensor, v_PHE: Tensor, runs: Sequence[int]) -> Tensor:
+    """Attention [P, H * E] of patches to those of their own run; ``runs`` are lengths.
+
+    Neighbours of one length are computed together.
+    """
+    attended, start = [], 0
+    for length, equal in groupby(runs):
+        count = len(list(equal))
+        end = start + count * length
+        q, k, v = (
+            each[start:end].unflatten(0, (count, length)).transpose(1, 2)
+            for each in (q_PHE, k_PHE, v_PHE)
+        )
+        attended_NHPE = F.scaled_dot_product_attention(q, k, v)
+        attended.append(attended_NHPE.transpose(1, 2).flatten(0, 1).flatten(1))
+        start = end
+    return torch.cat(attended)

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.engine.messages import MediaInput
 from octavo.execution.state_layout import Ints, Slots
@@ -41,10 +42,26 @@ class MediaDraft:
     num_rows: int = 0
 
 
-class MediaScheduler:
-    """Plans encoding within a budget of rows a step, and keeps what was encoded last."""
+@dataclass(slots=True)
+class RowCuts:
+    """A step's rows cut where items begin and end."""
 
-    def __init__(self, num_rows: int, budget: int) -> None:
+    rows: Ints
+    """Of which row of the step each is a part."""
+    query_lens: Ints
+    behinds: Ints
+    """Tokens of that row in this step that stand behind the part."""
+    whole: NDArray[np.bool_]
+    """Parts that are of an item: their tokens see all of the part."""
+
+
+class MediaScheduler:
+    """Plans encoding within a budget of rows a step, and keeps what was encoded last.
+
+    ``whole``: the tokens of an item see each other, so that they must run in one step.
+    """
+
+    def __init__(self, num_rows: int, budget: int, *, whole: bool = False) -> None:
         self.num_rows = num_rows
         self.num_encoded = 0
         self.num_reused = 0
@@ -52,14 +69,35 @@ class MediaScheduler:
         self._free_rows: Ints = np.arange(num_rows, dtype=np.int32)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._draft = MediaDraft()
+        self._whole = whole
+        self._stretched_step = -1
+        """The last step that got more tokens than there was room for, for an item to be whole."""
 
     def clip(self, sequence: Sequence, start: int, count: int, step_id: int) -> int:
-        """How many of those tokens can run in this step, with the items that they need."""
+        """How many of those tokens can run in this step, with the items that they need.
+
+        It may be more tokens, for one item of a step that cannot be split.
+        """
         for item in sequence.request.media:
+            if self._whole:
+                count = self._unsplit(item, start, count, step_id)
             if item.start >= start + count:
                 break
             if item.end > start and not self._provide(item, step_id):
                 return max(0, item.start - start)
+        return count
+
+    def _unsplit(self, item: MediaInput, start: int, count: int, step_id: int) -> int:
+        for run, length in item.runs:
+            first, end = max(run, start), run + length
+            if not first < start + count < end:
+                continue
+            if first > start:
+                return first - start
+            if self._stretched_step == step_id:
+                return 0
+            self._stretched_step = step_id
+            return end - start
         return count
 
     def take_draft(self) -> list[EncodeItem]:
@@ -76,6 +114,34 @@ class MediaScheduler:
             positions_of(sequences, starts, np.diff(query_starts)),
             *self._places(sequences, starts, query_starts),
         ]
+
+    def cuts(self, rows: Rows, slots: Slots, starts: Ints, counts: Ints) -> RowCuts | None:
+        """None where a step has no part of an item, or its tokens see only what is before them."""
+        if not self._whole or not rows.media_S[slots].any():
+            return None
+        parts: list[tuple[int, int, int, bool]] = []
+        for row, slot in enumerate(slots.tolist()):
+            at = int(starts[row])
+            end = at + int(counts[row])
+            media = rows.at(slot).request.media
+            for run, length in sorted(run for item in media for run in item.runs):
+                first, last = max(run, at), min(run + length, end)
+                if first < last:
+                    if at < first:
+                        parts.append((row, first - at, end - first, False))
+                    parts.append((row, last - first, end - last, True))
+                    at = last
+            if at < end:
+                parts.append((row, end - at, 0, False))
+        row_of, lens, behinds, whole = zip(*parts, strict=True)
+        if not any(whole):
+            return None
+        return RowCuts(
+            np.array(row_of, np.int32),
+            np.array(lens, np.int32),
+            np.array(behinds, np.int32),
+            np.array(whole, np.bool_),
+        )
 
     def _places(self, sequences: Listed[Sequence], starts: Ints, query_starts: Ints) -> list[Ints]:
         """Tokens of a step that stand for media, and the buffer's rows that replace them."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from octavo.cache.tables import BlockMoves
 from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import Ints, Slots, StateDiff
-from octavo.scheduling.media import EncodeItem
+from octavo.scheduling.media import EncodeItem, RowCuts
 from octavo.scheduling.sequence import Sequence
 from octavo_kernels.row_features import Work
 
@@ -57,6 +57,8 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     moves: BlockMoves = msgspec.field(default_factory=BlockMoves)
     encode: list[EncodeItem] = msgspec.field(default_factory=list)
     """Media whose rows are made before the forward pass."""
+    cuts: RowCuts | None = None
+    """How attention takes the rows, where that is not as they are."""
 
     @property
     def is_decode(self) -> bool:

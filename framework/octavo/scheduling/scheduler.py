@@ -47,7 +47,9 @@ class Scheduler:
         num_swap_blocks: int,
         model_identity: str,
         vocab_size: int,
+        whole_media: bool = False,
     ) -> None:
+        """``whole_media``: no chunk of a prompt may end inside an item."""
         scheduler = config.scheduler
         self.rows = Rows(state.num_slots, state.max_model_len)
         max_blocks = state.fields["table0"].width
@@ -63,7 +65,9 @@ class Scheduler:
         """By id: sequences of a batch that raised, which run alone until they have passed it."""
         self.num_under_way = 0
         self.media = MediaScheduler(
-            config.media.media_cache_tokens, scheduler.max_num_batched_tokens
+            config.media.media_cache_tokens,
+            scheduler.max_num_batched_tokens,
+            whole=whole_media,
         )
         self._config = scheduler
         self._model_identity = model_identity
@@ -343,6 +347,7 @@ class Scheduler:
             detach=draft.detach,
             moves=draft.moves,
             encode=self.media.take_draft(),
+            cuts=self.media.cuts(rows, slots, starts, counts),
         )
         record = StepRecord(
             slots=slots,

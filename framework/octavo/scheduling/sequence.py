@@ -62,12 +62,13 @@ class Sequence:
         self.positions_AP: NDArray[np.int32] | None = None
         """Of the prompt's tokens by axis; None: their numbers on all axes."""
         self.position_delta = 0
-        """Of later tokens: what their positions have more than their numbers."""
+        """Of later tokens: what their positions have more than their numbers. They go on from the
+        prompt's last token; steps in time of a long video before it may be beyond."""
         if request.positions:
             self.positions_AP = np.frombuffer(request.positions, np.int32).reshape(
                 -1, self.prompt_len
             )
-            self.position_delta = int(self.positions_AP.max()) + 1 - self.prompt_len
+            self.position_delta = int(self.positions_AP[:, -1].max()) + 1 - self.prompt_len
         self.slot = -1
         self.digests: list[bytes] = []
         self.swapped: SwappedBlocks | None = None

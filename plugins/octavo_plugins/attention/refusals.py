@@ -8,12 +8,20 @@ from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
 
 
-def misfit(spec: CacheSpec, kinds: Collection[str], dtypes: Collection[str]) -> str | None:
+def misfit(
+    spec: CacheSpec,
+    kinds: Collection[str],
+    dtypes: Collection[str],
+    *,
+    whole_rows: bool = False,
+) -> str | None:
     """Why ``supports`` refuses the spec, if a backend that knows those cannot run it anywhere."""
     if spec.kind not in kinds:
         return f"kind={spec.kind!r} is not known; known: {', '.join(kinds)}"
     if spec.dtype not in dtypes:
         return f"dtype={spec.dtype!r} is not known; known: {', '.join(dtypes)}"
+    if spec.whole_rows and not whole_rows:
+        return "attention is causal, and the tokens of an image must see all of it; name 'torch'"
     if spec.key_dim != spec.value_dim and spec.kind != "latent":
         return f"key_dim={spec.key_dim} and value_dim={spec.value_dim} must be equal"
     return None

@@ -38,7 +38,7 @@ class TorchAttention:
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
-        return misfit(spec, ("full", "window", "latent", "cross"), DTYPES)
+        return misfit(spec, ("full", "window", "latent", "cross"), DTYPES, whole_rows=True)
 
     def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
         """Keys and values of a block's tokens, and nothing else."""

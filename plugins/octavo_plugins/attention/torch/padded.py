@@ -37,7 +37,6 @@ class PaddedBatch:
         table_RB: Tensor,
         *,
         block_stride: int,
-        causal: bool,
         window: int | None,
         from_start: bool,
         is_exact: bool,
@@ -47,7 +46,7 @@ class PaddedBatch:
         self._num_queries = int(pieces.sizes_N.max())
         self._num_keys = int(pieces.key_lens_N.max())
         self._from_start = from_start
-        self._causal, self._window = causal, window
+        self._window = window
         self._is_fused = is_fused
         self._place_queries(pieces, device)
         rows_N, behinds_N, sizes_N = (
@@ -55,13 +54,14 @@ class PaddedBatch:
         )
         contexts_N = step.context_lens_R.index_select(0, rows_N).long()
         firsts_N1 = (contexts_N - behinds_N).unsqueeze(1)
-        ends_N1 = firsts_N1 + sizes_N.unsqueeze(1) if causal else contexts_N.unsqueeze(1)
+        wholes_N1 = to_device(pieces.wholes_N, device).unsqueeze(1)
+        ends_N1 = torch.where(wholes_N1, contexts_N.unsqueeze(1), firsts_N1 + sizes_N.unsqueeze(1))
         begins_N1 = torch.zeros_like(ends_N1) if window is None else firsts_N1 - window + 1
         begins_N1 = begins_N1.clamp_(min=0)
         query_index_Q = torch.arange(self._num_queries, device=device)
         self._queries_NQ = firsts_N1 + torch.minimum(query_index_Q, sizes_N.unsqueeze(1) - 1)
         self._keys_NC = begins_N1 + torch.arange(self._num_keys, device=device)
-        self._ends_N1 = ends_N1
+        self._lasts_NQ = torch.where(wholes_N1, ends_N1 - 1, self._queries_NQ)
         table_NB = table_RB.index_select(0, rows_N)
         live_NC = torch.minimum(self._keys_NC, ends_N1 - 1)
         slots_NC = slots_at(table_NB, live_NC, step.block_tokens, block_stride)
@@ -158,9 +158,8 @@ class PaddedBatch:
         """0 where a query sees a position, else -inf; [N, 1, Q, C]."""
         if self._mask_NQC is not None and self._mask_NQC.dtype == dtype:
             return self._mask_NQC
-        last_NQ = self._queries_NQ if self._causal else self._ends_N1 - 1
         keys_N1C = self._keys_NC.unsqueeze(1)
-        hidden_NQC = keys_N1C > last_NQ.unsqueeze(2)
+        hidden_NQC = keys_N1C > self._lasts_NQ.unsqueeze(2)
         if self._window is not None:
             hidden_NQC |= keys_N1C <= (self._queries_NQ - self._window).unsqueeze(2)
         mask_NQC = torch.zeros(hidden_NQC.shape, dtype=dtype, device=hidden_NQC.device)

@@ -8,8 +8,8 @@ that holds the value.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -56,7 +56,7 @@ def slot_bytes_of(spec: CacheSpec) -> int:
     return stored_of(spec) * spec.kv_heads * spec.key_dim * dtype.itemsize
 
 
-def to_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """The array on the device, without waiting for what the device is doing."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

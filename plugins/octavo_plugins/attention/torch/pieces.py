@@ -26,6 +26,8 @@ class Pieces:
     """How many of the row's queries there are from the first query of the piece on."""
     key_lens_N: Ints
     """Cached positions that the piece sees; an upper bound where context lengths are."""
+    wholes_N: NDArray[np.bool_]
+    """Pieces whose queries see all of their row, not only what is before them."""
 
     def __getitem__(self, which: Ints) -> Pieces:
         return Pieces(
@@ -34,6 +36,7 @@ class Pieces:
             sizes_N=self.sizes_N[which],
             behinds_N=self.behinds_N[which],
             key_lens_N=self.key_lens_N[which],
+            wholes_N=self.wholes_N[which],
         )
 
     def __len__(self) -> int:
@@ -46,7 +49,7 @@ def cut(
     context_lens_R: Ints,
     *,
     max_size: int,
-    causal: bool,
+    whole_R: NDArray[np.bool_],
     window: int | None,
 ) -> Pieces:
     """Cut these rows into pieces of at most ``max_size`` queries, in order."""
@@ -59,7 +62,8 @@ def cut(
     sizes_N = np.minimum(max_size, lens_N - offsets_N)
     behinds_N = lens_N - offsets_N
     firsts_N = context_lens_R[rows_N] - behinds_N
-    ends_N = firsts_N + sizes_N if causal else context_lens_R[rows_N]
+    wholes_N = whole_R[rows_N]
+    ends_N = np.where(wholes_N, context_lens_R[rows_N], firsts_N + sizes_N)
     begins_N = np.maximum(firsts_N - window + 1, 0) if window is not None else 0
     starts_R = np.cumsum(query_lens_R) - query_lens_R
     return Pieces(
@@ -68,6 +72,7 @@ def cut(
         sizes_N=sizes_N,
         behinds_N=behinds_N,
         key_lens_N=ends_N - begins_N,
+        wholes_N=wholes_N,
     )
 
 

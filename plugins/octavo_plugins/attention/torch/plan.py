@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo_plugins.attention.refusals import check_window
@@ -63,6 +64,8 @@ class StepPlan:
         self._query_lens_R = step.bounds.query_lens_R.astype(np.int64)
         contexts = step.context_lens_R.numpy() if self._is_exact else step.bounds.context_lens_R
         self._context_lens_R = contexts[: len(self._query_lens_R)].astype(np.int64)
+        whole_R = step.bounds.whole_R
+        self._whole_R = np.zeros(len(contexts), np.bool_) if whole_R is None else whole_R
         self._table_RB = step.block_table_RB()
         self._batches: dict[tuple[object, ...], list[Batch]] = {}
 
@@ -95,7 +98,7 @@ class StepPlan:
             bounds = {"max_cells": max_cells, "max_keys": max_keys}
             longest = int(self._context_lens_R.max(initial=1))
             max_size = min(PIECE_QUERIES, max(max_cells // longest, 1))
-        is_few_R = lens_R <= FEW_QUERIES
+        is_few_R = (lens_R <= FEW_QUERIES) & ~self._whole_R
         few, many = np.flatnonzero(is_few_R), np.flatnonzero(~is_few_R)
         if is_ragged and len(lens_R) > 1:
             yield from self._ragged(few, pages, heads, scoring)
@@ -106,9 +109,14 @@ class StepPlan:
             is_fresh &= lens_R[many] <= window
         if not (scoring.causal and is_fused):
             is_fresh[:] = False
+        is_fresh &= ~self._whole_R[many]
         fresh, others = many[is_fresh], many[~is_fresh]
         yield from self._padded(fresh, None, bounds, pages, scoring, is_fused)
         yield from self._padded(others, max_size, bounds, pages, scoring, is_fused)
+
+    def _wholes(self, scoring: Scoring) -> NDArray[np.bool_]:
+        """Rows whose queries see all of their row: all of them, where nothing is causal."""
+        return self._whole_R if scoring.causal else np.ones_like(self._whole_R)
 
     def _ragged(self, rows: Ints, pages: Pages, heads: int, scoring: Scoring) -> Iterator[Batch]:
         pieces = cut(
@@ -116,7 +124,7 @@ class StepPlan:
             self._query_lens_R,
             self._context_lens_R,
             max_size=1,
-            causal=scoring.causal,
+            whole_R=self._wholes(scoring),
             window=scoring.window,
         )
         # Padding costs the softmax only, so lengths may differ much. Cells are not bounded: all of
@@ -141,7 +149,7 @@ class StepPlan:
             self._query_lens_R,
             self._context_lens_R,
             max_size=max_size or 2**31,
-            causal=scoring.causal,
+            whole_R=self._wholes(scoring),
             window=scoring.window,
         )
         for group in similar(pieces, spread=1.5, **bounds):
@@ -150,7 +158,6 @@ class StepPlan:
                 self._step,
                 self._table_RB,
                 block_stride=pages.block_stride,
-                causal=scoring.causal,
                 window=scoring.window,
                 from_start=max_size is None,
                 is_exact=self._is_exact,

@@ -1,4 +1,4 @@
-"""LLaVA 1.5: images through CLIP into a Llama."""
+"""LLaVA 1.5: images through CLIP into a Llama; and Pixtral under the same name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
     """Add LlavaForConditionalGeneration."""
     models.add(
         "LlavaForConditionalGeneration",
-        "octavo_plugins.models.llava.model:Llava",
+        "octavo_plugins.models.llava.model:build",
         capabilities=ModelCapabilities(modalities=("image",)),
     )
 

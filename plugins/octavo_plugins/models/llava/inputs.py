@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from octavo.inputs.media import expand_placeholders
+from octavo.inputs.media import expand_placeholders, pixel_scale
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -16,28 +17,58 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
-    """Each image token becomes as many as there are patches."""
+    """Each image token becomes as many as there are patches, or as Pixtral has them."""
     vision = settings.config["vision_config"]
+    if vision.get("model_type") == "pixtral":
+        from octavo_plugins.models.pixtral.inputs import place_images as place_rows
+
+        return place_rows(prompt, settings)
     count = (vision["image_size"] // vision["patch_size"]) ** 2
-    if settings.config.get("vision_feature_select_strategy", "default") != "default":
+    has_class = vision.get("model_type", "clip_vision_model") == "clip_vision_model"
+    if has_class and settings.config.get("vision_feature_select_strategy", "default") != "default":
         count += 1
-    image = settings.config.get("image_token_index", settings.config.get("image_token_id"))
-    return expand_placeholders(prompt, {"image": image}, [count] * len(prompt.media))
+    tokens = {"image": media_token(settings, "image", 32000)}
+    return expand_placeholders(prompt, tokens, [count] * len(prompt.media))
+
+
+def media_token(settings: MediaSettings, modality: str, default: int) -> int:
+    """The id that a config has under one of two names."""
+    config = settings.config
+    found: int = config.get(f"{modality}_token_index", config.get(f"{modality}_token_id", default))
+    return found
 
 
 def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """The image's middle square, resized as CLIP's processor does."""
-    import numpy as np
-    import torch
+    vision = settings.config["vision_config"]
+    if vision.get("model_type") == "pixtral":
+        from octavo_plugins.models.pixtral.inputs import pixels as whole_image
+
+        return whole_image(modality, item, settings)
+    return {
+        "pixels": stacked([middle_square(item.value, vision["image_size"])]),
+        "scale": pixel_scale(settings, modality, MEAN, STD),
+    }
+
+
+def middle_square(image: Image.Image, size: int) -> Image.Image:
+    """What is left of an image whose shorter side is resized."""
     from PIL import Image
 
-    size = settings.config["vision_config"]["image_size"]
-    image: Image.Image = item.value
     width, height = image.size
-    scale = size / min(width, height)
-    resized = image.resize(
-        (max(size, int(width * scale)), max(size, int(height * scale))), Image.Resampling.BICUBIC
-    )
+    # The longer side is cut to whole pixels in this order of products, as the reference does.
+    if width < height:
+        resized = image.resize((size, int(size * height / width)), Image.Resampling.BICUBIC)
+    else:
+        resized = image.resize((int(size * width / height), size), Image.Resampling.BICUBIC)
     left, top = (resized.width - size) // 2, (resized.height - size) // 2
-    square = resized.crop((left, top, left + size, top + size))
-    return {"pixels": torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()}
+    return resized.crop((left, top, left + size, top + size))
+
+
+def stacked(images: list[Any]) -> Tensor:
+    """Bytes [N, 3, H, W] of images of one size."""
+    import numpy as np
+    import torch
+
+    pixels_NHWC = torch.from_numpy(np.stack([np.asarray(image) for image in images]))
+    return pixels_NHWC.permute(0, 3, 1, 2).contiguous()

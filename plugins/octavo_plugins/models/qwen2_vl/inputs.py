@@ -22,58 +22,93 @@ if TYPE_CHECKING:
 
 Grid = tuple[int, int, int]
 """Patches in time, height and width, before neighbours are merged."""
-MIN_PIXELS, MAX_PIXELS = 56 * 56, 28 * 28 * 1280
+PIXELS = {"image": (56 * 56, 28 * 28 * 1280), "video": (128 * 28 * 28, 28 * 28 * 768)}
+"""The least and the most of a picture, and of each frame."""
 
 
 def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     """A token for each square of merged patches, with its place in time and space."""
+    return placed_with(prompt, settings, [1.0] * len(prompt.media))
+
+
+def placed_with(
+    prompt: MediaPrompt, settings: MediaSettings, intervals: Sequence[float]
+) -> MediaPrompt:
+    """The same where a step in time of an item is so many positions."""
     merge = settings.config["vision_config"]["spatial_merge_size"]
-    grids = [tuple(item.tensors["grid"].tolist()) for item in prompt.media]
+    grids = grids_of(prompt)
     counts = [math.prod(grid) // merge**2 for grid in grids]
-    tokens = {
-        "image": settings.config["image_token_id"],
-        "video": settings.config["video_token_id"],
-    }
-    placed = expand_placeholders(prompt, tokens, counts)
+    placed = expand_placeholders(prompt, tokens_of(settings), counts)
+    items = [each.item for each in placed.placeholders]
     return replace(
         placed,
-        positions_AP=positions(len(placed.token_ids), placed.placeholders, grids, merge),
+        positions_AP=positions(
+            len(placed.token_ids),
+            placed.placeholders,
+            [grids[item] for item in items],
+            [intervals[item] for item in items],
+            merge,
+        ),
     )
 
 
+def grids_of(prompt: MediaPrompt) -> list[Grid]:
+    """Of the items, as ``patches`` has made them."""
+    return [tuple(item.tensors["grid"].tolist()) for item in prompt.media]
+
+
+def tokens_of(settings: MediaSettings) -> dict[str, int]:
+    """The token that stands for an item, by modality."""
+    return {
+        "image": settings.config["image_token_id"],
+        "video": settings.config["video_token_id"],
+    }
+
+
 def positions(
-    num_tokens: int, placeholders: Sequence[Placeholder], grids: Sequence[Grid], merge: int
+    num_tokens: int,
+    placeholders: Sequence[Placeholder],
+    grids: Sequence[Grid],
+    intervals: Sequence[float],
+    merge: int,
 ) -> NDArray[np.int32]:
-    """Text goes on on all axes at once, from where the longest side of what was before it ends."""
+    """Text goes on on all axes at once, from where the longest side of what was before it ends.
+
+    ``grids`` and ``intervals`` are those of each placeholder.
+    """
     result_AP = np.empty((3, num_tokens), np.int32)
     token = position = 0
-    for each in placeholders:
+    for each, (time, height, width), interval in zip(placeholders, grids, intervals, strict=True):
         text = each.start - token
         result_AP[:, token : each.start] = np.arange(position, position + text)
         position += text
-        time, height, width = grids[each.item]
-        sides = (time, height // merge, width // merge)
-        indices_AP = np.indices(sides, np.int32).reshape(3, -1)
+        indices_AP = np.indices((time, height // merge, width // merge)).reshape(3, -1)
+        indices_AP[0] = (indices_AP[0] * np.float32(interval)).astype(np.int32)
         token = each.start + each.length
         result_AP[:, each.start : token] = indices_AP + position
-        position += max(sides[1:])
+        position += max(height, width) // merge
     result_AP[:, token:] = np.arange(position, position + num_tokens - token)
     return result_AP
 
 
 def patches(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """Bytes of patches; those of one merged square stand together. An image is one frame."""
+    return patches_of(item, grid_of(item, settings), settings)
+
+
+def patches_of(item: MediaItem, grid: Grid, settings: MediaSettings) -> dict[str, Tensor]:
+    """The same for a grid that is known."""
     import torch
     from PIL import Image
 
     vision = settings.config["vision_config"]
     patch, merge = vision["patch_size"], vision["spatial_merge_size"]
-    time, height, width = grid = grid_of(item, settings)
+    time, height, width = grid
     frames = [
         np.asarray(frame.resize((width * patch, height * patch), Image.Resampling.BICUBIC))
         for frame in frames_of(item)
     ]
-    per_step = vision["temporal_patch_size"] if modality == "video" else 1
+    per_step = vision["temporal_patch_size"] if item.modality == "video" else 1
     frames += [frames[-1]] * (time * per_step - len(frames))
     pixels = np.stack(frames).reshape(
         time, per_step, height // merge, merge, patch, width // merge, merge, patch, 3
@@ -97,30 +132,57 @@ def frames_of(item: MediaItem) -> list[Any]:
 
 def grid_of(item: MediaItem, settings: MediaSettings) -> Grid:
     """As many patches as its size asks for, within the least and the most pixels."""
-    vision = settings.config["vision_config"]
-    step = vision["patch_size"] * vision["spatial_merge_size"]
+    time, height, width = sides_of(item, settings)
+    least, most = pixel_limits(item.modality, settings, PIXELS[item.modality])
+    rows, columns = fitted(height, width, settings, least=least, most=most)
+    return time, rows, columns
+
+
+def sides_of(item: MediaItem, settings: MediaSettings) -> tuple[int, int, int]:
+    """Steps in time, and the pixels of a picture's height and width."""
     if item.modality == "image":
         time, (width, height) = 1, item.value.size
     else:
         num_frames, height, width = item.value.frames.shape[:3]
-        time = -(-num_frames // vision["temporal_patch_size"])
+        time = -(-num_frames // settings.config["vision_config"]["temporal_patch_size"])
     if max(height, width) > 200 * min(height, width):
         raise PromptError(f"{width} x {height} pixels: one side is over 200 times the other")
-    rows, columns = (max(1, round(side / step)) for side in (height, width))
-    least, most = pixel_limits(item.modality, settings)
-    if rows * columns * step**2 > most:
-        factor = math.sqrt(height * width / most)
-        rows, columns = (max(1, math.floor(side / factor / step)) for side in (height, width))
-    elif rows * columns * step**2 < least:
-        factor = math.sqrt(least / (height * width))
-        rows, columns = (math.ceil(side * factor / step) for side in (height, width))
+    return time, height, width
+
+
+def fitted(
+    height: float,
+    width: float,
+    settings: MediaSettings,
+    *,
+    least: float,
+    most: float,
+    frames: int = 1,
+    counted: int = 1,
+) -> tuple[int, int]:
+    """Rows and columns of patches: whole squares, of about the picture's shape.
+
+    ``least`` and ``most`` bound the pixels of ``counted`` frames, of ``frames`` to scale them.
+    """
+    vision = settings.config["vision_config"]
     merge = vision["spatial_merge_size"]
-    return time, rows * merge, columns * merge
+    step = vision["patch_size"] * merge
+    rows, columns = (round(side / step) for side in (height, width))
+    if counted * rows * columns * step**2 > most:
+        factor = math.sqrt(frames * height * width / most)
+        rows, columns = (max(1, math.floor(side / factor / step)) for side in (height, width))
+    elif counted * rows * columns * step**2 < least:
+        factor = math.sqrt(least / (frames * height * width))
+        rows, columns = (math.ceil(side * factor / step) for side in (height, width))
+    # A side of less than half a square, where no limit has said otherwise.
+    return max(1, rows) * merge, max(1, columns) * merge
 
 
-def pixel_limits(modality: str, settings: MediaSettings) -> tuple[int, int]:
-    """The least and the most pixels of a picture, under the names of two generations."""
+def pixel_limits(
+    modality: str, settings: MediaSettings, default: tuple[int, int]
+) -> tuple[int, int]:
+    """The least and the most pixels, under the names of two generations."""
     size = settings.entry(modality, "size", {})
-    least = settings.entry(modality, "min_pixels", size.get("shortest_edge") or MIN_PIXELS)
-    most = settings.entry(modality, "max_pixels", size.get("longest_edge") or MAX_PIXELS)
+    least = settings.entry(modality, "min_pixels", size.get("shortest_edge") or default[0])
+    most = settings.entry(modality, "max_pixels", size.get("longest_edge") or default[1])
     return least, most

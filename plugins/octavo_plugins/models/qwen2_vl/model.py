@@ -1,14 +1,15 @@
 """Qwen2-VL around a Qwen2 whose heads turn by time, height and width.
 
-Axis suffixes: P patches, C channels, S frames of a patch.
+Axis suffixes: P patches, C channels, S frames of a patch, M merged squares, D hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from octavo.layers.attention import head_dim_of
 from octavo.layers.decoder import CausalLM
@@ -16,7 +17,7 @@ from octavo.layers.loading import load_weights
 from octavo.layers.rotary import MultiAxisRotary, rope_parameters
 from octavo.layers.vision import normalised, tower_spec
 from octavo_plugins.models.qwen2.model import decoder_layer
-from octavo_plugins.models.qwen2_vl.vision import VisionEncoder
+from octavo_plugins.models.qwen2_vl.vision import Grid, VisionEncoder
 from octavo_registry.model import ModelSpec
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -28,21 +29,41 @@ PREFIXES = (
 """Of newer checkpoints, and ours, which are those of the first ones."""
 
 
-class Qwen2VL(CausalLM):
-    """Qwen2VLForConditionalGeneration."""
+class Encoder(Protocol):
+    """``visual`` of a generation."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        config = {**spec.config, **(spec.config.get("text_config") or {})}
+    widest: int
+
+    def __call__(self, pixels_PCSHW: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Rows [M, D] of all items."""
+        ...
+
+
+class Qwen2VL(CausalLM):
+    """Qwen2VLForConditionalGeneration; the next generations have other encoders and layers."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        encoder: Callable[[str, ModelSpec], Encoder] = VisionEncoder,
+        layer: Callable[[ModelSpec, int], nn.Module] = decoder_layer,
+        interleaved: bool = False,
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
+    ) -> None:
+        config = text_config_of(spec.config)
         text = tower_spec(spec, config)
         sections = rope_parameters(config)["mrope_section"]
-        super().__init__(
-            text, decoder_layer, MultiAxisRotary(head_dim_of(config), sections, spec=text)
-        )
-        self.visual = VisionEncoder("visual", tower_spec(spec, spec.config["vision_config"]))
+        rotary = MultiAxisRotary(head_dim_of(config), sections, interleaved=interleaved, spec=text)
+        super().__init__(text, layer, rotary)
+        vision = tower_spec(spec, spec.config["vision_config"])
+        self.visual: Encoder = encoder("visual", vision)
         self.media_row_size = config["hidden_size"]
-        self._per_step = spec.config["vision_config"]["temporal_patch_size"]
-        self._mean = torch.tensor(MEAN, device=spec.device).view(3, 1, 1, 1)
-        self._std = torch.tensor(STD, device=spec.device).view(3, 1, 1, 1)
+        self._per_step = vision.config["temporal_patch_size"]
+        self._per_square = vision.config["spatial_merge_size"] ** 2
+        self._mean = torch.tensor(mean, device=spec.device).view(3, 1, 1, 1)
+        self._std = torch.tensor(std, device=spec.device).view(3, 1, 1, 1)
         self._dtype = spec.dtype
 
     def encode(self, items: Sequence[Mapping[str, Tensor]]) -> Sequence[Tensor]:
@@ -52,20 +73,27 @@ class Qwen2VL(CausalLM):
             [each["patches"].expand(-1, -1, self._per_step, -1, -1) for each in items]
         )
         pixels_PCSHW = normalised(pixels_PCSHW, self._mean, self._std, self._dtype)
-        grids = [tuple(each["grid"].tolist()) for each in items]
-        rows_MD = self.visual(pixels_PCSHW, grids)
-        counts = [len(each["patches"]) // (len(pixels_PCSHW) // len(rows_MD)) for each in items]
-        return rows_MD.split(counts)
+        rows_MD = self.visual(pixels_PCSHW, [each["grid"].tolist() for each in items])
+        counts = [len(each["patches"]) // self._per_square for each in items]
+        rows: Sequence[Tensor] = rows_MD.split(counts)
+        return rows
 
     def encode_bytes(self, num_rows: int) -> int:
-        """Queries, keys, values and what is inside the feed-forward layer, for each patch."""
-        block = self.visual.blocks[0]
-        patches = num_rows * self.visual.merger.first.in_features // block.fc1.in_features
-        return patches * self._dtype.itemsize * 4 * block.fc1.out_features
+        """What the encoder's widest layer holds for the patches of so many rows."""
+        num_bytes: int = num_rows * self._per_square * self.visual.widest * self._dtype.itemsize
+        return num_bytes
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Fill the parameters, whatever version of Transformers has written them."""
         return load_weights(self, _renamed(tensors), ignore=self.is_not_needed)
+
+
+def text_config_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's settings, which the first checkpoints have among the model's own."""
+    text = {**config, **(config.get("text_config") or {})}
+    if "tie_word_embeddings" in config:
+        text["tie_word_embeddings"] = config["tie_word_embeddings"]
+    return text
 
 
 def _renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

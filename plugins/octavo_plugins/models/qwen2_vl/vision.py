@@ -13,11 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo.layers.linear import QKVLinear, ReplicatedLinear
-from octavo.layers.norm import LayerNorm
-from octavo.layers.vision import Parameter, activation_of
+from octavo.layers.norm import LayerNorm, RMSNorm
+from octavo.layers.rotary import Angles
+from octavo.layers.vision import Parameter, activation_of, attend_runs
 from octavo_registry.model import ModelSpec
 
 THETA = 10000.0
+Grid = Sequence[int]
+"""Patches in time, height and width."""
 
 
 class VisionEncoder(nn.Module):
@@ -26,37 +29,69 @@ class VisionEncoder(nn.Module):
     def __init__(self, name: str, spec: ModelSpec) -> None:
         super().__init__()
         config = spec.config
-        hidden, patch = config["embed_dim"], config["patch_size"]
-        shape = (hidden, config.get("in_channels", 3), config["temporal_patch_size"], patch, patch)
-        self.patch_embed = Parameter(f"{name}.patch_embed.proj.weight", shape, spec)
+        hidden, heads = config["embed_dim"], config["num_heads"]
+        inner = int(hidden * config["mlp_ratio"])
+        self.patch_embed = PatchProjection(f"{name}.patch_embed.proj", hidden, spec)
+        self.angles = SquareAngles(hidden // heads, spec)
         self.blocks = nn.ModuleList(
             VisionBlock(f"{name}.blocks.{i}", spec) for i in range(config["depth"])
         )
-        self.merger = Merger(f"{name}.merger", spec)
-        self._merge = config["spatial_merge_size"]
-        quarter = hidden // config["num_heads"] // 4
+        norm = LayerNorm(f"{name}.merger.ln_q", hidden, 1e-6, spec=spec)
+        self.merger = Merger(f"{name}.merger", norm, hidden, config["hidden_size"], spec)
+        self.widest = 4 * inner
+        """Entries for each patch: queries, keys, values and what is inside a feed-forward layer."""
+
+    def forward(self, pixels_PCSHW: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Merged squares [M, D] of all items, one behind the other."""
+        x_PD = self.patch_embed(pixels_PCSHW)
+        angles = self.angles(grids)
+        frames = frames_of(grids)
+        for block in self.blocks:
+            x_PD = block(x_PD, angles, frames)
+        merged_MD: Tensor = self.merger(x_PD)
+        return merged_MD
+
+
+def frames_of(grids: Sequence[Grid]) -> list[int]:
+    """How many patches each frame has."""
+    return [height * width for time, height, width in grids for _ in range(time)]
+
+
+class PatchProjection(nn.Module):
+    """A product for each patch, of its frames' pixels."""
+
+    def __init__(self, name: str, hidden: int, spec: ModelSpec, *, bias: bool = False) -> None:
+        super().__init__()
+        config = spec.config
+        patch = config["patch_size"]
+        shape = (hidden, config.get("in_channels", 3), config["temporal_patch_size"], patch, patch)
+        self.weight = Parameter(f"{name}.weight", shape, spec)
+        self.bias = Parameter(f"{name}.bias", (hidden,), spec) if bias else None
+
+    def forward(self, pixels_PCSHW: Tensor) -> Tensor:
+        """Patches [P, D]."""
+        bias_D = None if self.bias is None else self.bias.weight
+        return F.linear(pixels_PCSHW.flatten(1), self.weight.weight.flatten(1), bias_D)
+
+
+class SquareAngles(nn.Module):
+    """Half of the frequencies turn by a patch's row, half by its column."""
+
+    def __init__(self, head_dim: int, spec: ModelSpec) -> None:
+        super().__init__()
+        self._merge = spec.config["spatial_merge_size"]
+        quarter = head_dim // 4
         self._frequencies_F: Tensor
         frequencies_F = THETA ** -(torch.arange(quarter, dtype=torch.float32) / quarter)
         self.register_buffer("_frequencies_F", frequencies_F.to(spec.device), persistent=False)
 
-    def forward(self, patches_PCSHW: Tensor, grids: Sequence[tuple[int, int, int]]) -> Tensor:
-        """Merged squares [M, D] of all items, one behind the other."""
-        weight = self.patch_embed.weight
-        x_PD = F.linear(patches_PCSHW.flatten(1), weight.flatten(1))
-        angles = [self._angles_PF(grid) for grid in grids]
-        angles_PF = torch.cat(angles)
-        cos_P1E, sin_P1E = (
-            torch.cat([each, each], -1).unsqueeze(1).float()
-            for each in (angles_PF.cos(), angles_PF.sin())
-        )
-        frames = [height * width for time, height, width in grids for _ in range(time)]
-        for block in self.blocks:
-            x_PD = block(x_PD, cos_P1E, sin_P1E, frames)
-        merged_MD: Tensor = self.merger(x_PD)
-        return merged_MD
+    def forward(self, grids: Sequence[Grid]) -> Angles:
+        """Cosines and sines [P, 1, E] of items whose merged squares stand together."""
+        angles_PF = torch.cat([self._of(grid) for grid in grids])
+        angles_P1E = torch.cat([angles_PF, angles_PF], -1).unsqueeze(1)
+        return angles_P1E.cos(), angles_P1E.sin()
 
-    def _angles_PF(self, grid: tuple[int, int, int]) -> Tensor:
-        """Half of the frequencies turn by the row, half by the column; squares stand together."""
+    def _of(self, grid: Grid) -> Tensor:
         time, height, width = grid
         merge, device = self._merge, self._frequencies_F.device
         rows, columns = (
@@ -71,18 +106,13 @@ class VisionEncoder(nn.Module):
         return torch.cat(turned, dim=1).repeat(time, 1)
 
 
-class VisionBlock(nn.Module):
-    """Attention within frames, and a feed-forward layer."""
+class PatchAttention(nn.Module):
+    """Attention of patches to those of their own run: a frame, or a window of one."""
 
-    def __init__(self, name: str, spec: ModelSpec) -> None:
+    def __init__(self, name: str, hidden: int, heads: int, spec: ModelSpec) -> None:
         super().__init__()
-        config = spec.config
-        hidden, heads = config["embed_dim"], config["num_heads"]
-        inner = int(hidden * config["mlp_ratio"])
-        self._activation = activation_of(config, "quick_gelu")
-        self.norm1 = LayerNorm(f"{name}.norm1", hidden, 1e-6, spec=spec)
         self.qkv = QKVLinear(
-            f"{name}.attn.qkv",
+            f"{name}.qkv",
             hidden,
             heads=heads,
             kv_heads=heads,
@@ -91,28 +121,41 @@ class VisionBlock(nn.Module):
             spec=spec,
             stored_fused=True,
         )
-        self.proj = ReplicatedLinear(f"{name}.attn.proj", hidden, hidden, bias=True, spec=spec)
+        self.proj = ReplicatedLinear(f"{name}.proj", hidden, hidden, bias=True, spec=spec)
+
+    def forward(self, x_PD: Tensor, angles: Angles, runs: Sequence[int]) -> Tensor:
+        """``runs`` are lengths."""
+        q_PHE, k_PHE, v_PHE = self.qkv.heads_of(x_PD)
+        q_PHE, k_PHE = _turned(q_PHE, angles), _turned(k_PHE, angles)
+        out_PD: Tensor = self.proj(attend_runs(q_PHE, k_PHE, v_PHE, runs))
+        return out_PD
+
+
+class VisionBlock(nn.Module):
+    """Attention within frames, and a feed-forward layer."""
+
+    def __init__(self, name: str, spec: ModelSpec) -> None:
+        super().__init__()
+        config = spec.config
+        hidden = config["embed_dim"]
+        inner = int(hidden * config["mlp_ratio"])
+        self._activation = activation_of(config, "quick_gelu")
+        self.norm1 = LayerNorm(f"{name}.norm1", hidden, 1e-6, spec=spec)
+        self.attn = PatchAttention(f"{name}.attn", hidden, config["num_heads"], spec)
         self.norm2 = LayerNorm(f"{name}.norm2", hidden, 1e-6, spec=spec)
         self.fc1 = ReplicatedLinear(f"{name}.mlp.fc1", hidden, inner, bias=True, spec=spec)
         self.fc2 = ReplicatedLinear(f"{name}.mlp.fc2", inner, hidden, bias=True, spec=spec)
 
-    def forward(self, x_PD: Tensor, cos_P1E: Tensor, sin_P1E: Tensor, frames: list[int]) -> Tensor:
+    def forward(self, x_PD: Tensor, angles: Angles, frames: Sequence[int]) -> Tensor:
         """The hidden state after this block."""
-        q_PHE, k_PHE, v_PHE = self.qkv.heads_of(self.norm1(x_PD))
-        q_PHE, k_PHE = (_turned(each, cos_P1E, sin_P1E) for each in (q_PHE, k_PHE))
-        attended = [
-            F.scaled_dot_product_attention(*(each.transpose(0, 1).unsqueeze(0) for each in frame))
-            .squeeze(0)
-            .transpose(0, 1)
-            .flatten(1)
-            for frame in zip(*(each.split(frames) for each in (q_PHE, k_PHE, v_PHE)), strict=True)
-        ]
-        x_PD = x_PD + self.proj(torch.cat(attended))
-        return x_PD + self.fc2(self._activation(self.fc1(self.norm2(x_PD))))
+        x_PD = x_PD + self.attn(self.norm1(x_PD), angles, frames)
+        out_PD: Tensor = x_PD + self.fc2(self._activation(self.fc1(self.norm2(x_PD))))
+        return out_PD
 
 
-def _turned(x_PHE: Tensor, cos_P1E: Tensor, sin_P1E: Tensor) -> Tensor:
+def _turned(x_PHE: Tensor, angles: Angles) -> Tensor:
     """Rotated in float32, as the angles are."""
+    cos_P1E, sin_P1E = angles
     x = x_PHE.float()
     first, second = x.chunk(2, dim=-1)
     return (x * cos_P1E + torch.cat([-second, first], dim=-1) * sin_P1E).to(x_PHE.dtype)
@@ -121,16 +164,14 @@ def _turned(x_PHE: Tensor, cos_P1E: Tensor, sin_P1E: Tensor) -> Tensor:
 class Merger(nn.Module):
     """Squares of neighbouring patches become tokens of the language model."""
 
-    def __init__(self, name: str, spec: ModelSpec) -> None:
+    def __init__(
+        self, name: str, norm: LayerNorm | RMSNorm, patch_size: int, out_size: int, spec: ModelSpec
+    ) -> None:
         super().__init__()
-        config = spec.config
-        patch_size = config["embed_dim"]
-        self._size = patch_size * config["spatial_merge_size"] ** 2
-        self.ln_q = LayerNorm(f"{name}.ln_q", patch_size, 1e-6, spec=spec)
-        self.first = ReplicatedLinear(f"{name}.mlp.0", self._size, self._size, bias=True, spec=spec)
-        self.last = ReplicatedLinear(
-            f"{name}.mlp.2", self._size, config["hidden_size"], bias=True, spec=spec
-        )
+        self._size = size = patch_size * spec.config["spatial_merge_size"] ** 2
+        self.ln_q = norm
+        self.first = ReplicatedLinear(f"{name}.mlp.0", size, size, bias=True, spec=spec)
+        self.last = ReplicatedLinear(f"{name}.mlp.2", size, out_size, bias=True, spec=spec)
 
     def forward(self, x_PD: Tensor) -> Tensor:
         """Tokens [M, D]."""

@@ -8,7 +8,7 @@ from typing import Any
 from octavo.layers.attention import SelfAttention, head_dim_of, window_of
 from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.mlp import GatedMLP
-from octavo.layers.moe import MoE, Routing
+from octavo.layers.moe import MoE, Routing, StackedTensors
 from octavo.layers.rotary import RotaryEmbedding
 from octavo_registry.model import ModelSpec
 
@@ -21,7 +21,9 @@ class Qwen3Moe(CausalLM):
         super().__init__(spec, decoder_layer, rotary)
 
 
-def decoder_layer(spec: ModelSpec, index: int) -> PreNormLayer:
+def decoder_layer(
+    spec: ModelSpec, index: int, checkpoint: StackedTensors | None = None
+) -> PreNormLayer:
     """A layer with experts, or a dense one."""
     config, name = spec.config, f"model.layers.{index}"
     attention = SelfAttention(
@@ -31,8 +33,9 @@ def decoder_layer(spec: ModelSpec, index: int) -> PreNormLayer:
         norm_heads=True,
         bias=config.get("attention_bias", False),
     )
-    make = experts if has_experts(config, index) else dense
-    return PreNormLayer(name, spec, attention, make(f"{name}.mlp", spec))
+    if has_experts(config, index):
+        return PreNormLayer(name, spec, attention, experts(f"{name}.mlp", spec, checkpoint))
+    return PreNormLayer(name, spec, attention, dense(f"{name}.mlp", spec))
 
 
 def has_experts(config: Mapping[str, Any], index: int) -> bool:
@@ -47,7 +50,7 @@ def num_experts_of(config: Mapping[str, Any]) -> int:
     return int(config["num_experts"] if "num_experts" in config else config["num_local_experts"])
 
 
-def experts(name: str, spec: ModelSpec) -> MoE:
+def experts(name: str, spec: ModelSpec, checkpoint: StackedTensors | None = None) -> MoE:
     """The chosen experts' weights sum to one only with ``norm_topk_prob``."""
     config = spec.config
     return MoE(
@@ -60,6 +63,7 @@ def experts(name: str, spec: ModelSpec) -> MoE:
             renormalize=config.get("norm_topk_prob", False),
         ),
         activation=config.get("hidden_act", "silu"),
+        checkpoint=checkpoint,
         spec=spec,
     )
 

@@ -1,0 +1,36 @@
+"""InternVL: images in tiles, each between two tokens of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo_registry import LazyRegistry, ModelCapabilities, hookimpl
+from octavo_registry.modalities import InputRegistry, MultimodalRegistry
+
+if TYPE_CHECKING:
+    from octavo_registry import Model
+
+OCTAVO_API = "1"
+NAME = "InternVLForConditionalGeneration"
+
+
+@hookimpl
+def register_models(models: LazyRegistry[Model]) -> None:
+    """Add InternVLForConditionalGeneration."""
+    models.add(
+        NAME,
+        "octavo_plugins.models.internvl.model:InternVL",
+        capabilities=ModelCapabilities(modalities=("image",)),
+    )
+
+
+@hookimpl
+def register_inputs(inputs: InputRegistry) -> None:
+    """Add the places of its media in a prompt."""
+    inputs.add(NAME, "octavo_plugins.models.internvl.inputs:place_images")
+
+
+@hookimpl
+def register_multimodal(mm: MultimodalRegistry) -> None:
+    """Add the pixels that its encoder takes."""
+    mm.add(NAME, "octavo_plugins.models.internvl.inputs:pixels")

@@ -1,0 +1,44 @@
+"""Where media stand in prompts of LLaVA-NeXT-Video, and the pixels that its encoder takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from octavo.inputs.media import expand_placeholders, pixel_scale
+from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, middle_square, stacked
+from octavo_plugins.models.llava_next.canvas import tiles
+from octavo_plugins.models.llava_next.inputs import num_rows
+from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
+    """Images as LLaVA-NeXT has them; for a video the pooled patches of all frames."""
+    vision = settings.config["vision_config"]
+    side = vision["image_size"] // vision["patch_size"]
+    per_frame = (side // settings.config.get("spatial_pool_stride", 2)) ** 2
+    counts = [
+        per_frame * len(item.tensors["pixels"])
+        if item.modality == "video"
+        else num_rows(item, settings)
+        for item in prompt.media
+    ]
+    tokens = {
+        "image": media_token(settings, "image", 32001),
+        "video": media_token(settings, "video", 32000),
+    }
+    return expand_placeholders(prompt, tokens, counts)
+
+
+def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
+    """Tiles of an image; the middle squares of frames."""
+    if modality == "image":
+        return tiles(item, settings)
+    from PIL import Image
+
+    side = settings.config["vision_config"]["image_size"]
+    frames = [middle_square(Image.fromarray(frame), side) for frame in item.value.frames]
+    return {"pixels": stacked(frames), "scale": pixel_scale(settings, modality, MEAN, STD)}

@@ -1,0 +1,60 @@
+"""Where media stand in prompts of LLaVA-OneVision, and the pixels that its encoder takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from octavo.inputs.media import expand_placeholders, pixel_scale
+from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, stacked
+from octavo_plugins.models.llava_next.canvas import Size, tiles
+from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CANVASES = [(384 * down, 384 * across) for down in range(1, 7) for across in range(1, 7)]
+MOST_TILES = "anyres_max_9"
+
+
+def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
+    """Patches and ends of rows for an image; all frames' pooled patches and an end for a video."""
+    vision = settings.config["vision_config"]
+    side = vision["image_size"] // vision["patch_size"]
+    counts = []
+    for item in prompt.media:
+        if item.modality == "video":
+            counts.append(len(item.tensors["pixels"]) * math.ceil(side / 2) ** 2 + 1)
+        else:
+            size = item.tensors["layout"].tolist()[2:]
+            rows, columns = pooled((size[0], size[1]), side, settings.config)
+            counts.append(side**2 + rows * (columns + 1))
+    tokens = {
+        "image": media_token(settings, "image", 151646),
+        "video": media_token(settings, "video", 151647),
+    }
+    return expand_placeholders(prompt, tokens, counts)
+
+
+def pooled(patches: Size, side: int, config: Mapping[str, object]) -> Size:
+    """What is left of an image's rows and columns of patches, of which there are only so many."""
+    most = int(str(config.get("vision_aspect_ratio") or MOST_TILES).removeprefix("anyres_max_"))
+    ratio = math.sqrt(patches[0] * patches[1] / (most * side**2))
+    if ratio <= 1.1:
+        return patches
+    return int(patches[0] // ratio), int(patches[1] // ratio)
+
+
+def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
+    """Tiles of an image, each by itself also where a prompt has several; squares of frames."""
+    if modality == "image":
+        return tiles(item, settings, CANVASES)
+    from PIL import Image
+
+    side = settings.config["vision_config"]["image_size"]
+    frames = [
+        Image.fromarray(frame).resize((side, side), Image.Resampling.BICUBIC)
+        for frame in item.value.frames
+    ]
+    return {"pixels": stacked(frames), "scale": pixel_scale(settings, modality, MEAN, STD)}

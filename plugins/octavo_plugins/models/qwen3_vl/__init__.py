@@ -1,0 +1,42 @@
+"""Qwen3-VL: rows of media that reach several layers, videos with their seconds as text; MoE too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo_registry import LazyRegistry, ModelCapabilities, hookimpl
+from octavo_registry.modalities import InputRegistry, MultimodalRegistry
+
+if TYPE_CHECKING:
+    from octavo_registry import Model
+
+OCTAVO_API = "1"
+CLASSES = {
+    "Qwen3VLForConditionalGeneration": "Qwen3VL",
+    "Qwen3VLMoeForConditionalGeneration": "Qwen3VLMoe",
+}
+
+
+@hookimpl
+def register_models(models: LazyRegistry[Model]) -> None:
+    """Add both architectures."""
+    for architecture, name in CLASSES.items():
+        models.add(
+            architecture,
+            f"octavo_plugins.models.qwen3_vl.model:{name}",
+            capabilities=ModelCapabilities(modalities=("image", "video"), position_axes=3),
+        )
+
+
+@hookimpl
+def register_inputs(inputs: InputRegistry) -> None:
+    """Add the places and positions of their media in a prompt."""
+    for architecture in CLASSES:
+        inputs.add(architecture, "octavo_plugins.models.qwen3_vl.inputs:place_media")
+
+
+@hookimpl
+def register_multimodal(mm: MultimodalRegistry) -> None:
+    """Add the patches that their encoder takes."""
+    for architecture in CLASSES:
+        mm.add(architecture, "octavo_plugins.models.qwen3_vl.inputs:patches")

@@ -1,0 +1,171 @@
+"""Phi 3.5 vision against the published architecture, in plain torch around a CLIP and a Phi 3."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import CLIPVisionConfig, CLIPVisionModel, Phi3Config, Phi3ForCausalLM
+
+from media_equality import NUM_TOKENS, MediaCase, check_equal, randomize, run
+from media_pictures import TEXT, VISION, picture, shuffled
+from octavo.inputs.media import read_settings
+from octavo_plugins.models.phi3_v.inputs import pixels
+from octavo_registry.modalities import MediaItem
+
+IMAGE, TILE, MOST = 150, 28, 4
+MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+PICTURES = [picture(*size) for size in ((28, 28), (23, 38), (90, 31), (14, 110), (60, 45))]
+PROMPTS = (
+    ([5, IMAGE, 9, 11], [1]),
+    ([IMAGE, 7, 8, IMAGE, 3, IMAGE], [0, 2, 3]),
+    ([4, 5, 6, 7], []),
+    ([3, IMAGE, IMAGE, 9], [4, 1]),
+)
+WIDTH = VISION["hidden_size"]
+
+
+class Reference(nn.Module):
+    """Its parts, and how images become embeddings; one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        settings = {**TEXT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+        self.language = Phi3ForCausalLM(Phi3Config(**settings, tie_word_embeddings=False)).eval()
+        self.clip = CLIPVisionModel(CLIPVisionConfig(**VISION)).eval()
+        self.projection = nn.Sequential(
+            nn.Linear(4 * WIDTH, TEXT["hidden_size"]),
+            nn.GELU(),
+            nn.Linear(TEXT["hidden_size"], TEXT["hidden_size"]),
+        )
+        self.separator = nn.Parameter(torch.randn(1, 1, 4 * WIDTH))
+        self.newline = nn.Parameter(torch.randn(1, 1, 1, 4 * WIDTH))
+
+    def lines(self, tiles: Tensor, down: int, across: int) -> list[Tensor]:
+        rows = []
+        for row in range(4 * down // 2):
+            for column in range(4 * across // 2):
+                tile = tiles[(row // 2) * across + column // 2].view(4, 4, WIDTH)
+                top, left = 2 * (row % 2), 2 * (column % 2)
+                rows.append(tile[top : top + 2, left : left + 2].flatten())
+            rows.append(self.newline.flatten())
+        return rows
+
+    def embeddings(self, image: Image.Image) -> Tensor:
+        canvas = torch.from_numpy(np.asarray(on_canvas(image)) / 255.0).float()
+        canvas = ((canvas - torch.tensor(MEAN)) / torch.tensor(STD)).permute(2, 0, 1)
+        down, across = canvas.shape[1] // TILE, canvas.shape[2] // TILE
+        whole = F.interpolate(canvas[None], (TILE, TILE), mode="bicubic", align_corners=False)
+        tiles = [
+            canvas[:, TILE * row : TILE * (row + 1), TILE * column : TILE * (column + 1)]
+            for row in range(down)
+            for column in range(across)
+        ]
+        states = self.clip(torch.stack([whole[0], *tiles]), output_hidden_states=True)
+        features = states.hidden_states[-2][:, 1:]
+        rows = self.lines(features[1:], down, across)
+        rows += [self.separator.flatten(), *self.lines(features[:1], 1, 1)]
+        result: Tensor = self.projection(torch.stack(rows))
+        return result
+
+    @torch.no_grad()
+    def greedy(self, ids: list[int], images: list[Image.Image]) -> list[int]:
+        waiting = iter(images)
+        embedding = self.language.get_input_embeddings()
+        pieces = [
+            self.embeddings(next(waiting)) if token == IMAGE else embedding(torch.tensor([token]))
+            for token in ids
+        ]
+        tokens: list[int] = self.language.generate(
+            inputs_embeds=torch.cat(pieces)[None],
+            max_new_tokens=NUM_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+        )[0].tolist()
+        return tokens
+
+    def save(self, folder: Path) -> None:
+        name = "model.vision_embed_tokens"
+        tensors = {**self.language.state_dict()}
+        for key, tensor in self.clip.state_dict().items():
+            key = key.removeprefix("vision_model.")
+            tensors[f"{name}.img_processor.vision_model.{key}"] = tensor
+        for key, tensor in self.projection.state_dict().items():
+            tensors[f"{name}.img_projection.{key}"] = tensor
+        tensors[f"{name}.glb_GN"] = self.separator.data
+        tensors[f"{name}.sub_GN"] = self.newline.data
+        save_file(
+            {key: tensor.contiguous().clone() for key, tensor in tensors.items()},
+            folder / "model.safetensors",
+            {"format": "pt"},
+        )
+        config = self.language.config.to_dict()
+        config |= {"architectures": ["Phi3VForCausalLM"], "model_type": "phi3_v"}
+        config |= {"img_processor": VISION, "image_token_id": IMAGE}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "preprocessor_config.json").write_text(json.dumps({"num_crops": MOST}))
+
+
+def on_canvas(image: Image.Image) -> Image.Image:
+    """The image over as many tiles as there may be, white above and below, or beside it."""
+    turns = image.width < image.height
+    lying = image.transpose(Image.Transpose.TRANSPOSE) if turns else image
+    ratio = lying.width / lying.height
+    across = max(n for n in range(1, MOST + 1) if n * math.ceil(n / ratio) <= MOST)
+    height = int(across * TILE / ratio)
+    resized = np.asarray(lying.resize((across * TILE, height), Image.Resampling.BILINEAR))
+    missing = -height % TILE
+    padding = ((missing // 2, missing - missing // 2), (0, 0), (0, 0))
+    canvas = Image.fromarray(np.pad(resized, padding, constant_values=255))
+    return canvas.transpose(Image.Transpose.TRANSPOSE) if turns else canvas
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCase]]:
+    folder = tmp_path_factory.mktemp("phi3_v")
+    torch.manual_seed(1)
+    model = Reference()
+    randomize(model, 0.25)
+    model.save(folder)
+    cases = []
+    for ids, which in PROMPTS:
+        chosen = [PICTURES[i] for i in which]
+        media: dict[str, list[Any]] = {"image": chosen} if chosen else {}
+        expected = model.greedy(ids, chosen)
+        cases.append(MediaCase(token_ids=ids, media=media, expected=expected))
+    return folder, cases
+
+
+def test_tokens_are_those_of_the_reference_in_every_way_of_running(made) -> None:
+    check_equal(*made, most_rows=4 * 5 + 1 + 6)
+
+
+def test_swapped_images_and_shuffled_patches_are_noticed(made) -> None:
+    folder, cases = made
+    first, second = cases[3].media["image"]
+    ids, expected = cases[3].token_ids, cases[3].expected
+    pairs = ([first, second], [second, first], [shuffled(first, 14), second])
+    outputs = run(
+        folder,
+        [MediaCase(token_ids=ids, media={"image": pair}, expected=expected) for pair in pairs],
+    )
+    same = [list(output.outputs[0].token_ids) == expected for output in outputs]
+    assert same == [True, False, False]
+
+
+@pytest.mark.parametrize("image", PICTURES, ids=lambda each: f"{each.height}x{each.width}")
+def test_the_canvas_is_that_of_the_published_transformation(made, image) -> None:
+    folder, _ = made
+    settings = read_settings(folder, json.loads((folder / "config.json").read_text()))
+    item = MediaItem(modality="image", value=image, content_hash="")
+    found = pixels("image", item, settings)["pixels"][0].permute(1, 2, 0)
+    assert np.array_equal(found, np.asarray(on_canvas(image)))
