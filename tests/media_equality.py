@@ -25,14 +25,6 @@ class MediaCase:
     expected: list[int]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Clip:
-    """A decoded video: frames [frames, height, width, 3], and their seconds."""
-
-    frames: Any
-    timestamps: tuple[float, ...] | None = None
-
-
 def randomize(model: torch.nn.Module, scale: float = 0.15) -> None:
     """Weights large enough that media and positions decide the tokens."""
     with torch.no_grad():

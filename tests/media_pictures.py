@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from media_equality import Clip
+from octavo_registry.modalities import VideoClip
 
 TEXT = {
     "vocab_size": 160,
@@ -36,11 +36,11 @@ def picture(height: int, width: int, seed: int = 0) -> Image.Image:
     return Image.fromarray((noise + slope).astype(np.uint8))
 
 
-def clip(num_frames: int, height: int, width: int) -> Clip:
+def clip(num_frames: int, height: int, width: int) -> VideoClip:
     """Frames of one size, each another picture."""
     frames = [np.asarray(picture(height, width, seed)) for seed in range(num_frames)]
     timestamps = tuple(each / 2 for each in range(num_frames))
-    return Clip(frames=np.stack(frames), timestamps=timestamps)
+    return VideoClip(frames=np.stack(frames), timestamps=timestamps)
 
 
 def shuffled(image: Image.Image, size: int) -> Image.Image:

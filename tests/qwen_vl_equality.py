@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from media_equality import Clip, MediaCase, greedy
+from media_equality import MediaCase, greedy
+from octavo_registry.modalities import VideoClip
 
 START, END, IMAGE, VIDEO = 148, 149, 150, 151
 TOKENS = {
@@ -44,10 +45,10 @@ def picture(height: int, width: int, seed: int = 0) -> Image.Image:
     return Image.fromarray(rng.integers(0, 255, (height, width, 3), dtype=np.uint8))
 
 
-def clip(num_frames: int, height: int, width: int, seconds: float = 0.5) -> Clip:
+def clip(num_frames: int, height: int, width: int, seconds: float = 0.5) -> VideoClip:
     rng = np.random.default_rng((num_frames, height, width))
     frames = rng.integers(0, 255, (num_frames, height, width, 3), dtype=np.uint8)
-    return Clip(frames=frames, timestamps=tuple(seconds * i for i in range(num_frames)))
+    return VideoClip(frames=frames, timestamps=tuple(seconds * i for i in range(num_frames)))
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Prompt:
 
     token_ids: list[int]
     images: list[Image.Image] = field(default_factory=list)
-    videos: list[Clip] = field(default_factory=list)
+    videos: list[VideoClip] = field(default_factory=list)
 
     def case(self, expected: Sequence[int]) -> MediaCase:
         media = {"image": self.images, "video": self.videos}
@@ -77,7 +78,7 @@ PROMPTS = (
 )
 
 
-def video_patches(process: Any, video: Clip) -> tuple[torch.Tensor, list[int]]:
+def video_patches(process: Any, video: VideoClip) -> tuple[torch.Tensor, list[int]]:
     """Two frames stand in a patch, and the last one stands twice where it is alone."""
     frames = [Image.fromarray(frame) for frame in video.frames]
     frames += [frames[-1]] * (len(frames) % 2)

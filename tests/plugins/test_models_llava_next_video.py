@@ -19,12 +19,12 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
     LlavaNextImageProcessorPil,
 )
 
-from media_equality import Clip, MediaCase, check_equal, greedy, randomize, run
+from media_equality import MediaCase, check_equal, greedy, randomize, run
 from media_pictures import TEXT, VISION, clip, expanded, levels, picture
 from octavo.inputs.media import read_settings
 from octavo.layers.vision import normalised
 from octavo_plugins.models.llava_next_video.inputs import pixels
-from octavo_registry.modalities import MediaItem
+from octavo_registry.modalities import MediaItem, VideoClip
 
 IMAGE, VIDEO = 150, 151
 CANVASES = [[28, 56], [56, 28], [56, 56]]
@@ -45,7 +45,7 @@ CROP: dict[str, Any] = {
 PROCESS = {**CROP, "image_grid_pinpoints": CANVASES}
 
 
-def frames_of(video: Clip) -> torch.Tensor:
+def frames_of(video: VideoClip) -> torch.Tensor:
     """What CLIP's processor makes of each frame by itself."""
     process = CLIPImageProcessorPil(**CROP)
     frames = [
@@ -103,7 +103,7 @@ def test_swapped_images_and_turned_frames_are_noticed(made) -> None:
     folder, cases = made
     first, second = cases[0].media["image"]
     (video,) = cases[2].media["video"]
-    backwards = Clip(frames=video.frames[::-1].copy(), timestamps=video.timestamps)
+    backwards = VideoClip(frames=video.frames[::-1].copy(), timestamps=video.timestamps)
     changed: list[tuple[MediaCase, dict[str, list[Any]]]] = [
         (cases[0], {"image": [second, first]}),
         (cases[2], {"video": [video]}),

@@ -15,12 +15,12 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
     LlavaOnevisionImageProcessorPil,
 )
 
-from media_equality import Clip, MediaCase, check_equal, greedy, randomize, run
+from media_equality import MediaCase, check_equal, greedy, randomize, run
 from media_pictures import TEXT, VISION, clip, expanded, levels, picture
 from octavo.inputs.media import read_settings
 from octavo.layers.vision import normalised
 from octavo_plugins.models.llava_onevision.inputs import pixels
-from octavo_registry.modalities import MediaItem
+from octavo_registry.modalities import MediaItem, VideoClip
 
 IMAGE, VIDEO = 150, 151
 CANVASES = [[21 * down, 21 * across] for down in range(1, 4) for across in range(1, 4)]
@@ -41,7 +41,7 @@ PROCESS: dict[str, Any] = {
 }
 
 
-def frames_of(video: Clip) -> torch.Tensor:
+def frames_of(video: VideoClip) -> torch.Tensor:
     """Each frame squeezed into a square."""
     frames = [
         np.asarray(Image.fromarray(frame).resize((21, 21), Image.Resampling.BICUBIC)) / 255.0
@@ -116,7 +116,7 @@ def test_swapped_images_and_turned_frames_are_noticed(made) -> None:
     folder, cases = made
     first, second = cases[1].media["image"]
     (video,) = cases[3].media["video"]
-    backwards = Clip(frames=video.frames[::-1].copy(), timestamps=video.timestamps)
+    backwards = VideoClip(frames=video.frames[::-1].copy(), timestamps=video.timestamps)
     changed: list[tuple[MediaCase, dict[str, list[Any]]]] = [
         (cases[1], {"image": [second, first]}),
         (cases[3], {"video": [video]}),

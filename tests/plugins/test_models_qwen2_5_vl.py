@@ -12,9 +12,10 @@ import torch
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from media_equality import Clip, MediaCase, check_equal, randomize, run
+from media_equality import MediaCase, check_equal, randomize, run
 from octavo_plugins.models.qwen2_5_vl.inputs import seconds_per_frame
 from octavo_plugins.models.qwen2_5_vl.vision import WindowedEncoder
+from octavo_registry.modalities import VideoClip
 from qwen_vl_equality import (
     PROMPTS,
     START,
@@ -77,15 +78,15 @@ def test_tokens_are_those_of_transformers_in_every_way_of_running(cases) -> None
 def test_a_slower_video_is_another_prompt(cases) -> None:
     folder, found = cases
     video = found[2].media["video"][0]
-    slower = Clip(frames=video.frames, timestamps=tuple(4 * each for each in video.timestamps))
+    slower = VideoClip(frames=video.frames, timestamps=tuple(4 * each for each in video.timestamps))
     (output,) = run(folder, [replace(found[2], media={"video": [slower]})], passes=1)
     assert list(output.outputs[0].token_ids) != found[2].expected
 
 
 def test_frames_without_timestamps_are_24_a_second() -> None:
     frames = np.zeros((4, 2, 2, 3), np.uint8)
-    assert seconds_per_frame(Clip(frames=frames)) == 1 / 24
-    assert seconds_per_frame(Clip(frames=frames, timestamps=(0.0, 0.5, 1.0, 1.5))) == 0.5
+    assert seconds_per_frame(VideoClip(frames=frames)) == 1 / 24
+    assert seconds_per_frame(VideoClip(frames=frames, timestamps=(0.0, 0.5, 1.0, 1.5))) == 0.5
 
 
 def test_windows_decide_the_tokens(cases, monkeypatch) -> None:

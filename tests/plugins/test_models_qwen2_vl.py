@@ -13,9 +13,9 @@ from PIL import Image
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from media_equality import Clip, MediaCase, check_equal, randomize, run
+from media_equality import MediaCase, check_equal, randomize, run
 from octavo_plugins.models.qwen2_vl import inputs
-from octavo_registry.modalities import MediaItem, MediaSettings
+from octavo_registry.modalities import MediaItem, MediaSettings, VideoClip
 from qwen_vl_equality import (
     PROMPTS,
     SIZES,
@@ -78,7 +78,7 @@ def test_swapped_images_and_reversed_videos_are_other_prompts(cases) -> None:
     folder, found = cases
     swapped = replace(found[1], media={"image": found[1].media["image"][::-1]})
     video = found[2].media["video"][0]
-    reverse = Clip(frames=video.frames[::-1].copy(), timestamps=video.timestamps)
+    reverse = VideoClip(frames=video.frames[::-1].copy(), timestamps=video.timestamps)
     reversed_ = replace(found[2], media={"video": [reverse]})
     for output, case in zip(run(folder, [swapped, reversed_], passes=1), found[1:3], strict=True):
         assert list(output.outputs[0].token_ids) != case.expected
@@ -130,7 +130,7 @@ def test_frames_are_resized_as_torch_resizes_them() -> None:
     resized = torch.nn.functional.interpolate(
         frames, (rows * 14, columns * 14), mode="bicubic", antialias=True
     )
-    resized_clip = Clip(frames=resized.permute(0, 2, 3, 1).contiguous().numpy())
+    resized_clip = VideoClip(frames=resized.permute(0, 2, 3, 1).contiguous().numpy())
     same_size = MediaItem(modality="video", value=resized_clip, content_hash="")
     expected = inputs.patches_of(same_size, tuple(made["grid"].tolist()), SETTINGS)
     difference = made["patches"].int() - expected["patches"].int()

@@ -20,11 +20,11 @@ from transformers import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
 
-from media_equality import Clip, MediaCase, check_equal, randomize, run
+from media_equality import MediaCase, check_equal, randomize, run
 from octavo_plugins.models.qwen3_vl import inputs
 from octavo_plugins.models.qwen3_vl.model import Qwen3VL
 from octavo_plugins.models.qwen3_vl.vision import StretchedPositions
-from octavo_registry.modalities import MediaItem, MediaSettings
+from octavo_registry.modalities import MediaItem, MediaSettings, VideoClip
 from qwen_vl_equality import (
     END,
     PROMPTS,
@@ -78,7 +78,7 @@ def processor(limits: dict[str, int] = LIMITS) -> Qwen2VLImageProcessorPil:
     return Qwen2VLImageProcessorPil(size=limits, patch_size=16, image_mean=grey, image_std=grey)
 
 
-def frames_processor(video: Clip) -> Qwen2VLImageProcessorPil:
+def frames_processor(video: VideoClip) -> Qwen2VLImageProcessorPil:
     """One whose limits make it give each frame the size that the whole video's limits ask for."""
     num_frames, height, width = video.frames.shape[:3]
     height, width = smart_resize(
@@ -91,7 +91,7 @@ def frames_processor(video: Clip) -> Qwen2VLImageProcessorPil:
     return fixed
 
 
-def steps_of(token_ids: list[int], videos: list[Clip], grids: list[list[int]]) -> list[int]:
+def steps_of(token_ids: list[int], videos: list[VideoClip], grids: list[list[int]]) -> list[int]:
     """Each step of a video behind its seconds, between marks of its own; its number of squares."""
     ids, waiting = list(token_ids), list(zip(videos, grids, strict=True))
     while waiting:
@@ -170,7 +170,7 @@ def test_positions_that_are_not_stretched_are_noticed(cases, monkeypatch) -> Non
 def test_a_slower_video_is_another_prompt(cases) -> None:
     folder, found = cases
     video = found[2].media["video"][0]
-    slower = Clip(frames=video.frames, timestamps=tuple(4 * each for each in video.timestamps))
+    slower = VideoClip(frames=video.frames, timestamps=tuple(4 * each for each in video.timestamps))
     (output,) = run(
         folder, [replace(found[2], media={"video": [slower]})], passes=1, **WITH_TOKENIZER
     )
@@ -211,5 +211,8 @@ def test_a_videos_frames_are_as_large_as_in_the_models_own_processor(sides) -> N
 
 def test_seconds_are_those_between_the_first_and_last_frame_of_a_step() -> None:
     frames = np.zeros((3, 2, 2, 3), np.uint8)
-    assert inputs.seconds_of_steps(Clip(frames=frames, timestamps=(0.0, 1.0, 3.0)), 2) == [0.5, 3.0]
-    assert inputs.seconds_of_steps(Clip(frames=frames), 2) == [0.5 / 24, 2 / 24]
+    assert inputs.seconds_of_steps(VideoClip(frames=frames, timestamps=(0.0, 1.0, 3.0)), 2) == [
+        0.5,
+        3.0,
+    ]
+    assert inputs.seconds_of_steps(VideoClip(frames=frames), 2) == [0.5 / 24, 2 / 24]

@@ -153,8 +153,8 @@ def _size(made: _Tensors) -> int:
 def read_settings(
     folder: Path,
     config: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    tokenizer: Tokenizer | None,
+    changes: Mapping[str, Any] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> MediaSettings:
     """What a folder says of the model's processors, old files or new, and the user's changes."""
     processors: dict[str, dict[str, Any]] = {"image": {}, "video": {}, "audio": {}}
@@ -166,7 +166,7 @@ def read_settings(
         found = sections.get(name)
         processors[modality].update(found if isinstance(found, dict) else {})
     for entries in processors.values():
-        entries.update(changes)
+        entries.update(changes or {})
     return MediaSettings(
         config=config,
         processors=processors,
