@@ -10,6 +10,7 @@ import pytest
 import sample_tokenizers
 from octavo.errors import ConfigError, PromptError
 from octavo.inputs import ChatRenderer, ChatTemplate, load_chat_template
+from octavo.inputs.media_parts import take_media
 from octavo_registry.model import ModelCapabilities
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -102,13 +103,26 @@ def test_a_malformed_message_is_named_by_index_and_key(messages: Any, message: s
         render(PLAIN, messages)
 
 
-def test_media_is_refused_even_by_a_model_with_the_modality_until_something_places_it() -> None:
+def test_media_are_taken_out_before_a_template_sees_their_places() -> None:
+    capabilities = ModelCapabilities(modalities=("image",))
+    given = {"type": "image_url", "image_url": {"url": "data:,"}}
+    chat = [{"role": "user", "content": [{"type": "text", "text": "a"}, given]}]
+    plain, media = take_media(chat)
+    assert [(item.modality, item.data) for item in media] == [("image", "data:,")]
     renderer = ChatRenderer(
-        None, chat_template=PARTS, capabilities=ModelCapabilities(modalities=("image",))
+        None,
+        chat_template="{{ messages[0].content }}",
+        capabilities=capabilities,
+        media_texts={"image": "<picture>"},
     )
-    chat = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
-    with pytest.raises(PromptError, match="no input processor places image_url"):
+    assert renderer.render(plain) == "a\n<picture>"
+    with pytest.raises(PromptError, match="only in a chat"):
         renderer.render(chat)
+    without = ChatRenderer(
+        None, chat_template="{{ messages[0].content }}", capabilities=capabilities
+    )
+    with pytest.raises(PromptError, match="no place for image"):
+        without.render(plain)
 
 
 def test_arguments_given_as_a_json_string_are_what_they_stand_for() -> None:

@@ -15,7 +15,9 @@ from octavo_registry import (
     LazyRegistry,
     MediaItem,
     MediaPrompt,
+    MediaSettings,
     ModelCapabilities,
+    MultimodalRegistry,
     OctavoError,
     Placeholder,
     PluginError,
@@ -99,8 +101,8 @@ def test_hook_register_inputs() -> None:
     check_register("register_inputs", "inputs")
 
 
-def place_after_first(prompt: MediaPrompt, config: dict[str, Any]) -> MediaPrompt:
-    tokens = [prompt.token_ids[0], *[config["image_token"]] * 3, *prompt.token_ids[1:]]
+def place_after_first(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
+    tokens = [prompt.token_ids[0], *[settings.config["image_token"]] * 3, *prompt.token_ids[1:]]
     places = [Placeholder(item=0, start=1, length=3)]
     return MediaPrompt(token_ids=tokens, media=prompt.media, placeholders=places)
 
@@ -113,14 +115,15 @@ def test_hook_register_inputs_places_placeholders_in_prompts_with_media() -> Non
     )
     image = MediaItem(modality="image", value=None, content_hash="0")
     prompt = MediaPrompt(token_ids=[5, 6], media=[image])
-    placed = host.inputs.process_input("Llava", prompt, {"image_token": 9})
+    settings = MediaSettings(config={"image_token": 9}, processors={})
+    placed = host.inputs.process_input("Llava", prompt, settings)
     assert placed.token_ids == [5, 9, 9, 9, 6]
     text = MediaPrompt(token_ids=[5])
-    assert host.inputs.process_input("Text", text, {}) is text
+    assert host.inputs.process_input("Text", text, settings) is text
     with pytest.raises(OctavoError, match="Text takes no image; send text only"):
-        host.inputs.process_input("Text", prompt, {})
+        host.inputs.process_input("Text", prompt, settings)
     with pytest.raises(PluginError, match=r"'plugin' failed in input processor.*KeyError"):
-        host.inputs.process_input("Llava", prompt, {})
+        host.inputs.process_input("Llava", prompt, MediaSettings(config={}, processors={}))
     assert host.faults.quarantined == {}
 
 
@@ -128,16 +131,40 @@ def test_hook_register_multimodal() -> None:
     check_register("register_multimodal", "mm")
 
 
-def double(modality: str, item: MediaItem, config: dict[str, Any]) -> dict[str, Any]:
-    return {modality: item.value * config["factor"]}
+def double(modality: str, item: MediaItem, settings: MediaSettings) -> dict[str, Any]:
+    return {modality: item.value * settings.config["factor"]}
+
+
+def frames_for(modality: str, settings: MediaSettings) -> dict[str, Any]:
+    return {"num_frames": settings.entry(modality, "num_frames", 8)}
 
 
 def test_hook_register_multimodal_maps_items_to_tensors() -> None:
     host = host_of(plugin(register_multimodal=lambda mm: mm.add("Llava", f"{__name__}:double")))
     item = MediaItem(modality="image", value=4, content_hash="0")
-    config = {"factor": 2}
-    mapped = host.multimodal.map_input("image", item, architecture="Llava", config=config)
+    settings = MediaSettings(config={"factor": 2}, processors={})
+    mapped = host.multimodal.map_input("image", item, architecture="Llava", settings=settings)
     assert mapped == {"image": 8}
+
+
+def test_a_model_may_say_what_the_decoder_of_its_media_is_to_do() -> None:
+    target = f"{__name__}:double"
+
+    def register(mm: MultimodalRegistry) -> None:
+        mm.add("Plain", target)
+        mm.add("Video", target, options=f"{__name__}:frames_for")
+
+    host = host_of(plugin(register_multimodal=register))
+    for architecture, entries, expected in (
+        ("Plain", {}, {}),
+        ("Video", {}, {"num_frames": 8}),
+        ("Video", {"num_frames": 4}, {"num_frames": 4}),
+    ):
+        settings = MediaSettings(config={}, processors={"video": entries})
+        options = host.multimodal.decode_options(
+            "video", architecture=architecture, settings=settings
+        )
+        assert options == expected
 
 
 def test_hook_register_modalities() -> None:

@@ -54,8 +54,9 @@ def register_models(models: LazyRegistry[Model]) -> None:
 def register_inputs(inputs: InputRegistry) -> None:
     """Add input processors by architecture, for prompts with media.
 
-    The target is a function ``(prompt, config) -> MediaPrompt``, called once a request that has
-    media, in the process that takes requests, through ``host.inputs.process_input``.
+    The target is a function ``(prompt, settings) -> MediaPrompt``, called once a request that has
+    media, in the process that takes requests, through ``host.inputs.process_input``. ``texts`` say
+    what stands for an item, by modality, in a chat template that takes text alone.
     """
 
 
@@ -63,8 +64,9 @@ def register_inputs(inputs: InputRegistry) -> None:
 def register_multimodal(mm: MultimodalRegistry) -> None:
     """Add, by architecture, the map from decoded media to the model's tensors.
 
-    The target is a function ``(modality, item, config) -> Mapping[str, Tensor]``, called once an
-    item through ``host.multimodal.map_input``.
+    The target is a function ``(modality, item, settings) -> Mapping[str, Tensor]``, called once an
+    item through ``host.multimodal.map_input``; ``options`` may name one that says what the decoder
+    is to do for the model, ``(modality, settings) -> dict``.
     """
 
 
