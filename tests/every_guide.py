@@ -63,8 +63,8 @@ class Every:
     """Allows tokens whose sum with all before is a multiple of 7, and of some no more than one.
 
     "slow" takes longer than a step waits, now and then; "forced" tells what has no choice;
-    "empty" allows nothing, and those of FAULTS do at their sixth mask what they say. "odd"
-    forces what is no token, "census" one token: how many states there are in this process.
+    "empty" allows nothing, "dead ends" nothing behind an odd sum, "panics" raises no Exception, and
+    those of FAULTS do at their sixth mask what they say. "odd" forces what is no token, "census" one token: how many states there are in this process.
     """
 
     alive: ClassVar[weakref.WeakSet[Every]] = weakref.WeakSet()
@@ -75,6 +75,8 @@ class Every:
         self.alive.add(self)
 
     def start(self):
+        if self.manner == "panics":
+            raise SystemExit("not now")
         if self.manner == "bad start":
             raise RuntimeError("not now")
         return self.fork()
@@ -119,7 +121,8 @@ class Every:
         if self.manner in FAULTS and len(self.tokens) == 5:
             FAULTS[self.manner]()
         bits = np.zeros(32 * len(row), np.uint8)
-        if self.manner != "empty":
+        is_dead_end = self.manner == "dead ends" and sum(self.tokens) % 2
+        if self.manner != "empty" and not is_dead_end:
             bits[self.choices()] = 1
         row[:] = np.packbits(bits, bitorder="little").view(np.int32)
 

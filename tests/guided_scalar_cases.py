@@ -64,6 +64,17 @@ SCALAR_CASES = [
         ["9.99", "9", "-10", "0"],
         ["10", "10.0", "11", "100"],
     ),
+    *(
+        case("number:bounds within a unit", {"type": "number", **bounds}, valid, invalid)
+        for bounds, valid, invalid in (
+            ({"exclusiveMinimum": 0, "maximum": 0.5}, ["0.5", "0.01"], ["0", "0.0", "-0", "0.51"]),
+            ({"exclusiveMinimum": 1, "maximum": 1.5}, ["1.5", "1.01"], ["1", "1.0", "1.51", "0.5"]),
+            ({"exclusiveMinimum": 10, "exclusiveMaximum": 10.5}, ["10.4"], ["10", "10.5", "11"]),
+            ({"minimum": -0.5, "exclusiveMaximum": 0}, ["-0.5", "-0.1"], ["0", "-0", "-0.0", "1"]),
+            ({"exclusiveMinimum": -10.5, "exclusiveMaximum": -10}, ["-10.4"], ["-10", "-10.5"]),
+            ({"minimum": 0.5, "exclusiveMaximum": 1}, ["0.5", "0.99"], ["1", "1.0", "0.49", "0"]),
+        )
+    ),
     case(
         "number:multipleOf",
         {"type": "number", "multipleOf": 0.25},

@@ -72,6 +72,45 @@ def mp4_tables() -> dict[str, bytes]:
     }
 
 
+def mp4_chunks() -> dict[str, bytes]:
+    """MP4 files of 1 KB with a sound whose few chunks declare 100 million samples each."""
+
+    def box(name: bytes, *parts: bytes) -> bytes:
+        body = b"".join(parts)
+        return struct.pack(">I4s", 8 + len(body), name) + body
+
+    def table(name: bytes, *values: int) -> bytes:
+        return box(name, struct.pack(f">I{len(values)}I", 0, *values))
+
+    matrix = (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
+    entry = struct.pack(">6xHQHHHHI", 1, 0, 1, 16, 0, 0, 48000 << 16)
+    coding = box(b"stsd", struct.pack(">II", 0, 1), box(b"sowt", entry))
+    times, sizes = table(b"stts", 1, 1, 1), table(b"stsz", 2, 1)
+    lengths, chunks = table(b"stsc", 1, 1, 100_000_000, 1), table(b"stco", 150, *[40] * 150)
+    origin = box(b"dinf", table(b"dref", 1, 12, int.from_bytes(b"url ", "big"), 1))
+    handler = box(b"hdlr", struct.pack(">II4s13x", 0, 0, b"soun"))
+
+    def movie(*tables: bytes) -> bytes:
+        inner = box(b"minf", table(b"smhd", 0), origin, box(b"stbl", coding, *tables))
+        media_box = box(b"mdia", table(b"mdhd", 0, 0, 48000, 48000, 0), handler, inner)
+        head = table(b"tkhd", 0, 0, 1, 0, 48000, 0, 0, 0, 0, *matrix, 0, 0)
+        start = table(b"mvhd", 0, 0, 48000, 48000, 0x10000, 0x1000000, 0, 0, *matrix, *[0] * 6, 2)
+        moov = box(b"moov", start, box(b"trak", head, media_box))
+        return box(b"ftyp", b"qt  \0\0\0\0qt  ") + box(b"mdat", bytes(64)) + moov
+
+    return {
+        "chunks": movie(times, lengths, sizes, chunks),
+        "chunks elsewhere": movie(times, lengths, sizes, box(b"free", b"\0\0\0\0", chunks)),
+    }
+
+
+def scans(number: int) -> bytes:
+    """A progressive JPEG with one of its scans again and again."""
+    data = media.encoded(media.picture(), "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    return data[:-2] + data[last:-2] * number + data[-2:]
+
+
 def silence(num_seconds: int) -> bytes:
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros(num_seconds * 8000, np.int16), 8000, format="FLAC")
@@ -101,6 +140,9 @@ def bombs() -> Iterator[tuple[str, tuple[str, bytes]]]:
     for name, data in mp4_tables().items():
         yield f"MP4 that declares {name}", ("video", data)
         yield f"M4A that declares {name}", ("audio", data)
+    for name, data in mp4_chunks().items():
+        yield f"M4A that declares {name}", ("audio", data)
+    yield "JPEG of 1,000 scans", ("image", scans(1000))
     yield "hour of silence", ("audio", silence(3600))
     wav = bytearray(media.sound("WAV"))
     wav[24:28] = struct.pack("<I", 1)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from octavo import LLM, SamplingParams
+from octavo_registry import PluginHost
+from plan_equality import check_plan
 
 NUM_TOKENS = 12
 BLOCK = 4
@@ -81,10 +83,12 @@ def check_equal(
     num_groups: int = 1,
     **settings: Any,
 ) -> None:
-    """Every way gives the reference's tokens. ``most_rows`` are the rows of the largest item.
+    """Every way gives the reference's tokens, and what was planned is loaded.
 
+    ``most_rows`` are the rows of the largest item.
     ``num_groups`` are the cache groups that the model's layers make.
     """
+    check_plan(folder, PluginHost.discover())
     outputs = run(folder, cases, **settings)
     lengths = [len(output.prompt_token_ids) + NUM_TOKENS for output in outputs]
     pool = num_groups * (-(-max(lengths) * 6 // (5 * BLOCK)) + 2)

@@ -73,6 +73,24 @@ def video(
     return buffer.getvalue()
 
 
+def video_with_sound(*, seconds: int, rate: int = 48000) -> bytes:
+    """A MOV whose sound is not compressed, as cameras write it."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mov") as file:
+        stream = file.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        audio = file.add_stream("pcm_s16le", rate=rate, layout="mono")
+        for index in range(10 * seconds):
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(clip_frame(index), format="rgb24")))
+            silent = np.zeros((1, rate // 10), np.int16)
+            frame = av.AudioFrame.from_ndarray(silent, format="s16", layout="mono")
+            frame.rate, frame.pts = rate, index * rate // 10
+            file.mux(audio.encode(frame))
+        file.mux(stream.encode(None))
+        file.mux(audio.encode(None))
+    return buffer.getvalue()
+
+
 def tone(seconds: float = 0.5, rate: int = 22050, channels: int = 1) -> np.ndarray:
     """Float32 [samples] or [samples, channels]; each channel has a pitch of its own."""
     time = np.arange(int(seconds * rate)) / rate

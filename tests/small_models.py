@@ -26,6 +26,13 @@ TOKENS = tuple(range(7, 55))
 GPU: Mapping[str, Any] = {"device": "cuda:0", "kv_cache_memory_gib": 0.1}
 """Engine options: tests that run at a time share a device, of which one would take nearly all."""
 
+TEXT_MODELS = [
+    name
+    for name in HOST.models.names()
+    if name != "transformers" and not HOST.models.info(name).metadata["capabilities"].modalities
+]
+"""Those that take media have tests of their own, with ``media_equality``."""
+
 Case = tuple[str, str]
 """An architecture and the name of one of its variants."""
 

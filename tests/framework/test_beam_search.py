@@ -135,3 +135,12 @@ def test_an_end_below_the_best_is_not_kept() -> None:
     search.advance([[(5, -0.1), (EOS, -0.2)]])
     assert [beam.token_ids for beam in search.live] == [[5]]
     assert search.best == []
+
+
+def test_a_beam_at_a_dead_end_is_dropped() -> None:
+    params = BeamSearchParams(beam_width=2, max_tokens=9)
+    search = BeamSearch(params, max_tokens=9, eos_token_ids=[EOS])
+    search.advance([[(5, -0.1), (6, -0.2)]])
+    search.advance([None, [(EOS, -0.1)]])
+    assert [beam.token_ids for beam in search.best] == [[6, EOS]]
+    assert search.live == []

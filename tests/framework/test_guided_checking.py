@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from octavo import GuidedParams
 from octavo.errors import BadRequestError, ParameterError, QueueFullError, UnsupportedConstraint
 from octavo.guided import checking
-from octavo.guided.checking import GuideChecker
+from octavo.guided.checking import Checked, GuideChecker
+from octavo.guided.choose import asked_guide
 from octavo.testing.guided_samples import vocabulary
 from octavo_registry import PluginHost
 
@@ -120,7 +122,8 @@ def test_a_child_that_a_constraint_ends_is_replaced(checker, value) -> None:
     checker.check(REGEX)
     (before,) = children()
     began = time.monotonic()
-    with pytest.raises(UnsupportedConstraint) as caught:
+    what = "too large to compile" if value == "burn" else "could not be compiled: its process ended"
+    with pytest.raises(UnsupportedConstraint, match=what) as caught:
         checker.check(grammar(value))
     assert time.monotonic() - began < checking.WALL_SECONDS + 10
     assert caught.value.param == "guided_grammar"
@@ -190,6 +193,41 @@ def test_a_constraint_that_finds_no_place_in_time_is_refused_and_not_compiled(
             checker.check(GuidedParams(regex="[cd]+"))
         assert [each.result().kind for each in busy] == ["grammar"] * num_places
     assert checker._under_way == {}
+
+
+def test_who_waits_no_longer_takes_nothing_from_others_of_the_same_constraint(
+    checker, monkeypatch
+) -> None:
+    gate, known = threading.Event(), Checked(error="compiled")
+
+    def compile_(asked):
+        assert gate.wait(60)
+        checker._remember(asked, known)
+        return known
+
+    def outcome(pattern: str) -> Checked:
+        return checker._outcome(asked_guide(GuidedParams(regex=pattern)))
+
+    monkeypatch.setattr(checker, "_compile", compile_)
+    num_places = checker._threads._max_workers
+    with ThreadPoolExecutor(num_places + 1) as threads:
+        busy = [threads.submit(outcome, f"{number}+") for number in range(num_places)]
+        wait_until(lambda: len(checker._under_way) == num_places)
+        patient = threads.submit(outcome, "same")
+        wait_until(lambda: len(checker._under_way) == num_places + 1)
+        monkeypatch.setattr(checking, "WAIT_SECONDS", 0.1)
+        with pytest.raises(QueueFullError, match=r"no place .* try later"):
+            outcome("same")
+        gate.set()
+        assert {each.result() for each in (patient, *busy)} == {known}
+    assert checker._under_way == {}
+
+
+def test_an_outcome_is_remembered_once(checker) -> None:
+    asked = asked_guide(REGEX)
+    for _ in range(2):
+        checker._remember(asked, Checked())
+    assert checker._num_chars == len(asked.value)
 
 
 def test_children_end_with_close_and_again_closing_does_nothing(checker) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from every_guide import NUM_TOKENS
-from octavo import LLM, GuidedParams, SamplingParams
+from octavo import LLM, BeamSearchParams, GuidedParams, SamplingParams
+from octavo.guided.sequence import CompiledGuide, GuidedSequence
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +207,7 @@ def test_a_token_that_the_guide_refuses_is_not_told(llm) -> None:
     assert output.outputs[0].token_ids == []
 
 
-@pytest.mark.parametrize("manner", ["bad start", "bad end"])
+@pytest.mark.parametrize("manner", ["bad start", "bad end", "panics"])
 def test_a_guide_that_raises_anywhere_fails_its_own_request(llm, expected, manner) -> None:
     prompts = [{"prompt_token_ids": list(range(300, 310 + 9 * i))} for i in range(3)]
     first, second, third = llm.generate(
@@ -214,3 +215,37 @@ def test_a_guide_that_raises_anywhere_fails_its_own_request(llm, expected, manne
     )
     assert tokens_of([first, second]) == expected[:2]
     assert "not now" in third.error
+
+
+def test_a_beam_that_no_token_continues_is_dropped_and_the_others_go_on(llm) -> None:
+    params = BeamSearchParams(beam_width=4, max_tokens=3, guided=GuidedParams(grammar="dead ends"))
+    first, second = llm.beam_search(
+        [{"prompt_token_ids": [300]}, {"prompt_token_ids": [301]}], params
+    )
+    for beams in (first.sequences, second.sequences):
+        assert beams
+        assert {beam.finish_reason for beam in beams} == {"length"}
+        assert not any((np.cumsum(beam.token_ids)[:-1] % 2).any() for beam in beams)
+
+
+class Ended:
+    """A state whose text is whole, in a vocabulary without a token that ends it."""
+
+    def forced(self) -> list[int]:
+        return []
+
+    def fill_bitmask(self, row) -> None:
+        row[:] = 0
+
+    def is_finished(self) -> bool:
+        return True
+
+    def start(self):
+        return self
+
+
+def test_a_text_that_is_whole_needs_no_token_that_ends_it() -> None:
+    ended = GuidedSequence(CompiledGuide(Ended()), 32)
+    ended.fill()
+    assert ended.error is None
+    assert ended.is_finished

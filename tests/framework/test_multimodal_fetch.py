@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from octavo.multimodal.addresses import is_public
+import octavo
+from octavo.config.media import MediaConfig
 from octavo.multimodal.budget import MediaBudget
-from octavo.multimodal.config import MediaConfig
 from octavo.multimodal.fetch import MediaFetcher
 from octavo_registry import MediaError, MediaLimitError
 
@@ -98,6 +98,7 @@ def test_a_url_of_an_allowed_host_is_read(world) -> None:
         b"GET /a/b.png?size=1 HTTP/1.1\r\nHost: MEDIA.example:8080\r\n"
     )
     assert b"Accept-Encoding: identity\r\n" in world.requests[0]
+    assert f"User-Agent: octavo/{octavo.__version__}\r\n".encode() in world.requests[0]
 
 
 @pytest.mark.parametrize(
@@ -198,24 +199,6 @@ def test_an_address_of_this_machine_or_its_network_is_refused(world, address) ->
     with pytest.raises(MediaError, match="not public"):
         fetcher(world)("http://media.example/")
     assert world.connected == []
-
-
-@pytest.mark.parametrize("address", [PUBLIC, "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"])
-def test_a_public_address_is_not_refused(address) -> None:
-    assert is_public(address)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "2130706433", "0x7f.1", "localhost"])
-def test_a_private_address_is_refused_even_where_its_name_is_allowed(host) -> None:
-    """With the resolver of this machine, which understands all spellings of an address."""
-    name = host.strip("[]")
-    domains = () if ":" in name else (name,)
-    config = MediaConfig(allowed_media_domains=domains)
-    connected: list[object] = []
-    reads = MediaFetcher(config, connect=lambda *to: connected.append(to))  # type: ignore
-    with pytest.raises(MediaError):
-        reads.fetch(f"http://{host}/", MediaBudget(config))
-    assert connected == []
 
 
 def test_one_private_address_among_public_ones_is_enough_to_refuse(world) -> None:
@@ -337,6 +320,28 @@ def test_a_host_that_drips_is_left_when_the_time_is_over(world, where) -> None:
         fetcher(world, media_fetch_timeout=0.3)("http://media.example/")
     ended.set()
     assert time.monotonic() - began < 5
+
+
+def test_a_redirect_to_what_is_no_url_is_an_error(world) -> None:
+    world.answers["/a"] = redirect("http://[x/")
+    with pytest.raises(MediaError, match=r"media\.example cannot be read"):
+        fetcher(world)("http://media.example/a")
+
+
+def test_an_address_that_swallows_leaves_time_for_the_next(world) -> None:
+    connect = world.connect
+    world.addresses["media.example"] = ["2606:4700::1111", "8.8.8.8", PUBLIC]
+    given = []
+
+    def swallow(address: str, port: int, timeout_seconds: float) -> socket.socket:
+        given.append(timeout_seconds)
+        if address == PUBLIC:
+            return connect(address, port, timeout_seconds)
+        raise TimeoutError
+
+    world.connect = swallow  # type: ignore[method-assign]
+    assert fetcher(world, media_fetch_timeout=60)("http://media.example/") == b"hello"
+    assert given == pytest.approx([20, 30, 60], abs=5)
 
 
 def test_the_next_address_is_tried_where_one_does_not_answer(world) -> None:

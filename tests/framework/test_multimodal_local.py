@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
+from octavo.config.media import MediaConfig
 from octavo.multimodal.budget import MediaBudget
-from octavo.multimodal.config import MediaConfig
 from octavo.multimodal.fetch import MediaFetcher
 from octavo_registry import MediaError, MediaLimitError
 
@@ -87,10 +88,20 @@ def test_nothing_else_is_read_and_all_is_refused_in_the_same_words(folder, path)
         read_local(folder, f"file://{folder}/{path}")
 
 
-@pytest.mark.parametrize("url", ["file://host/etc/passwd", "file:///a?b", "file:///a#b"])
+@pytest.mark.parametrize(
+    "url", ["file://host/etc/passwd", "file:///a?b", "file:///a#b", "file://[a/b"]
+)
 def test_a_file_url_has_nothing_but_a_path(folder, url) -> None:
-    with pytest.raises(MediaError, match="is written file:///"):
+    with pytest.raises(MediaError, match=r"is written file:///|no valid URL"):
         read_local(folder, url)
+
+
+def test_what_is_no_file_is_closed_again(folder) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for path in ("inner", "pipe", "inner/a%20b.png"):
+        with contextlib.suppress(MediaError):
+            read_local(folder, f"file://{folder}/{path}")
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_link_that_is_put_in_after_the_check_is_not_followed(folder, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import subprocess
 import sys
 import threading
@@ -14,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import media_files as media
-from octavo.config.checks import MAX_COUNT
-from octavo.errors import BadRequestError, ConfigError, PluginError, QueueFullError
-from octavo.multimodal.config import MediaConfig
+from octavo.config.media import MediaConfig
+from octavo.errors import BadRequestError, PluginError, QueueFullError
 from octavo.multimodal.errors import BadMediaError, MediaTooLargeError
 from octavo.multimodal.reader import MediaReader
 from octavo_registry import MediaError, MediaItem, MediaLimits, PluginHost
@@ -185,12 +186,33 @@ def test_a_named_item_need_not_be_sent_again_while_it_is_kept(open_reader) -> No
         reader.read_blocking(given)
 
 
+def test_a_name_is_good_for_requests_of_its_salt(open_reader) -> None:
+    reader = open_reader()
+    given = reader.split({"points": b"abc"}, {"points": "name"})
+    salts = ("", "mine", "yours")
+    hashes = [reader.read_blocking(given, salt=salt)[0].content_hash for salt in salts]
+    assert len(set(hashes)) == 3
+    assert reader.read_blocking(given, salt="mine")[0].content_hash == hashes[1]
+    spelt = reader.split({"points": b"abc"}, {"points": "ename"})
+    assert reader.read_blocking(spelt, salt="min")[0].content_hash not in hashes
+    unnamed = reader.split({"points": b"abc"})
+    plain = {reader.read_blocking(unnamed, salt=salt)[0].content_hash for salt in salts}
+    assert len(plain) == 1
+
+
+def test_a_pillow_image_that_is_cut_is_a_bad_request_even_by_name(open_reader) -> None:
+    cut = Image.open(io.BytesIO(media.encoded(media.picture(300, 300), "JPEG")[:2000]))
+    with pytest.raises(BadMediaError, match="image: this image cannot be decoded"):
+        read(open_reader(), {"image": cut}, {"image": "name"})
+
+
 @pytest.mark.parametrize(
     ("data", "uuids", "match"),
     [
         ({"image": [PNG, PNG]}, {"image": ["a"]}, "1 of image for 2 items"),
         ({"image": PNG}, {"image": ""}, "image: uuid=''"),
         ({"image": [PNG, PNG]}, {"image": [None, 7]}, "image 2: uuid=7"),
+        ({"image": PNG}, {"image": "a\ud800"}, "image: uuid="),
         ({"image": PNG}, {"video": "a"}, "names 'video'"),
         ({"image": None}, None, "None is no item"),
         ({"smell": PNG}, None, "no plugin decodes 'smell'; known: audio, image, points, video"),
@@ -302,19 +324,6 @@ def test_a_request_that_is_cancelled_drops_what_has_not_begun(open_reader) -> No
     assert CALLS == [b"hang", b"after"]
 
 
-def test_too_much_that_waits_is_refused_and_not_kept() -> None:
-    from octavo.multimodal.pool import WorkPool
-
-    pool, release = WorkPool("testing", num_threads=1, max_calls=3), threading.Event()
-    futures = [pool.submit(release.wait) for _ in range(3)]
-    with pytest.raises(QueueFullError, match="too much testing waits"):
-        pool.submit(release.wait)
-    release.set()
-    assert all(future.result(20) for future in futures)
-    assert pool.submit(lambda: 7).result(20) == 7
-    pool.close()
-
-
 def test_nothing_that_decodes_is_imported_before_there_is_media() -> None:
     code = """
 import sys
@@ -326,49 +335,3 @@ assert not found, found
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"allowed_media_domains": ("http://a.example",)},
-        {"allowed_media_domains": ("",)},
-        {"allowed_media_domains": ("*",)},
-        {"allowed_media_domains": ("a.example/x",)},
-        {"allowed_local_media_path": "relative"},
-        {"media_fetch_timeout": 0},
-        {"media_fetch_timeout": float("nan")},
-        {"media_decode_timeout": -1},
-        {"media_threads": 0},
-        {"max_image_megapixels": 1000},
-        {"max_media_items": -1},
-        {"max_video_frames": MAX_COUNT + 1},
-        {"limit_mm_per_prompt": {"image": -1}},
-        {"limit_mm_per_prompt": {"image": 1.5}},
-        {"limit_mm_per_prompt": {"image": True}},
-        {"limit_mm_per_prompt": {"image": {"counts": 1}}},
-        {"limit_mm_per_prompt": {"image": {"width": 1}}},
-    ],
-)
-def test_a_configuration_that_cannot_work_is_refused(options) -> None:
-    with pytest.raises(ConfigError):
-        MediaConfig(**options)
-
-
-def test_every_field_becomes_a_flag() -> None:
-    from argparse import ArgumentParser
-
-    from octavo.cli.fields import add_fields, given_fields
-
-    parser = ArgumentParser()
-    add_fields(parser, MediaConfig)
-    flags = ["--allowed-media-domains", "a.example", "--allowed-media-domains", "*.b.example"]
-    flags += ["--limit-mm-per-prompt", '{"image": 4, "video": {"count": 1, "num_frames": 8}}']
-    flags += ["--allowed-local-media-path", "/srv/media", "--media-fetch-timeout", "2.5"]
-    given = given_fields(parser.parse_args(flags), MediaConfig)
-    given["allowed_media_domains"] = tuple(given["allowed_media_domains"])
-    config = MediaConfig(**given)
-    assert config.allowed_media_domains == ("a.example", "*.b.example")
-    assert config.max_items("image") == 4
-    assert config.max_items("video") == 1
-    assert config.max_items("audio") == 32

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import sample_tokenizers
+from octavo import GuidedParams
 from octavo.errors import ModelError, UnsupportedConstraint
+from octavo.guided.choose import choose_guide
 from octavo.guided.vocabulary import longest_tokens, read_vocabulary
 from octavo.testing.guided_samples import CALL, vocabulary
 from octavo_plugins.guided.llguidance.backend import Backend
-from octavo_registry.guided import Constraint
+from octavo_registry import PluginHost
+from octavo_registry.guided import Constraint, GuideVocabulary
 from octavo_registry.structure import (
     Chain,
     JsonText,
@@ -260,3 +263,24 @@ def test_a_text_is_encoded_as_it_stands_inside_another(kind, text) -> None:
     _, words = of_tokenizer(kind)
     tokens = words.encode(text)
     assert b"".join(words.token_bytes[token] or b"" for token in tokens) == text.encode()
+
+
+def test_bounds_of_which_it_would_let_the_excluded_one_pass_are_for_other_backends() -> None:
+    host = PluginHost.discover()
+    for bounds, is_its_own in (
+        ({"exclusiveMinimum": 0, "maximum": 0.5}, False),
+        ({"minimum": -0.5, "exclusiveMaximum": 0}, False),
+        ({"exclusiveMinimum": 0, "maximum": 1}, True),
+        ({"minimum": 0, "maximum": 0.5}, True),
+        ({"exclusiveMinimum": 0.5, "exclusiveMaximum": 0.75}, True),
+    ):
+        request = choose_guide(GuidedParams(json={"type": "number", **bounds}), host)
+        assert (request.backend == "llguidance") == is_its_own
+
+
+def test_a_vocabulary_without_an_end_is_refused_by_name() -> None:
+    words = GuideVocabulary(
+        token_bytes=[b"a"], special_ids={}, stop_token_ids=(), vocab_size=1, encode=lambda _: [0]
+    )
+    with pytest.raises(UnsupportedConstraint, match="llguidance needs a token that ends a text"):
+        Backend(words)

@@ -12,7 +12,7 @@ import media_bombs
 
 CHILD = """
 import base64, json, resource, sys, time
-from octavo.multimodal.config import MediaConfig
+from octavo.config.media import MediaConfig
 from octavo.multimodal.errors import BadMediaError
 from octavo.multimodal.reader import MediaReader
 from octavo_registry import PluginHost

@@ -214,6 +214,29 @@ def test_memory_is_reserved_before_it_is_taken(monkeypatch) -> None:
         decode(data, reserve=refuse)
 
 
+def test_a_progressive_jpeg_reserves_its_coefficients_too() -> None:
+    asked: list[int] = []
+    for progressive in (False, True):
+        decode(
+            media.encoded(media.picture(), "JPEG", progressive=progressive), reserve=asked.append
+        )
+    assert asked == [37 * 23 * 4, 37 * 23 * 10]
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_any_is_read(monkeypatch) -> None:
+    usual = media_bombs.scans(0)
+    assert same(decode(usual), Image.open(io.BytesIO(usual)).convert("RGB"))
+    monkeypatch.setattr(Image, "open", None)
+    with pytest.raises(MediaLimitError, match="scans; at most 100"):
+        decode(media_bombs.scans(500))
+
+
+def test_a_pillow_image_that_is_cut_is_refused_however_it_was_opened() -> None:
+    cut = media.encoded(media.picture(300, 300), "JPEG")[:2000]
+    with pytest.raises(MediaError, match="cannot be decoded"):
+        convert(Image.open(io.BytesIO(cut)))
+
+
 def test_an_image_has_no_options() -> None:
     with pytest.raises(MediaError, match="no option 'rate'"):
         DECODER.decode(media.encoded(media.picture(), "PNG"), media.limits(), {"rate": 1})

@@ -14,6 +14,8 @@ import pytest
 
 import media_bombs
 import media_files as media
+from octavo_plugins.modalities import mp4
+from octavo_plugins.modalities.containers import open_container
 from octavo_plugins.modalities.video import reading
 from octavo_plugins.modalities.video.decoder import VideoDecoder
 from octavo_plugins.modalities.video.sampling import Sampling
@@ -236,6 +238,58 @@ def test_an_mp4_that_declares_more_than_it_has_is_refused_before_ffmpeg_believes
         decode(data, {"num_frames": 2})
 
 
+def test_sound_that_ffmpeg_takes_in_chunks_is_bounded_by_these(monkeypatch) -> None:
+    """The samples of uncompressed sound are more than any video has frames, and no index."""
+    monkeypatch.setattr(mp4, "MAX_SAMPLES", 5000)
+    assert len(decode(media.video_with_sound(seconds=2), {"num_frames": 4}).frames) == 4
+    monkeypatch.setattr(mp4, "MAX_SAMPLES", 500)
+    with pytest.raises(MediaLimitError, match=r"declares .* samples"):
+        decode(media.video_with_sound(seconds=2), {"num_frames": 4})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"soun", b"vide"),  # another kind
+        (struct.pack(">4sIIII", b"stts", 0, 1, 96000, 1), None),  # samples of another length
+        (b"smhd", b"ctts"),  # a table more
+        (b"\0\0\0\x10smhd", b"\0\0\0\x10stts"),
+    ],
+)
+def test_a_track_is_taken_for_sound_in_chunks_only_without_doubt(old, new, monkeypatch) -> None:
+    monkeypatch.setattr(mp4, "MAX_SAMPLES", 5000)
+    data = media.video_with_sound(seconds=2)
+    assert old in data
+    monkeypatch.setattr(av, "open", None)
+    with pytest.raises(MediaLimitError, match=r"declares .* samples"):
+        decode(data.replace(old, new or old[:-1] + b"\2"), {"num_frames": 4})
+
+
+@pytest.mark.parametrize("kind", ["chunks", "chunks elsewhere"])
+def test_chunks_of_many_samples_are_refused_before_ffmpeg_makes_packets_of_them(
+    kind, monkeypatch
+) -> None:
+    data = media_bombs.mp4_chunks()[kind]
+    monkeypatch.setattr(av, "open", None)
+    with pytest.raises(MediaLimitError, match="declares 93,750,000 samples"):
+        decode(data)
+
+
+def test_a_video_of_more_packets_than_any_has_is_refused(monkeypatch) -> None:
+    data = media.video("libvpx", "webm")
+    monkeypatch.setattr(reading, "MAX_SAMPLES", 29)
+    with pytest.raises(MediaLimitError, match="more than 29 packets"):
+        decode(data, {"num_frames": 2})
+
+
+def test_codecs_that_are_not_let_in_are_never_opened() -> None:
+    data = media.video("ffv1", "matroska", num_frames=2)
+    with open_container(data, "Matroska", {"h264"}, media.limits()) as container:
+        assert container.streams.video[0].codec_context.pix_fmt is None
+    with pytest.raises(MediaError, match="coded as ffv1"):
+        decode(data)
+
+
 def test_names_of_tables_within_the_coded_media_are_nothing() -> None:
     data = media.video()
     at = data.index(b"mdat") + 4
@@ -312,6 +366,14 @@ def test_limits_hold_for_frames_that_are_given() -> None:
         convert(np.zeros((5, 8, 8, 3), np.uint8), max_frames=4)
     with pytest.raises(MediaLimitError, match="8 x 9"):
         convert(np.zeros((5, 9, 8, 3), np.uint8), max_pixels=71)
+
+
+def test_frames_that_are_given_are_reserved_once() -> None:
+    frames = np.stack([media.clip_frame(index) for index in range(3)])
+    for given, num_bytes in ((frames, frames.nbytes), (list(frames), frames.nbytes // 3 * 4)):
+        asked: list[int] = []
+        convert(given, reserve=asked.append)
+        assert sum(asked) == num_bytes
 
 
 def test_a_list_of_images_is_one_video_and_a_list_of_videos_is_not() -> None:

@@ -7,11 +7,10 @@ import pytest
 from octavo.testing.faults import faults_for, own_faults
 from octavo.testing.model import check_variant, make_trial
 from octavo.testing.modes import teacher_forced
-from small_models import HOST, Case, cases_of
+from small_models import HOST, TEXT_MODELS, Case, cases_of
 
 # The framework's tests try Llama, and what the Transformers backend runs has a file of its own.
-ELSEWHERE = {"LlamaForCausalLM", "transformers"}
-VARIANTS = cases_of(*(name for name in HOST.models.names() if name not in ELSEWHERE))
+VARIANTS = cases_of(*(name for name in TEXT_MODELS if name != "LlamaForCausalLM"))
 FIRST = {case[0]: case for case in reversed(VARIANTS)}
 
 

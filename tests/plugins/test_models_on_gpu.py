@@ -22,10 +22,9 @@ from octavo.testing.model import make_trial
 from octavo.testing.modes import MAX_TOKENS, Trial, engine_config, in_a_batch
 from octavo.testing.variants import Variant, variants_of
 from octavo.weights.load import build_model
-from small_models import GPU, HOST, Case, cases_of
+from small_models import GPU, HOST, TEXT_MODELS, Case, cases_of
 
-ARCHITECTURES = [name for name in HOST.models.names() if name != "transformers"]
-VARIANTS = cases_of(*ARCHITECTURES)
+VARIANTS = cases_of(*TEXT_MODELS)
 BY_TRANSFORMERS = {
     ("transformers", name): variant
     for name, variant in variants_of(

@@ -167,8 +167,31 @@ def test_the_most_repetitions_are_counted() -> None:
     assert not admits("regex", f"a{{0,{most}}}", "a" * (most + 1))
 
 
-def test_a_grammar_of_the_library_that_is_not_of_the_known_form_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(grammar, "_ESCAPE_RULE", re.compile("^another_name ::= .*$"))
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "object"}, True])
+def test_bytes_that_are_no_utf8_are_in_no_string(schema) -> None:
+    guide = BACKEND.compile(Constraint(kind="json", value=core_schema(schema).schema))
+    form = b'"%s"' if schema == {"type": "string"} else b'{"a%s":"%s"}'
+    for text, valid in (
+        (b"\xed\x9f\xbf\xee\x80\x80\xf0\x9f\x98\x80", True),
+        (b"\xed\xa0\x80", False),
+        (b"\xed\xbf\xbf", False),
+    ):
+        for place in range(form.count(b"%")):
+            parts = [b"", b""]
+            parts[place] = text
+            state = guide.start()
+            taken = all(map(state.accept, form % tuple(parts[: form.count(b"%")])))
+            assert (taken and state.is_complete()) == valid
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("_ESCAPE_RULE", re.compile("^another_name ::= .*$")), ("_ANY_CHARACTER", "[another class")],
+)
+def test_a_grammar_of_the_library_that_is_not_of_the_known_form_is_refused(
+    monkeypatch, name, other
+) -> None:
+    monkeypatch.setattr(grammar, name, other)
     with pytest.raises(UnsupportedConstraint, match="not of the known form"):
         BACKEND.compile(Constraint(kind="json", value={"type": "string"}))
 

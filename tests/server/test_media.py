@@ -9,30 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
 from PIL import Image
-from tokenizers import AddedToken, Tokenizer
-from transformers import LlavaConfig, LlavaForConditionalGeneration
 
 from live_server import FLAGS, LiveServer, running_server
-from media_equality import randomize
 from octavo import LLM, SamplingParams
-from octavo.testing.tiny_tokenizer import make_tiny_tokenizer
-
-SIZES = ((28, 28), (64, 40), (33, 90))
+from tiny_llava import make_tiny_llava, picture
 
 
 def data_url(image: Image.Image, kind: str = "PNG") -> str:
     file = io.BytesIO()
     image.save(file, kind)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def picture(number: int) -> Image.Image:
-    rng = np.random.default_rng(number)
-    return Image.fromarray(rng.integers(0, 255, (*SIZES[number % 3], 3), dtype=np.uint8))
 
 
 def asked(*parts: str | Image.Image) -> list[dict[str, Any]]:
@@ -49,33 +38,7 @@ def asked(*parts: str | Image.Image) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("llava")
-    make_tiny_tokenizer(path, vocab_size=300, max_length=512)
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-    tokenizer.add_special_tokens([AddedToken("<image>", special=True)])
-    tokenizer.save(str(path / "tokenizer.json"))
-    config = LlavaConfig(
-        vision_config={
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 7,
-        },
-        text_config={
-            "vocab_size": 320,
-            "hidden_size": 64,
-            "intermediate_size": 96,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 512,
-        },
-        image_token_index=tokenizer.token_to_id("<image>"),
-    )
-    model = LlavaForConditionalGeneration(config)
-    randomize(model)
-    model.save_pretrained(path)
+    make_tiny_llava(path)
     return path
 
 

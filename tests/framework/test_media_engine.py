@@ -1,0 +1,118 @@
+"""Media in a running engine: encoded once, in room that is bounded, failing alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.errors import PromptError
+from octavo.execution.media_encoder import MediaEncoder
+from tiny_llava import ROWS, make_tiny_llava, picture
+
+PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llava")
+    make_tiny_llava(path)
+    return path
+
+
+def open_llm(folder: Path, **options: Any) -> LLM:
+    settings = {"dtype": "float32", "num_threads": 1, "kv_cache_memory_gib": 0.05, **options}
+    return LLM(str(folder), **settings)
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> Iterator[LLM]:
+    with open_llm(folder) as made:
+        yield made
+
+
+def prompt(text: str, *numbers: int) -> dict[str, Any]:
+    pictures = [picture(number) for number in numbers]
+    return {"prompt": "<image>" * len(numbers) + text, "multi_modal_data": {"image": pictures}}
+
+
+def tokens(llm: LLM, prompts: list[Any], params: SamplingParams = PARAMS) -> list[list[int]]:
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    return [list(each.token_ids) for output in outputs for each in output.outputs]
+
+
+def counts(llm: LLM) -> tuple[int, int]:
+    stats = llm._front.client.call("stats")
+    return stats["num_media_encoded"], stats["num_media_reused"]
+
+
+def test_sixteen_requests_on_one_picture_encode_it_once(llm) -> None:
+    before, _ = counts(llm)
+    tokens(llm, [prompt(f"question {number}", 0) for number in range(16)])
+    assert counts(llm)[0] == before + 1
+    tokens(llm, [prompt("once more", 0, 1)])
+    assert counts(llm)[0] == before + 2
+
+
+def test_one_picture_twice_in_a_prompt_is_two_places_and_one_encoding(llm) -> None:
+    before, _ = counts(llm)
+    (twice,) = llm.generate(prompt("twice", 5, 5), PARAMS, use_tqdm=False)
+    assert counts(llm)[0] == before + 1
+    image = llm._front.tokenizer.hf.convert_tokens_to_ids("<image>")
+    assert twice.prompt_token_ids.count(image) == 2 * ROWS
+
+
+def test_continuations_of_a_picture_are_those_of_a_request_alone(llm) -> None:
+    params = SamplingParams(temperature=1, seed=3, n=3, max_tokens=6, ignore_eos=True)
+    alone = tokens(llm, [prompt("several", 2)], params)
+    crowd = [prompt("several", 2), prompt("other", 3), prompt("more", 4)]
+    assert tokens(llm, crowd, params)[:3] == alone
+
+
+def test_an_item_that_cannot_be_encoded_fails_its_request_alone(folder, monkeypatch) -> None:
+    prompts = [prompt("one", 0), prompt("two", 1), prompt("bad", 7), prompt("four", 2)]
+    encode = MediaEncoder.encode
+
+    def fragile(self: MediaEncoder, items: list[Any]) -> None:
+        if any(each.item.content_hash == poison for each in items):
+            raise ValueError("these pixels cannot be")
+        encode(self, items)
+
+    with open_llm(folder) as llm:
+        requests = [llm._prepare(each, PARAMS) for each in prompts]
+        poison = requests[2].request.media[0].content_hash
+        expected = tokens(llm, prompts)
+        llm.reset_prefix_cache()
+    monkeypatch.setattr(MediaEncoder, "encode", fragile)
+    with open_llm(folder) as llm:
+        outputs = llm.generate(prompts, PARAMS, use_tqdm=False)
+    assert "these pixels cannot be" in str(outputs[2].error)
+    for number in (0, 1, 3):
+        assert list(outputs[number].outputs[0].token_ids) == expected[number]
+
+
+def test_an_item_for_which_there_is_no_room_is_refused_by_name(folder) -> None:
+    with open_llm(folder, media_cache_tokens=ROWS - 1) as llm:
+        (output,) = llm.generate(prompt("large", 0), PARAMS, use_tqdm=False)
+        assert f"takes {ROWS} tokens; media_cache_tokens={ROWS - 1}" in str(output.error)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"prompt": "no place", "multi_modal_data": {"image": picture(0)}}, "0 places for image"),
+        ({"prompt": "<image><image>", "multi_modal_data": {"image": picture(0)}}, "2 places"),
+        ({"prompt": "<image>", "multi_modal_data": {"video": picture(0)}}, "takes no video"),
+        ({"prompt": "<image>", "multi_modal_data": {"image": 5}}, "image"),
+    ],
+)
+def test_media_that_fit_no_place_are_refused(llm, given, problem) -> None:
+    with (
+        pytest.raises(PromptError, match=problem)
+        if problem != "image"
+        else pytest.raises(ValueError, match=problem)
+    ):
+        llm.generate(given, PARAMS, use_tqdm=False)
