@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from octavo.multimodal.config import MediaConfig
+from octavo.config.media import MediaConfig
 from octavo.multimodal.reader import MediaReader
 from octavo_registry import MediaLimits, PluginHost
 

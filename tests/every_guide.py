@@ -64,7 +64,8 @@ class Every:
 
     "slow" takes longer than a step waits, now and then; "forced" tells what has no choice;
     "empty" allows nothing, "dead ends" nothing behind an odd sum, "panics" raises no Exception, and
-    those of FAULTS do at their sixth mask what they say. "odd" forces what is no token, "census" one token: how many states there are in this process.
+    those of FAULTS do at their sixth mask what they say. "odd" forces what is no token, "census"
+    one token: how many states there are in this process.
     """
 
     alive: ClassVar[weakref.WeakSet[Every]] = weakref.WeakSet()

@@ -8,7 +8,10 @@ from octavo.outputs import BeamSequence
 from octavo.params import BeamSearchParams
 
 Candidates = list[tuple[int, float]]
-"""Next tokens and their logprobs, likeliest first; none: the text is complete as it is."""
+"""Next tokens and their logprobs, likeliest first; none: the text is complete as it is.
+
+None in their place is a dead end: nothing may follow, and the text is not complete.
+"""
 Continued = tuple[list[int], list[int]]
 """A prompt, and the tokens of a beam behind it."""
 
@@ -38,11 +41,13 @@ class BeamSearch:
         """The ended beams, best first; at most ``beam_width``."""
         return sorted(self._ended, key=self._score, reverse=True)[: self._params.beam_width]
 
-    def advance(self, candidates: Sequence[Candidates]) -> None:
-        """Extend every live beam by its candidates, and keep the best."""
+    def advance(self, candidates: Sequence[Candidates | None]) -> None:
+        """Extend every live beam by its candidates, and keep the best; drop those at a dead end."""
         width = self._params.beam_width
         extended = []
         for beam, options in zip(self.live, candidates, strict=True):
+            if options is None:
+                continue
             if not options:
                 beam.finish_reason = "stop"
                 self._ended.append(beam)
@@ -82,7 +87,7 @@ class BeamSearch:
 def run_beam_searches(
     prompts: Sequence[list[int]],
     searches: Sequence[BeamSearch],
-    expand: Callable[[list[Continued]], list[Candidates]],
+    expand: Callable[[list[Continued]], Sequence[Candidates | None]],
 ) -> None:
     """Advance all searches together until each has ended; ``expand`` scores many sequences."""
     pairs = list(zip(prompts, searches, strict=True))

@@ -55,6 +55,10 @@ class UnsupportedConstraint(BadRequestError):
     param = "guided"
 
 
+class DeadEndError(UnsupportedConstraint):
+    """A text that no token continues, though its constraint is not met."""
+
+
 class CacheError(OctavoError):
     """Memory for the KV cache does not suffice; the message says what to change."""
 
@@ -83,6 +87,7 @@ __all__ = [
     "BadRequestError",
     "CacheError",
     "ConfigError",
+    "DeadEndError",
     "DuplicateNameError",
     "EngineDeadError",
     "ManifestMismatchError",

@@ -23,7 +23,13 @@ from octavo.beam_search import (
 )
 from octavo.detokenizing import IncrementalDetokenizer
 from octavo.engine.messages import EngineReady, GuideRequest
-from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestFailedError
+from octavo.errors import (
+    ConfigError,
+    DeadEndError,
+    EngineDeadError,
+    ParameterError,
+    RequestFailedError,
+)
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
 from octavo.inputs.messages import Message
@@ -138,7 +144,8 @@ class LLM:
         """Find the ``beam_width`` best continuations of each prompt, best first.
 
         A beam ends at the end of sequence, at ``max_tokens`` or at the model's context length, and
-        where a constraint admits nothing more. There may be fewer beams than texts that it admits.
+        where a constraint admits nothing more; one that no token continues sooner is dropped. There
+        may be fewer beams than texts that the constraint admits.
         """
         self._check_open()
         _refuse_lora(lora_request)
@@ -155,7 +162,7 @@ class LLM:
             max_tokens=1, temperature=0.0, logprobs=count, detokenize=False, ignore_eos=True
         )
 
-        def expand(sequences: list[Continued]) -> list[Candidates]:
+        def expand(sequences: list[Continued]) -> list[Candidates | None]:
             requests = [
                 _guided_by(first[0].guide, self._prepare(prompt + tokens, one_token), len(tokens))
                 for prompt, tokens in sequences
@@ -353,8 +360,10 @@ def _guided_by(
     return replace(prepared, request=guided)
 
 
-def _candidates(output: RequestOutput) -> Candidates:
+def _candidates(output: RequestOutput) -> Candidates | None:
     (completion,) = output.outputs
+    if output.error_type == DeadEndError.__name__:
+        return None
     if output.error is None and completion.finish_reason == "stop" and not completion.token_ids:
         return []
     if output.error is not None or not completion.logprobs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,7 +22,9 @@ from octavo.errors import (
     UnsupportedConstraint,
 )
 from octavo.inputs import InputProcessor, split_prompts
+from octavo.inputs.media import PlacedMedia
 from octavo.params import GuidedParams, SamplingParams
+from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
 
 CONTEXT = 64
@@ -276,6 +279,30 @@ def test_media_for_a_model_that_takes_none_is_refused(tokenizer: Tokenizer) -> N
     processor = InputProcessor(tokenizer, max_model_len=8, vocab_size=tokenizer.vocab_size)
     with pytest.raises(OctavoError, match="takes no image input"):
         processor.process("r", {"prompt": "a", "multi_modal_data": {"image": object()}})
+
+
+def test_names_of_media_are_those_of_the_requests_salt() -> None:
+    """Otherwise a client could ask for what another has named."""
+    salts = []
+
+    class Media:
+        reader = SimpleNamespace(split=lambda data, uuids: [])
+
+        def place(self, token_ids: list[int], given: object, *, salt: str) -> PlacedMedia:
+            salts.append(salt)
+            return PlacedMedia(token_ids=token_ids)
+
+    processor = InputProcessor(
+        None,
+        max_model_len=8,
+        vocab_size=10,
+        capabilities=ModelCapabilities(modalities=frozenset({"image"})),
+        media=Media(),  # type: ignore[arg-type]
+    )
+    prompt = {"prompt_token_ids": [5], "multi_modal_data": {"image": b""}}
+    processor.process("r", prompt, cache_salt="mine")
+    processor.process("r", {**prompt, "cache_salt": "yours"})
+    assert salts == ["mine", "yours"]
 
 
 def test_the_tokenizers_special_tokens_are_added_only_on_request() -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from octavo.config.checks import check_choice, check_range
+from octavo.config.media import MediaConfig
 from octavo.errors import ConfigError
-from octavo.multimodal.config import MediaConfig
 from octavo.params import shown
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")

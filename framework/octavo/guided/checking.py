@@ -12,7 +12,8 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -88,6 +89,14 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str = UnsupportedConstraint.__name__
 
 
+@dataclass(slots=True)
+class _Work:
+    """On one constraint; given up when nobody waits for it any more."""
+
+    future: Future[Checked]
+    num_waiters: int = 0
+
+
 class GuideChecker:
     """Checks constraints for one front end; may be used by several threads at a time."""
 
@@ -98,7 +107,7 @@ class GuideChecker:
         self._start: bytes | None = None
         num_children = min(MOST_CHILDREN, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(num_children, "octavo-constraints")
-        self._under_way: dict[AskedGuide, Future[Checked]] = {}
+        self._under_way: dict[AskedGuide, _Work] = {}
         self._known: OrderedDict[AskedGuide, Checked] = OrderedDict()
         self._num_chars = 0
         self._idle: list[ChildProcess] = []
@@ -129,23 +138,33 @@ class GuideChecker:
             if asked in self._known:
                 self._known.move_to_end(asked)
                 return self._known[asked]
-            future = self._under_way.get(asked)  # somebody else's, of the same constraint
-            if future is None:
+            work = self._under_way.get(asked)  # somebody else's, of the same constraint
+            if work is None:
                 if len(self._under_way) >= MOST_WAITING:
                     raise QueueFullError("too many constraints wait to be compiled; try later")
-                future = self._threads.submit(self._compile, asked)
-                self._under_way[asked] = future
+                work = _Work(self._threads.submit(self._compile, asked))
+                self._under_way[asked] = work
+            work.num_waiters += 1
         try:
-            return future.result(WAIT_SECONDS)
-        except (TimeoutError, CancelledError):
-            if future.cancel():  # it was not begun
-                raise QueueFullError(
-                    f"no place to compile the constraint within {WAIT_SECONDS:.0f} s; try later"
-                ) from None
-            return future.result()
+            return self._result(work.future)
         finally:
             with self._lock:
-                self._under_way.pop(asked, None)
+                work.num_waiters -= 1
+                if not work.num_waiters:
+                    work.future.cancel()
+                    del self._under_way[asked]
+
+    def _result(self, future: Future[Checked]) -> Checked:
+        """What has been begun is waited for to its end."""
+        try:
+            wait([future], WAIT_SECONDS)
+            if future.running() or future.done():
+                return future.result()
+        except CancelledError:
+            raise RequestFailedError("the engine is closed") from None
+        raise QueueFullError(
+            f"no place to compile the constraint within {WAIT_SECONDS:.0f} s; try later"
+        )
 
     def _compile(self, asked: AskedGuide) -> Checked:
         child = self._take_child()
@@ -164,6 +183,8 @@ class GuideChecker:
 
     def _remember(self, asked: AskedGuide, checked: Checked) -> None:
         with self._lock:
+            if asked in self._known:
+                return
             self._known[asked] = checked
             self._num_chars += len(asked.value)
             while self._num_chars > MOST_CHARS_REMEMBERED:
@@ -211,11 +232,12 @@ def _compile(child: ChildProcess, asked: AskedGuide) -> tuple[Checked, bool]:
         return msgspec.msgpack.decode(data, type=Checked), True
     took = time.monotonic() - began
     child.kill()
-    error = (
-        f"the {asked.name} constraint is too large to compile: it was given up after "
-        f"{took:.1f} s (limits: {CPU_SECONDS} s of one core, {MEMORY_MIB} MiB)"
-    )
-    return Checked(error=error), child.by_its_limit
+    limits = f"(limits: {CPU_SECONDS} s of one core, {MEMORY_MIB} MiB)"
+    if child.was_late or child.by_its_limit:
+        what = f"is too large to compile: it was given up after {took:.1f} s {limits}"
+    else:  # as where memory does not suffice, which each library says in its own way
+        what = f"could not be compiled: its process ended with status {child.exit_status} {limits}"
+    return Checked(error=f"the {asked.name} constraint {what}"), child.by_its_limit
 
 
 def _kill_all(children: set[ChildProcess]) -> None:

@@ -39,15 +39,17 @@ class Guides:
     def guide(self, request: GuideRequest) -> Future[Guide]:
         """The guide, or its failure, when it is compiled; equal requests share one."""
         key = (request.backend, request.kind, request.value)
-        future = self._guides.get(key)
+        future = self._guides.pop(key, None)
+        if future is not None and _has_failed(future):  # a busy machine's failure passes
+            future = None
+            self._num_chars -= len(request.value)
         if future is None:
             future = self._threads.submit(self._compile, request)
-            self._guides[key] = future
             self._num_chars += len(request.value)
-            while self._num_chars > MOST_SOURCE_CHARS and len(self._guides) > 1:
-                (_, _, value), _ = self._guides.popitem(last=False)
-                self._num_chars -= len(value)
-        self._guides.move_to_end(key)
+        self._guides[key] = future
+        while self._num_chars > MOST_SOURCE_CHARS and len(self._guides) > 1:
+            (_, _, value), _ = self._guides.popitem(last=False)
+            self._num_chars -= len(value)
         return future
 
     def close(self) -> None:
@@ -115,6 +117,10 @@ class CompilingRequests:
         """Compile no more."""
         self._waiting.clear()
         self._guides.close()
+
+
+def _has_failed(future: Future[Guide]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
 
 
 def _outcome(future: Future[Guide], since: float) -> CompiledGuide | Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ class ChildProcess:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
         )
+        self._is_asked = threading.Lock()  # pipes in use are not closed
+        os.set_blocking(_opened(self._process.stdin).fileno(), False)
 
     @property
     def pid(self) -> int:
@@ -44,6 +47,11 @@ class ChildProcess:
         return self._process.poll() is None
 
     @property
+    def exit_status(self) -> int | None:
+        """A signal's number below zero; None while it has not ended."""
+        return self._process.poll()
+
+    @property
     def by_its_limit(self) -> bool:
         """Whether it has ended because it had used up its time of a core."""
         return self._process.poll() == -signal.SIGXCPU
@@ -51,28 +59,50 @@ class ChildProcess:
     def ask(self, data: bytes, seconds: float) -> bytes | None:
         """Its answer; None when it has ended, or was ended because time was up."""
         until = time.monotonic() + seconds
-        sent, received = _opened(self._process.stdin), _opened(self._process.stdout)
-        deadline = threading.Timer(seconds, self._process.kill)
-        deadline.start()
-        try:
-            write_frame(sent, data)
-            if answer := read_frame(received):
-                return answer
-        except (OSError, ValueError):  # ValueError: another thread has ended it
-            pass
-        finally:
-            deadline.cancel()
-        self.was_late = time.monotonic() >= until
+        with self._is_asked:
+            try:
+                self._send(_LENGTH.pack(len(data)) + data, until)
+                (length,) = _LENGTH.unpack(self._receive(_LENGTH.size, until))
+                return self._receive(length, until)
+            except TimeoutError:
+                self.was_late = True
+                self._process.kill()
+            except (OSError, EOFError, ValueError):  # ValueError: another thread has ended it
+                pass
         return None
 
     def kill(self) -> None:
         """End it; calling it again does nothing."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
+        with self._is_asked:
+            for pipe in (self._process.stdin, self._process.stdout):
                 with suppress(OSError):
-                    pipe.close()
+                    _opened(pipe).close()
+
+    def _send(self, data: bytes, until: float) -> None:
+        pipe, unsent = _opened(self._process.stdin).fileno(), memoryview(data)
+        while unsent:
+            _wait(pipe, select.POLLOUT, until)
+            unsent = unsent[os.write(pipe, unsent) :]
+
+    def _receive(self, size: int, until: float) -> bytes:
+        pipe, data = _opened(self._process.stdout).fileno(), bytearray()
+        while len(data) < size:
+            _wait(pipe, select.POLLIN, until)
+            part = os.read(pipe, size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+
+def _wait(pipe: int, event: int, until: float) -> None:
+    """``poll``, since ``select`` knows no descriptor above 1023."""
+    waiting = select.poll()
+    waiting.register(pipe, event)
+    if not waiting.poll(max(0.0, until - time.monotonic()) * 1000):
+        raise TimeoutError
 
 
 def open_pipes() -> tuple[IO[bytes], IO[bytes]]:
@@ -95,18 +125,26 @@ class Limits:
         """Count from now on. ``seconds`` by the clock are the parent's to hold, while it lives."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         most = int(used.ru_utime + used.ru_stime) + 1 + cpu_seconds
-        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+        _limit(resource.RLIMIT_CPU, most)
         data = _data_bytes() + mib * 2**20
         if self._most_bytes is not None:
             data = min(data, self._most_bytes)
-        resource.setrlimit(resource.RLIMIT_DATA, (data, resource.RLIM_INFINITY))
+        _limit(resource.RLIMIT_DATA, data)
         signal.alarm(int(seconds) + _HEADROOM_SECONDS)
 
     def end(self) -> None:
         """Lift all of them until the next piece begins."""
         signal.alarm(0)
         for limit in (resource.RLIMIT_CPU, resource.RLIMIT_DATA):
-            resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            _limit(limit, resource.RLIM_INFINITY)
+
+
+def _limit(kind: int, value: int) -> None:
+    """Not above the hard limit, which this process has inherited and may not be able to raise."""
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = hard if value == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, hard))
 
 
 def _data_bytes() -> int:

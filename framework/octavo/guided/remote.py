@@ -36,7 +36,7 @@ from octavo_registry.manifest import Manifest
 MOST_CHILDREN: Final = 2
 STATES_PER_CHILD: Final = 4
 """A further child begins with the next one: it takes seconds and memory of its own."""
-MOST_IDLE_GUIDES: Final = 4
+MOST_IDLE_GUIDES: Final = 32
 """A child keeps so many that no state is in."""
 TOKENS_PER_SECOND: Final = 100
 """A state that is made anew has a second more for so many tokens."""
@@ -256,9 +256,10 @@ class _Seat:
             try:
                 self._twice(lambda: self._compile(guide))
             except _ChildEnded as end:
+                what = "is too large to compile" if end.is_late else "could not be compiled"
                 raise UnsupportedConstraint(
-                    f"guided backend {self._backend!r}: the {guide.constraint.kind} constraint is "
-                    f"too large to compile: {end} (limits: {CPU_SECONDS} s of one core, "
+                    f"guided backend {self._backend!r}: the {guide.constraint.kind} constraint "
+                    f"{what}: {end} (limits: {CPU_SECONDS} s of one core, "
                     f"{WALL_SECONDS:.0f} s by the clock, {MEMORY_MIB} MiB)"
                 ) from end
 

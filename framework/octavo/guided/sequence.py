@@ -14,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.engine.messages import SequenceEnd
-from octavo.errors import (
-    OctavoError,
-    ParameterError,
-    RequestFailedError,
-    UnsupportedConstraint,
-)
+from octavo.errors import DeadEndError, OctavoError, ParameterError, RequestFailedError
 from octavo.guided.remote import RemoteGuide, RemoteState
 from octavo_registry.faults import one_line
 from octavo_registry.guided import Guide, GuideState
@@ -94,7 +89,7 @@ class GuidedSequence:
                 )
             self.is_finished = self.state.is_finished()
         except BaseException as error:  # also a panic of native code: it is this sequence's alone
-            self.error = _as_error(error)
+            self.error = as_error(error)
 
     def fill(self) -> None:
         """Make the mask current; for the thread that ``MaskFiller`` gives."""
@@ -106,13 +101,11 @@ class GuidedSequence:
                 self.mask_W.view(np.uint32)[word] = 1 << bit
             else:
                 self.state.fill_bitmask(self.mask_W)
-            if not self.mask_W.any():
-                raise UnsupportedConstraint(
-                    "no token continues the text, and the constraint is not met"
-                )
             self.is_finished = self.state.is_finished()  # a child tells it with the mask
+            if not self.is_finished and not self.mask_W.any():
+                raise DeadEndError("no token continues the text, and the constraint is not met")
         except BaseException as error:
-            self.error = _as_error(error)
+            self.error = as_error(error)
         self.is_current = True
 
 
@@ -137,7 +130,8 @@ def guide_end(sequence_id: int, error: Exception) -> SequenceEnd:
     )
 
 
-def _as_error(error: BaseException) -> Exception:
+def as_error(error: BaseException) -> Exception:
+    """The same, where it is no panic of native code, which ``except Exception`` lets pass."""
     return error if isinstance(error, Exception) else RuntimeError(one_line(error))
 
 

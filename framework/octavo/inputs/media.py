@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from octavo.config.media import MediaConfig
 from octavo.engine.messages import MediaInput, TensorData
 from octavo.errors import PluginError, PromptError
-from octavo.multimodal.config import MediaConfig
 from octavo.multimodal.given import GivenMedia
 from octavo_registry import PluginHost
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
@@ -68,8 +68,13 @@ class MediaInputs:
 
         return MediaReader(self._host, self._config)
 
-    def place(self, token_ids: Sequence[int], given: Sequence[GivenMedia]) -> PlacedMedia:
-        """Read the items, and put placeholders into the prompt's tokens; blocks."""
+    def place(
+        self, token_ids: Sequence[int], given: Sequence[GivenMedia], *, salt: str = ""
+    ) -> PlacedMedia:
+        """Read the items, and put placeholders into the prompt's tokens; blocks.
+
+        Names of items are the ``salt``'s own.
+        """
         modalities = {item.modality for item in given}
         options = {
             modality: self._host.multimodal.decode_options(
@@ -77,7 +82,7 @@ class MediaInputs:
             )
             for modality in modalities
         }
-        media = self.reader.read_blocking(given, options, self._cache.__contains__)
+        media = self.reader.read_blocking(given, options, self._cache.__contains__, salt=salt)
         found = [self._tensors(item) for item in media]
         items = [
             replace(item, tensors=tensors) for item, (tensors, _) in zip(media, found, strict=True)

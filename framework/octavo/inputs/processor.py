@@ -135,10 +135,11 @@ class InputProcessor:
             ids = self.encode(text, add_special_tokens)
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
+        salt = _checked_salt(cache_salt or parsed.cache_salt)
         placed = PlacedMedia(token_ids=ids)
         if (parsed.media or media) and self._media is not None:
             given = [*media, *self._media.reader.split(parsed.media, parsed.uuids)]
-            placed = self._media.place(ids, given)
+            placed = self._media.place(ids, given, salt=salt)
             ids = placed.token_ids
         self._check_length(len(ids))
         check_token_ids(ids, self._limits.vocab_size)
@@ -149,7 +150,7 @@ class InputProcessor:
             prompt_token_ids=ids,
             sampling=sampling,
             priority=self._checked_priority(priority),
-            cache_salt=_checked_salt(cache_salt or parsed.cache_salt),
+            cache_salt=salt,
             adapter=adapter,
             media=placed.inputs,
             positions=placed.positions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from threading import Lock
 
-from octavo.multimodal.config import MediaConfig
+from octavo.config.media import MediaConfig
 from octavo_registry.modalities import MediaLimitError
 
 MIB = 1 << 20

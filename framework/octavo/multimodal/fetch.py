@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from octavo.config.media import MediaConfig
 from octavo.multimodal.addresses import resolve
 from octavo.multimodal.budget import MediaBudget
-from octavo.multimodal.config import MediaConfig
 from octavo.multimodal.http import Connect, Http, connect
 from octavo.multimodal.local import read_below
 from octavo_registry.modalities import MediaError
@@ -41,7 +41,7 @@ class MediaFetcher:
     def fetch(self, url: str, budget: MediaBudget) -> bytes:
         """Return the bytes, which are counted while they arrive; a MediaError says what is wrong.
 
-        Blocks for ``media_fetch_timeout`` at most.
+        Blocks for ``media_fetch_timeout`` at most, and while a host is looked up.
         """
         scheme = url.partition(":")[0].lower()
         if scheme == "data":

@@ -25,7 +25,7 @@ class GivenMedia:
     """A URL, bytes, a path, or a value that the modality's decoder converts. None with a ``uuid``:
     an item that was sent before."""
     uuid: str | None = None
-    """The user's name for the content, which is not hashed then."""
+    """The user's name for the content, which is not hashed then; good for requests of one salt."""
     place: str
     """What an error calls it."""
 
@@ -41,7 +41,11 @@ class GivenMedia:
         if uuid is None:
             if self.data is None:
                 raise BadMediaError(f"{self.place}: None is no item")
-        elif not isinstance(uuid, str) or not 0 < len(uuid) <= MAX_UUID_CHARS:
+        elif (
+            not isinstance(uuid, str)
+            or not 0 < len(uuid) <= MAX_UUID_CHARS
+            or any("\ud800" <= letter <= "\udfff" for letter in uuid)  # which has no UTF-8
+        ):
             raise BadMediaError(
                 f"{self.place}: uuid={shown(uuid)} is no text of 1 to {MAX_UUID_CHARS} letters",
                 param="multi_modal_uuids",

@@ -18,6 +18,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
+from octavo import __version__
 from octavo.multimodal.addresses import is_public
 from octavo.multimodal.budget import MediaBudget
 from octavo_registry.faults import one_line
@@ -54,7 +55,11 @@ class Http:
         self._connect = connect
 
     def get(self, url: str, budget: MediaBudget) -> bytes:
-        """Return what the URL names; redirects are under the same rules."""
+        """Return what the URL names; redirects are under the same rules.
+
+        The timeout is that of connections and what they bring; looking up a host takes as long as
+        the resolver of this machine waits, besides.
+        """
         deadline = time.monotonic() + self._timeout_seconds
         host = None
         try:
@@ -70,7 +75,7 @@ class Http:
             raise MediaError(
                 f"{host} did not answer in {self._timeout_seconds:g} seconds"
             ) from error
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:  # of a host that is no name, too
             raise MediaError(f"{host} cannot be read: {one_line(error)}") from error
         raise MediaError(f"more than {MAX_REDIRECTS} redirects")
 
@@ -101,9 +106,10 @@ class Http:
         if not addresses or not all(map(is_public, addresses)):
             raise MediaError(f"{host} has an address that is not public")
         failure: OSError | None = None
-        for address in addresses:
+        for number, address in enumerate(addresses):
             try:
-                connection = self._connect(address, port, _left(deadline))
+                share = _left(deadline) / (len(addresses) - number)
+                connection = self._connect(address, port, share)
                 break
             except OSError as error:
                 failure = error
@@ -157,8 +163,8 @@ def _ask(connection: socket.socket, parts: SplitResult, deadline: float) -> HTTP
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     connection.settimeout(_left(deadline))
     connection.sendall(
-        f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: */*\r\n"
-        "Accept-Encoding: identity\r\nConnection: close\r\n\r\n".encode("ascii")
+        f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: octavo/{__version__}\r\n"
+        "Accept: */*\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n".encode("ascii")
     )
     answer = HTTPResponse(_Arriving(connection, deadline), method="GET")  # type: ignore[arg-type]
     answer.begin()

@@ -24,7 +24,10 @@ def read_below(folder: Path, url: str, budget: MediaBudget) -> bytes:
 
     What is outside is refused in the same words as what is not there.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise MediaError(f"no valid URL: {error}") from error
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
         raise MediaError("a file URL is written file:///FOLDER/FILE, with %3F and %23 for ? and #")
     try:
@@ -51,9 +54,12 @@ def _open_below(root: Path, inside: Path) -> int:
 
 
 def _read(descriptor: int, budget: MediaBudget) -> bytes:
-    with open(descriptor, "rb", closefd=True) as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "it is no file")
         budget.add_encoded(status.st_size)
-        return file.read(status.st_size)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(status.st_size)
+    finally:
+        os.close(descriptor)

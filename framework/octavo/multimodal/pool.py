@@ -31,14 +31,17 @@ class WorkPool:
             if self._num_calls >= self._max_calls:
                 raise QueueFullError(f"too much {self._name} waits; try again later")
             self._num_calls += 1
-        future = self._threads.submit(call)
-        future.add_done_callback(self._done)
+        waiting = [call]
+        future = self._threads.submit(lambda: waiting.pop()())
+
+        def done(future: Future[T]) -> None:
+            waiting.clear()  # of a cancelled call, which stays queued, with all that it holds
+            with self._lock:
+                self._num_calls -= 1
+
+        future.add_done_callback(done)
         return future
 
     def close(self) -> None:
         """Drop what waits; what runs goes on to its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _done(self, future: Future[T]) -> None:
-        with self._lock:
-            self._num_calls -= 1

@@ -11,9 +11,9 @@ from functools import partial
 from threading import Lock
 from typing import Any, Final
 
+from octavo.config.media import MediaConfig
 from octavo.errors import QueueFullError
 from octavo.multimodal.budget import MediaBudget
-from octavo.multimodal.config import MediaConfig
 from octavo.multimodal.errors import BadMediaError, MediaTooLargeError, about
 from octavo.multimodal.fetch import MediaFetcher
 from octavo.multimodal.given import GivenMedia, content_hash, split_media
@@ -62,10 +62,13 @@ class MediaReader:
         given: Sequence[GivenMedia],
         options: Options | None = None,
         is_cached: IsCached = lambda content_hash: False,
+        *,
+        salt: str = "",
     ) -> list[MediaItem]:
         """Return the items of one request, in order.
 
         An item of whose ``content_hash`` ``is_cached`` is true is not decoded: its value is None.
+        A uuid names an item among requests of one ``salt``; to others it is another item's name.
         Cancelling this drops what has not begun. A QueueFullError means that others come first.
         """
         budget = self._counted(given)
@@ -78,7 +81,7 @@ class MediaReader:
             deadline = time.monotonic() + self._config.media_decode_timeout
             for item, data in zip(given, encoded, strict=True):
                 chosen = (options or {}).get(item.modality, {})
-                decode = partial(self._item, item, data, chosen, is_cached, budget, deadline)
+                decode = partial(self._item, item, data, chosen, is_cached, salt, budget, deadline)
                 futures.append(self._decoding.submit(decode))
             return [
                 await _in_time(future, item, deadline)
@@ -93,10 +96,13 @@ class MediaReader:
         given: Sequence[GivenMedia],
         options: Options | None = None,
         is_cached: IsCached = lambda content_hash: False,
+        *,
+        salt: str = "",
     ) -> list[MediaItem]:
         """Do the same for a caller that may or may not have an event loop of its own."""
+        read = self.read(given, options, is_cached, salt=salt)
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, self.read(given, options, is_cached)).result()
+            return thread.submit(asyncio.run, read).result()
 
     def close(self) -> None:
         """Drop what waits; what runs goes on to its end."""
@@ -114,7 +120,8 @@ class MediaReader:
         """The bytes of an item; its own time-out is the fetcher's, and this one is the queue's."""
         seconds = 2 * self._config.media_fetch_timeout + self._config.media_decode_timeout
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+            async with asyncio.timeout(seconds):
+                return await asyncio.wrap_future(future)
         except TimeoutError as error:
             raise QueueFullError("media waits too long to be read; try again later") from error
 
@@ -153,6 +160,7 @@ class MediaReader:
         encoded: bytes | None,
         options: Mapping[str, Any],
         is_cached: IsCached,
+        salt: str,
         budget: MediaBudget,
         deadline: float,
     ) -> MediaItem:
@@ -163,7 +171,8 @@ class MediaReader:
         with about(given.place), self._host.faults.guard(plugin, call, request=True):
             key = None
             if given.uuid is not None:
-                key = content_hash("uuid", modality, options, [given.uuid.encode()])
+                name = f"{len(salt)} {salt}{given.uuid}".encode()
+                key = content_hash("uuid", modality, options, [name])
             elif encoded is not None:
                 key = content_hash("encoded", modality, options, [encoded])
             if key is not None and is_cached(key):
@@ -182,7 +191,8 @@ async def _in_time(future: Future[MediaItem], given: GivenMedia, deadline: float
     """The decoded item; a decoder that does not look at the clock is left to itself."""
     seconds = max(deadline - time.monotonic(), 0) + GRACE_SECONDS
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(future)
     except TimeoutError as error:
         if future.cancelled():  # it had not begun
             raise QueueFullError("media waits too long to be decoded; try again later") from error

@@ -18,7 +18,7 @@ from octavo.errors import (
     RequestFailedError,
 )
 from octavo.execution.state_layout import Ints, Slots, StateLayout
-from octavo.guided.sequence import CompiledGuide, GuidedSequence
+from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
 from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
@@ -103,8 +103,8 @@ class Scheduler:
                 taken = prompt[len(prompt) - request.num_guided_tokens :]
                 for sequence in family:
                     sequence.guide = GuidedSequence(guide, self._vocab_size, taken)
-            except Exception as error:  # a plugin's: this request's failure only
-                self.refuse(request, error)
+            except BaseException as error:  # a plugin's, or a panic: this request's failure only
+                self.refuse(request, as_error(error))
                 return
         leader, *followers = family
         leader.followers = followers

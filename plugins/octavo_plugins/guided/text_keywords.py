@@ -16,6 +16,7 @@ TEXT_KEYWORDS: Final = (
     "number:maximum",
     "number:exclusiveMinimum",
     "number:exclusiveMaximum",
+    "number:bounds within a unit",
     "integer",
     "integer:minimum",
     "integer:maximum",

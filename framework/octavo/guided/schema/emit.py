@@ -215,6 +215,8 @@ class Emitter:
                 edge = "m" if not is_open else "exclusiveM"
                 core[edge + ending] = written(limit)
                 self.features.note(f"{name}:{edge}{ending}")
+        if body.leaves_out_a_whole_bound_near_the_other():
+            self.features.note("number:bounds within a unit")
         if body.multiple is not None and body.multiple != 1:
             core["multipleOf"] = written(body.multiple)
             self.features.note(f"{name}:multipleOf")

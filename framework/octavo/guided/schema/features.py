@@ -17,6 +17,7 @@ FEATURES: Mapping[str, str] = {
     "number:maximum": "A number that is a bound or below it.",
     "number:exclusiveMinimum": "A number above a bound.",
     "number:exclusiveMaximum": "A number below a bound.",
+    "number:bounds within a unit": "Two bounds less than 1 apart, and one left out is whole.",
     "number:multipleOf": "A multiple of a number that is not whole.",
     "number:multipleOf+bounds": "The same, within bounds.",
     "integer": "A whole number.",

@@ -59,6 +59,13 @@ class Numbers:
             high -= step if self.high_open and high == self.high else 0
         return Numbers(low, False, high, False, step, self.not_multiples)
 
+    def leaves_out_a_whole_bound_near_the_other(self) -> bool:
+        """Whether a bound that is none of them is whole, and less than 1 lies between the two."""
+        if self.low is None or self.high is None or self.high - self.low >= 1:
+            return False
+        left_out = ((self.low, self.low_open), (self.high, self.high_open))
+        return any(is_open and bound.denominator == 1 for bound, is_open in left_out)
+
     def is_empty(self) -> bool:
         """Whether no number is one of them; False where that is not seen at once."""
         if self.multiple and any(not self.multiple % step for step, _ in self.not_multiples):

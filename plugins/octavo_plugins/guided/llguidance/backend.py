@@ -18,6 +18,10 @@ class Backend:
     """Enforces all kinds of constraints."""
 
     def __init__(self, vocabulary: GuideVocabulary) -> None:
+        if not vocabulary.stop_token_ids:
+            raise UnsupportedConstraint(
+                "llguidance needs a token that ends a text, and the model names none"
+            )
         self._vocabulary = vocabulary
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokens(vocabulary)),

@@ -1,9 +1,10 @@
 """Constraints as xgrammar's EBNF.
 
-The library writes the grammar of a schema, and three kinds of its rules are replaced: strings with
-a pattern or a length, which it reads too strictly or not as JSON; escapes of characters in names,
-by which a listed name could be written once more as another one; and blanks, which a small model
-would write on and on.
+The library writes the grammar of a schema, and four things in it are replaced: strings with a
+pattern or a length, which it reads too strictly or not as JSON; escapes of characters in names, by
+which a listed name could be written once more as another one; classes of characters, which take
+halves of surrogate pairs, whose bytes are no UTF-8; and blanks, which a small model would write on
+and on.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _BLANK = r'"" | " " | "\r"? "\n" [ \t]{0,64}'
 
 _COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties")
 
+_ANY_CHARACTER = r"[^\0-\x1f\"\\\r\n"
+"""Begins the library's class, and is followed by what else it leaves out."""
 _ESCAPE_RULE = re.compile(r"^basic_escape ::= .*$", re.MULTILINE)
 _BLANK_RULE = re.compile(r'^(\w+) ::= \("" \| \(\[ \\n\\r\\t\]\)\)$', re.MULTILINE)
 _PATTERN_RULE = re.compile(r'^(\w+) ::= Regex\("\^p(\d+)\$", json_string=true\)$', re.MULTILINE)
@@ -54,6 +57,8 @@ def _of_schema(schema: Any) -> str:
     marked = json.dumps(_marked(schema, patterns))
     text = str(Grammar.from_json_schema(marked, strict_mode=False, max_whitespace_cnt=1))
     text, num_escapes = _ESCAPE_RULE.subn(lambda _: r"basic_escape ::= [\"\\bfnrt]", text)
+    has_classes = _ANY_CHARACTER in text
+    text = text.replace(_ANY_CHARACTER, rf"{_ANY_CHARACTER}\uD800-\uDFFF")
     text = _BLANK_RULE.sub(lambda found: f"{found[1]} ::= {_BLANK}", text)
     used = set[int]()
 
@@ -62,7 +67,7 @@ def _of_schema(schema: Any) -> str:
         return f"{found[1]} ::= {_expression(patterns[int(found[2])], in_json=True)}"
 
     text = _PATTERN_RULE.sub(body, text)
-    if num_escapes != 1 or len(used) != len(patterns):
+    if num_escapes != 1 or not has_classes or len(used) != len(patterns):
         raise UnsupportedConstraint("xgrammar: its grammar of the schema is not of the known form")
     return text
 

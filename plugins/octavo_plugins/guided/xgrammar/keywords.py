@@ -14,6 +14,7 @@ KEYWORDS = (
     "number:maximum",
     "number:exclusiveMinimum",
     "number:exclusiveMaximum",
+    "number:bounds within a unit",
     "integer",
     "integer:minimum",
     "integer:maximum",

@@ -77,7 +77,7 @@ def _read(file: soundfile.SoundFile) -> Iterator[NDArray[np.float32]]:
 
 @contextmanager
 def _open_with_ffmpeg(data: bytes, kind: str, limits: MediaLimits) -> Iterator[Sound]:
-    with open_container(data, kind, limits) as container:
+    with open_container(data, kind, CODECS, limits) as container:
         if not container.streams.audio:
             raise MediaError("it has no sound in it")
         stream = container.streams.audio[0]

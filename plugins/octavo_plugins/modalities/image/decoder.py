@@ -16,6 +16,12 @@ from octavo_registry.modalities import MediaError, MediaLimitError, MediaLimits
 
 FORMATS: Final = ("PNG", "JPEG", "WebP", "GIF")
 PIXEL_BYTES: Final = 4  # Pillow stores RGB in four bytes
+PROGRESSIVE_BYTES: Final = 10
+"""A pixel's, of a JPEG whose coefficients are all kept until the last scan, two bytes each."""
+MAX_SCANS: Final = 100
+"""Usual are 10. Each goes over the whole image, however few bytes it has, and none looks at the
+clock."""
+SCAN: Final = b"\xff\xda"
 ORIENTATION: Final = 0x0112
 UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -45,13 +51,16 @@ class ImageDecoder:
             limits.check_frames(count_gif_frames(data, most=limits.max_frames))
         if kind == "WebP":  # opening it makes room for the whole canvas
             _check_webp(data, limits)
+        if kind == "JPEG":
+            _check_scans(data)
         with decoding(kind):
             image = _opened(data, kind)
             limits.check_pixels(*image.size)
             if kind in ("PNG", "WebP"):
                 limits.check_frames(getattr(image, "n_frames", 1))
             limits.check_time()
-            limits.reserve(image.width * image.height * PIXEL_BYTES)
+            bytes_each = PROGRESSIVE_BYTES if "progressive" in image.info else PIXEL_BYTES
+            limits.reserve(image.width * image.height * bytes_each)
             image.load()
             limits.check_pixels(*image.size)
             upright = _upright(image)
@@ -69,6 +78,7 @@ class ImageDecoder:
             limits.check_pixels(*given.size)
             limits.reserve(given.width * given.height * PIXEL_BYTES)
             with decoding("image"):
+                given.load()  # one that was opened has read no more than its header
                 return _upright(given)
         pixels = _pixels(given)
         limits.check_pixels(pixels.shape[1], pixels.shape[0])
@@ -149,6 +159,12 @@ def _opened(data: bytes, kind: str) -> Image.Image:
         return Image.open(BytesIO(data), formats=[kind.upper()])
     except Image.DecompressionBombError as error:
         raise MediaLimitError(f"it is too large: {error}") from error
+
+
+def _check_scans(data: bytes) -> None:
+    num_scans = data.count(SCAN)
+    if num_scans > MAX_SCANS:
+        raise MediaLimitError(f"it has {num_scans:,} scans; at most {MAX_SCANS}")
 
 
 def _check_webp(data: bytes, limits: MediaLimits) -> None:

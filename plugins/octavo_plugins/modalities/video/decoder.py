@@ -45,7 +45,7 @@ class VideoDecoder:
             clip = VideoClip(frames=np.asarray(given))
         elif isinstance(given, (list, tuple)) and given:
             limits.check_frames(len(given))
-            images = [self._images.convert(frame, limits, {}) for frame in given]
+            images = [self._images.convert(frame, limits, {}) for frame in given]  # reserves
             if len({image.size for image in images}) > 1:
                 raise MediaError("it has frames of several sizes; give all in one")
             clip = VideoClip(frames=np.stack([np.asarray(image) for image in images]))
@@ -55,6 +55,8 @@ class VideoDecoder:
                 "VideoClip, bytes, a pathlib.Path or a URL"
             )
         _check(clip, limits)
+        if not isinstance(given, (list, tuple)):
+            limits.reserve(clip.frames.nbytes)
         return clip
 
     def is_item(self, given: Sequence[Any]) -> bool:
@@ -79,4 +81,3 @@ def _check(clip: VideoClip, limits: MediaLimits) -> None:
         raise MediaError(f"it has {len(clip.timestamps)} timestamps for {len(clip.frames)} frames")
     limits.check_frames(len(clip.frames))
     limits.check_pixels(shape[2], shape[1])
-    limits.reserve(clip.frames.nbytes)

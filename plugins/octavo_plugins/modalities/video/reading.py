@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo_plugins.modalities.containers import open_container
+from octavo_plugins.modalities.mp4 import MAX_SAMPLES
 from octavo_plugins.modalities.video.sampling import Sampling
 from octavo_registry.modalities import MediaError, MediaLimitError, MediaLimits, VideoClip
 
@@ -46,7 +47,7 @@ class Times:
 
 def read_video(data: bytes, kind: str, sampling: Sampling, limits: MediaLimits) -> VideoClip:
     """Decode the frames that ``sampling`` chooses."""
-    with open_container(data, kind, limits) as container:
+    with open_container(data, kind, CODECS, limits) as container:
         if not container.streams.video:
             raise MediaError("it has no video in it")
         stream = container.streams.video[0]
@@ -78,6 +79,8 @@ def _read_times(container: InputContainer, stream: VideoStream, limits: MediaLim
     for number, packet in enumerate(container.demux(stream)):
         if number % CHECK_EVERY == 0:
             limits.check_time()
+        if number >= MAX_SAMPLES:
+            raise MediaLimitError(f"it has more than {MAX_SAMPLES:,} packets")
         if packet.size == 0 or packet.is_discard or _is_hidden(packet, stream):
             continue
         if packet.pts is None:
@@ -92,7 +95,7 @@ def _read_times(container: InputContainer, stream: VideoStream, limits: MediaLim
 
 def _is_hidden(packet: Any, stream: VideoStream) -> bool:
     """VP8 alone has frames that are only there to predict others from, in packets of their own."""
-    return stream.codec_context.name in ("vp8", "libvpx") and not bytes(packet)[0] & VP8_SHOWN
+    return stream.codec_context.name in ("vp8", "libvpx") and not memoryview(packet)[0] & VP8_SHOWN
 
 
 def _decode(

@@ -15,7 +15,12 @@ from octavo_registry.modalities import MediaLimits
 
 MAX_DECODE_THREADS: Final = 8
 BOUNDS: Final = ("count", "width", "height", "num_frames", "seconds")
-"""What limit_mm_per_prompt may say of a modality; a number alone is the count."""
+"""What limit_mm_per_prompt may say of a plugin's own modality; a number alone is the count."""
+BOUNDS_OF: Final = {
+    "image": ("count", "width", "height"),
+    "video": ("count", "width", "height", "num_frames"),
+    "audio": ("count", "seconds"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +33,7 @@ class MediaConfig:
     allowed_local_media_path: str | None = None
     """A folder that file:// media may come from; None: such URLs are refused."""
     media_fetch_timeout: float = 5.0
-    """Seconds in which an item must arrive."""
+    """Seconds in which an item must arrive, once its host is looked up."""
     media_decode_timeout: float = 30.0
     """Seconds in which a request's items must be decoded."""
     media_threads: int | None = None
@@ -116,11 +121,12 @@ def _check_domain(domain: str) -> None:
 
 def _check_bounds(modality: str, bounds: object) -> None:
     name = f"limit_mm_per_prompt[{modality!r}]"
+    known = BOUNDS_OF.get(modality, BOUNDS)
     if not isinstance(bounds, dict):
         bounds = {"count": bounds}
     for key, value in bounds.items():
-        if key not in BOUNDS:
-            raise ConfigError(f"{name} has no bound {shown(key)}; known: {', '.join(BOUNDS)}")
+        if key not in known:
+            raise ConfigError(f"{name} has no bound {shown(key)}; known: {', '.join(known)}")
         whole = isinstance(value, int) or key == "seconds"
         if not whole:
             raise ConfigError(f"{name}[{key!r}]={shown(value)} must be a whole number")
