@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,24 @@ def test_one_picture_twice_in_a_prompt_is_two_places_and_one_encoding(llm) -> No
     assert counts(llm)[0] == before + 1
     image = llm._front.tokenizer.hf.convert_tokens_to_ids("<image>")
     assert twice.prompt_token_ids.count(image) == 2 * ROWS
+
+
+def test_an_item_that_the_cache_drops_while_its_request_is_read_is_there_all_the_same(
+    llm, folder
+) -> None:
+    one_item = 6000 / 2**30
+
+    def encoded(text: str, *numbers: int) -> dict[str, Any]:
+        files = []
+        for number in numbers:
+            files.append(io.BytesIO())
+            picture(number).save(files[-1], "PNG")
+        media = {"image": [file.getvalue() for file in files]}
+        return {"prompt": "<image>" * len(numbers) + text, "multi_modal_data": media}
+
+    with open_llm(folder, mm_processor_cache_gb=one_item) as small:
+        tokens(small, [encoded("first", 0)])
+        assert tokens(small, [encoded("both", 1, 0)]) == tokens(llm, [prompt("both", 1, 0)])
 
 
 def test_continuations_of_a_picture_are_those_of_a_request_alone(llm) -> None:

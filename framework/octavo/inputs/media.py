@@ -82,8 +82,16 @@ class MediaInputs:
             )
             for modality in modalities
         }
-        media = self.reader.read_blocking(given, options, self._cache.__contains__, salt=salt)
-        found = [self._tensors(item) for item in media]
+        known: dict[str, _Tensors] = {}  # held here: the cache may drop it before it is placed
+
+        def is_known(content_hash: str) -> bool:
+            kept = self._cache.get(content_hash)
+            if kept is not None:
+                known[content_hash] = kept
+            return kept is not None
+
+        media = self.reader.read_blocking(given, options, is_known, salt=salt)
+        found = [known.get(item.content_hash) or self._tensors(item) for item in media]
         items = [
             replace(item, tensors=tensors) for item, (tensors, _) in zip(media, found, strict=True)
         ]
@@ -109,14 +117,14 @@ class MediaInputs:
         )
 
     def _tensors(self, item: MediaItem) -> _Tensors:
-        known = self._cache.get(item.content_hash)
-        if known is None:
+        made = self._cache.get(item.content_hash)
+        if made is None:
             tensors = self._host.multimodal.map_input(
                 item.modality, item, architecture=self._architecture, settings=self._settings
             )
-            known = tensors, {name: write_tensor(tensor) for name, tensor in tensors.items()}
-            self._cache.put(item.content_hash, known)
-        return known
+            made = tensors, {name: write_tensor(tensor) for name, tensor in tensors.items()}
+            self._cache.put(item.content_hash, made)
+        return made
 
 
 _Tensors = tuple[Mapping[str, "Tensor"], dict[str, TensorData]]
@@ -131,9 +139,6 @@ class _TensorCache:
         self._lock = Lock()
         self._kept: OrderedDict[str, _Tensors] = OrderedDict()
         self._num_bytes = 0
-
-    def __contains__(self, content_hash: str) -> bool:
-        return content_hash in self._kept
 
     def get(self, content_hash: str) -> _Tensors | None:
         with self._lock:
