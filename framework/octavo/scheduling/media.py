@@ -107,7 +107,7 @@ class MediaScheduler:
 
     def sections(self, rows: Rows, slots: Slots, starts: Ints, query_starts: Ints) -> list[Ints]:
         """What a plan says of media: positions, tokens, and the buffer's rows that replace them."""
-        if not rows.media_S[slots].any():
+        if not (rows.media_end_S[slots] > starts).any():
             return [np.zeros(0, np.int32)] * 3
         sequences = [rows.at(slot) for slot in slots.tolist()]
         return [
@@ -117,7 +117,7 @@ class MediaScheduler:
 
     def cuts(self, rows: Rows, slots: Slots, starts: Ints, counts: Ints) -> RowCuts | None:
         """None where a step has no part of an item, or its tokens see only what is before them."""
-        if not self._whole or not rows.media_S[slots].any():
+        if not self._whole or not (rows.media_end_S[slots] > starts).any():
             return None
         parts: list[tuple[int, int, int, bool]] = []
         for row, slot in enumerate(slots.tolist()):

@@ -43,8 +43,8 @@ class Rows:
         """Rows whose first draw lets the other continuations of their request go on."""
         self.guided_S = np.zeros(num_slots, np.bool_)
         """Rows whose next token must be one that a guide allows."""
-        self.media_S = np.zeros(num_slots, np.bool_)
-        """Rows whose prompt has media."""
+        self.media_end_S = np.zeros(num_slots, np.int32)
+        """Up to this token the prompt's media matter, as rows or by the positions they make."""
         self.membership = 0
         """Counts every coming and leaving."""
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -87,7 +87,7 @@ class Rows:
         self.stop_ids_KS[:, slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
         self.guided_S[slot] = sequence.guide is not None
-        self.media_S[slot] = bool(sequence.request.media)
+        self.media_end_S[slot] = sequence.media_end
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
 

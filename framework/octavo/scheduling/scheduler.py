@@ -236,7 +236,7 @@ class Scheduler:
         slots, remaining = slots[by_kind], remaining[by_kind]
         before = np.cumsum(remaining) - remaining
         counts = np.clip(budget - before, 0, remaining).astype(np.int32)
-        for row in np.flatnonzero(rows.media_S[slots]).tolist():
+        for row in np.flatnonzero(rows.media_end_S[slots] > rows.computed_S[slots]).tolist():
             slot = int(slots[row])
             counts[row] = self._clip(rows.at(slot), int(rows.computed_S[slot]), int(counts[row]))
         slots, counts = slots[counts > 0], counts[counts > 0]

@@ -92,6 +92,13 @@ class Sequence:
         return self.prompt_len + self.request.sampling.max_tokens
 
     @property
+    def media_end(self) -> int:
+        """Up to this token its media matter, as rows or by the positions they make."""
+        if self.positions_AP is not None:
+            return self.prompt_len
+        return max((item.end for item in self.request.media), default=0)
+
+    @property
     def seed(self) -> int:
         """Each continuation draws from its own stream."""
         return self.request.sampling.seed + self.index
