@@ -7,7 +7,7 @@ own full name, or its siblings' names where it fuses several. So a model's ``loa
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -74,6 +74,18 @@ def load_weights(
         for name, parameter in model.named_parameters(remove_duplicate=False)
         if missing.get(id(parameter)) == 0
     }
+
+
+def renamed(
+    tensors: Iterable[tuple[str, Tensor]], prefixes: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, Tensor]]:
+    """Tensors under our names: of the prefixes (theirs, ours) the first that fits is replaced."""
+    for name, tensor in tensors:
+        for theirs, ours in prefixes:
+            if name.startswith(theirs):
+                name = ours + name.removeprefix(theirs)
+                break
+        yield name, tensor
 
 
 def _fill(source: Source, tensor: Tensor) -> None:

@@ -16,7 +16,7 @@ from octavo.layers.attention import head_dim_of
 from octavo.layers.decoder import CausalLM
 from octavo.layers.language_model import with_defaults
 from octavo.layers.linear import ReplicatedLinear
-from octavo.layers.loading import load_weights
+from octavo.layers.loading import load_weights, renamed
 from octavo.layers.rotary import RotaryEmbedding
 from octavo.layers.vision import VisionTransformer, activation_of, pixels_of, tower_spec
 from octavo_plugins.models.llama.model import decoder_layer as llama_layer
@@ -78,11 +78,7 @@ class VisionLanguageModel(CausalLM):
 
 
 def _renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in tensors:
-        for prefix, ours in PREFIXES:
-            if name.startswith(prefix):
-                name = ours + name.removeprefix(prefix)
-                break
+    for name, tensor in renamed(tensors, PREFIXES):
         yield name.replace("vision_tower.vision_model.", "vision_tower.", 1), tensor
 
 

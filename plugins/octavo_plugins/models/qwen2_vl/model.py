@@ -5,7 +5,7 @@ Axis suffixes: P patches, C channels, S frames of a patch, M merged squares, D h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from octavo.layers.attention import head_dim_of
 from octavo.layers.decoder import CausalLM
-from octavo.layers.loading import load_weights
+from octavo.layers.loading import load_weights, renamed
 from octavo.layers.rotary import MultiAxisRotary, rope_parameters
 from octavo.layers.vision import normalised, tower_spec
 from octavo_plugins.models.qwen2.model import decoder_layer
@@ -85,7 +85,7 @@ class Qwen2VL(CausalLM):
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Fill the parameters, whatever version of Transformers has written them."""
-        return load_weights(self, _renamed(tensors), ignore=self.is_not_needed)
+        return load_weights(self, renamed(tensors, PREFIXES), ignore=self.is_not_needed)
 
 
 def text_config_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,12 +94,3 @@ def text_config_of(config: Mapping[str, Any]) -> dict[str, Any]:
     if "tie_word_embeddings" in config:
         text["tie_word_embeddings"] = config["tie_word_embeddings"]
     return text
-
-
-def _renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in tensors:
-        for prefix, ours in PREFIXES:
-            if name.startswith(prefix):
-                name = ours + name.removeprefix(prefix)
-                break
-        yield name, tensor
