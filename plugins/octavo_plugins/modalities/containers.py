@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from octavo_plugins.modalities.formats import decoding
 from octavo_plugins.modalities.mp4 import check_tables
@@ -48,6 +48,17 @@ def open_container(
         ) as container,
     ):
         yield container
+
+
+def first_stream(streams: Sequence[Any], what: str, codecs: Collection[str]) -> Any:
+    """The first of a container's streams of one kind, whose codec must be one of these."""
+    if not streams:
+        raise MediaError(f"it has no {what} in it")
+    context = streams[0].codec_context
+    if context is None or context.name not in codecs:
+        found = context.name if context else "an unknown one"
+        raise MediaError(f"it has {what} coded as {found}; use {', '.join(sorted(codecs))}")
+    return streams[0]
 
 
 def _check_segment(data: bytes) -> None:

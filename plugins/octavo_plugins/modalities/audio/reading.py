@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from octavo_plugins.modalities.containers import DEMUXERS, open_container
+from octavo_plugins.modalities.containers import DEMUXERS, first_stream, open_container
 from octavo_plugins.modalities.formats import check_format, decoding
 from octavo_registry.modalities import MediaError, MediaLimits
 
@@ -78,13 +78,8 @@ def _read(file: soundfile.SoundFile) -> Iterator[NDArray[np.float32]]:
 @contextmanager
 def _open_with_ffmpeg(data: bytes, kind: str, limits: MediaLimits) -> Iterator[Sound]:
     with open_container(data, kind, CODECS, limits) as container:
-        if not container.streams.audio:
-            raise MediaError("it has no sound in it")
-        stream = container.streams.audio[0]
+        stream = first_stream(container.streams.audio, "sound", CODECS)
         context = stream.codec_context
-        if context is None or context.name not in CODECS:
-            found = context.name if context else "an unknown one"
-            raise MediaError(f"it has sound coded as {found}; use {', '.join(sorted(CODECS))}")
         if stream.duration is not None and stream.time_base is not None:
             limits.check_seconds(float(stream.duration * stream.time_base))
         yield Sound(context.sample_rate, context.channels, lambda: _decode(container, stream))

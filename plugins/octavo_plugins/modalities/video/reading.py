@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo_plugins.modalities.containers import open_container
+from octavo_plugins.modalities.containers import first_stream, open_container
 from octavo_plugins.modalities.mp4 import MAX_SAMPLES
 from octavo_plugins.modalities.video.sampling import Sampling
 from octavo_registry.modalities import MediaError, MediaLimitError, MediaLimits, VideoClip
@@ -48,13 +48,8 @@ class Times:
 def read_video(data: bytes, kind: str, sampling: Sampling, limits: MediaLimits) -> VideoClip:
     """Decode the frames that ``sampling`` chooses."""
     with open_container(data, kind, CODECS, limits) as container:
-        if not container.streams.video:
-            raise MediaError("it has no video in it")
-        stream = container.streams.video[0]
+        stream = first_stream(container.streams.video, "video", CODECS)
         context = stream.codec_context
-        if context is None or context.name not in CODECS:
-            coding = context.name if context else "an unknown one"
-            raise MediaError(f"it has video coded as {coding}; use {', '.join(sorted(CODECS))}")
         limits.check_pixels(context.width, context.height)
         if not context.width * context.height:  # FFmpeg has looked at a frame and refused it
             raise MediaLimitError(f"its frames have no size, or above {limits.max_pixels:,} pixels")
