@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,29 +55,38 @@ SCHEMA = {
 PASSES = ("free", "guided", "guided", "free")
 
 
-def make_octavo(job: dict[str, Any]) -> Any:
-    from octavo import LLM, GuidedParams, SamplingParams
+Run = Callable[[list[list[int]], int, bool], int]
+"""Takes prompts, tokens for each, and whether they are guided; returns how many came."""
 
-    llm = LLM(job["folder"], load_format="dummy", max_model_len=8192, enable_prefix_caching=False)
-    backend = job["backend"]
+
+def run_of(llm: Any, params: Any, constraint: dict[str, Any]) -> Run:
+    """Both engines have the same calls, but for the constraint."""
 
     def run(prompts: list[list[int]], num_tokens: int, guided: bool) -> int:
-        params = SamplingParams(
+        asked = params(
             temperature=1.0,
             seed=0,
             max_tokens=num_tokens,
             ignore_eos=not guided,
-            guided=GuidedParams(json=SCHEMA, backend=backend) if guided else None,
+            **(constraint if guided else {}),
         )
         outputs = llm.generate(
-            [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
+            [{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False
         )
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 
     return run
 
 
-def make_vllm(job: dict[str, Any]) -> Any:
+def make_octavo(folder: str, backend: str) -> Run:
+    from octavo import LLM, GuidedParams, SamplingParams
+
+    llm = LLM(folder, load_format="dummy", max_model_len=8192, enable_prefix_caching=False)
+    return run_of(llm, SamplingParams, {"guided": GuidedParams(json=SCHEMA, backend=backend)})
+
+
+def make_vllm(folder: str, backend: str) -> Run:
+    """With its default backend: ``backend`` is octavo's."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -84,24 +94,9 @@ def make_vllm(job: dict[str, Any]) -> Any:
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
-    llm = LLM(
-        model=job["folder"], load_format="dummy", max_model_len=8192, enable_prefix_caching=False
-    )
-
-    def run(prompts: list[list[int]], num_tokens: int, guided: bool) -> int:
-        params = SamplingParams(
-            temperature=1.0,
-            seed=0,
-            max_tokens=num_tokens,
-            ignore_eos=not guided,
-            structured_outputs=StructuredOutputsParams(json=SCHEMA) if guided else None,
-        )
-        outputs = llm.generate(
-            [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
-        )
-        return sum(len(output.outputs[0].token_ids) for output in outputs)
-
-    return run
+    llm = LLM(model=folder, load_format="dummy", max_model_len=8192, enable_prefix_caching=False)
+    constraint = {"structured_outputs": StructuredOutputsParams(json=SCHEMA)}
+    return run_of(llm, SamplingParams, constraint)
 
 
 ENGINES = {"octavo": make_octavo, "vllm": make_vllm}
@@ -109,7 +104,7 @@ ENGINES = {"octavo": make_octavo, "vllm": make_vllm}
 
 def measure(job: dict[str, Any]) -> None:
     """The process of one engine; prints a line of JSON for each pass."""
-    run = ENGINES[job["engine"]](job)
+    run = ENGINES[job["engine"]](job["folder"], job["backend"])
     ids = range(300, job["vocab_size"])
 
     def timed(kind: str, num_tokens: int, salt: object) -> tuple[float, int]:
