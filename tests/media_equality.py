@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,17 @@ def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: An
         for _ in range(passes):
             outputs = llm.generate(prompts, params, use_tqdm=False)
     return outputs
+
+
+def which_keep(
+    folder: Path, changed: Sequence[tuple[MediaCase, dict[str, list[Any]]]]
+) -> list[bool]:
+    """Whether cases give the same tokens with these media in the place of theirs."""
+    outputs = run(folder, [replace(case, media=media) for case, media in changed])
+    return [
+        list(output.outputs[0].token_ids) == case.expected
+        for output, (case, _) in zip(outputs, changed, strict=True)
+    ]
 
 
 def check_equal(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+import media_pictures
 from media_equality import MediaCase, greedy
 from octavo_registry.modalities import VideoClip
 
@@ -24,13 +25,7 @@ TOKENS = {
     "vision_end_token_id": END,
 }
 TEXT = {
-    "vocab_size": 160,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
+    **media_pictures.TEXT,
     "rope_parameters": {
         "rope_type": "default",
         "rope_theta": 10000.0,

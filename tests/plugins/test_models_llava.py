@@ -11,6 +11,7 @@ from PIL import Image
 from transformers import CLIPImageProcessor, LlavaConfig, LlavaForConditionalGeneration
 
 from media_equality import MediaCase, check_equal, greedy, randomize, run
+from media_pictures import TEXT, VISION
 
 IMAGE = 150
 SIZES = ((28, 28), (40, 77), (90, 31), (300, 28))
@@ -28,24 +29,7 @@ def images() -> list[Image.Image]:
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCase]]:
     folder = tmp_path_factory.mktemp("llava")
-    text = {
-        "vocab_size": 160,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-    }
-    vision = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "image_size": 28,
-        "patch_size": 7,
-    }
-    config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
+    config = LlavaConfig(vision_config=VISION, text_config=TEXT, image_token_index=IMAGE)
     model = LlavaForConditionalGeneration(config).eval()
     randomize(model)
     model.save_pretrained(folder)
