@@ -76,10 +76,10 @@ def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: An
 
 
 def which_keep(
-    folder: Path, changed: Sequence[tuple[MediaCase, dict[str, list[Any]]]]
+    folder: Path, changed: Sequence[tuple[MediaCase, dict[str, list[Any]]]], **options: Any
 ) -> list[bool]:
     """Whether cases give the same tokens with these media in the place of theirs."""
-    outputs = run(folder, [replace(case, media=media) for case, media in changed])
+    outputs = run(folder, [replace(case, media=media) for case, media in changed], **options)
     return [
         list(output.outputs[0].token_ids) == case.expected
         for output, (case, _) in zip(outputs, changed, strict=True)

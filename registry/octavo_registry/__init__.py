@@ -46,6 +46,7 @@ from octavo_registry.model import (
     Modality,
     Model,
     ModelCapabilities,
+    ModelPart,
     ModelSpec,
     Task,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "ModalityDecoder",
     "Model",
     "ModelCapabilities",
+    "ModelPart",
     "ModelSource",
     "ModelSpec",
     "MultimodalRegistry",

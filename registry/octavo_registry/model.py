@@ -16,7 +16,21 @@ if TYPE_CHECKING:
     from octavo_registry.step import MediaRows, Step
 
 Task = Literal["generate", "embed", "classify", "score", "reward", "transcribe"]
-Modality = Literal["image", "video", "audio"]
+Modality = str
+"""A name in ``host.modalities``: "image", "video", "audio", or a plugin's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPart:
+    """A part of a model whose settings and weights may lie with another model."""
+
+    config: str
+    """The entry of config.json that has the part's settings."""
+    model: str
+    """The entry that names the other model. Without it all is in the model's own folder, and what
+    is there goes before what the other model has."""
+    prefixes: tuple[tuple[str, str], ...]
+    """How names of its tensors begin there, and here; others are not the part's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +46,7 @@ class ModelCapabilities:
     tensor_parallel: bool = False
     quantizations: tuple[str, ...] = ()
     media_attention: Literal["causal", "bidirectional"] = "causal"
+    parts: tuple[ModelPart, ...] = ()
     reference: str | None = None
     """Target ("transformers:LlamaForCausalLM", or a ``reference(config) -> torch.nn.Module`` of the
     plugin's own, "pkg.module:reference") that the conformance kit compares with. None: the kit

@@ -1,4 +1,4 @@
-"""Sounds: equal to libsndfile, FFmpeg and soxr; limits, cut files and arrays."""
+"""Sounds: equal to libsndfile, FFmpeg, soxr and librosa; limits, cut files and arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import struct
 import time
 
 import av
+import librosa
 import numpy as np
 import pytest
 import soundfile
@@ -58,6 +59,16 @@ def test_a_sound_is_resampled_chunk_by_chunk_as_in_one_piece(rate, wanted) -> No
     assert clip.rate == wanted
     assert len(clip.samples) == -(-num_samples * wanted // rate)  # as librosa has it
     assert np.array_equal(clip.samples[: len(expected)], expected[: len(clip.samples)])
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "MP3", "OGG"])
+@pytest.mark.parametrize(("rate", "wanted"), [(44100, 16000), (8000, 16000)])
+def test_a_file_is_what_librosa_loads_at_the_wanted_rate(kind, rate, wanted) -> None:
+    data = media.sound(kind, seconds=7, rate=rate, channels=2)
+    expected, _ = librosa.load(io.BytesIO(data), sr=wanted, mono=True)
+    clip = decode(data, wanted)
+    assert clip.samples.shape == expected.shape
+    np.testing.assert_allclose(clip.samples, expected, atol=2e-7)
 
 
 def test_an_array_is_mono_or_has_its_channels_first() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from octavo.engine.messages import TensorData
 from octavo.errors import PluginError
 from octavo.scheduling.media import EncodeItem
+from octavo_registry.modalities import ROWS
 from octavo_registry.model import EncodesMedia
 from octavo_registry.step import MediaRows
 
@@ -26,13 +27,14 @@ class MediaEncoder:
         if not items:
             return
         device = self._buffer_NW.device
-        encoded = self._model.encode(
-            [
-                {name: read_tensor(data).to(device) for name, data in each.item.tensors.items()}
-                for each in items
-            ]
-        )
-        for each, rows_MW in zip(items, encoded, strict=True):
+        tensors = [
+            {name: read_tensor(data).to(device) for name, data in each.item.tensors.items()}
+            for each in items
+        ]
+        waiting = [each for each in tensors if ROWS not in each]
+        encoded = iter(self._model.encode(waiting) if waiting else ())
+        rows = [each[ROWS] if ROWS in each else next(encoded) for each in tensors]
+        for each, rows_MW in zip(items, rows, strict=True):
             expected = (each.item.num_rows, self._buffer_NW.shape[1])
             if tuple(rows_MW.shape) != expected:
                 raise PluginError(

@@ -22,9 +22,11 @@ from octavo.engine.messages import (
     TokenSampling,
 )
 from octavo.errors import EngineDeadError, RequestFailedError
+from octavo.inputs.media import PlacedMedia
 from octavo_registry import PluginHost
 
 Tokens = tuple[int, ...]
+EnginePrompt = Tokens | PlacedMedia
 Logprobs = NDArray[np.float32]
 
 MAX_IDLE_STEPS = 10_000
@@ -73,7 +75,7 @@ class EngineRun:
 
     def generate(
         self,
-        prompts: Sequence[Tokens],
+        prompts: Sequence[EnginePrompt],
         *,
         max_tokens: int,
         n: int = 1,
@@ -110,10 +112,17 @@ class EngineRun:
         received = self._run(requests, itertools.repeat(len(requests)))
         return [self._dense(received[r.sequences[0]].prompt_logprobs) for r in requests]
 
-    def _request(self, prompt: Tokens, sampling: TokenSampling, n: int) -> EngineRequest:
+    def _request(self, prompt: EnginePrompt, sampling: TokenSampling, n: int) -> EngineRequest:
         ids = tuple(itertools.islice(self._ids, n))
+        if not isinstance(prompt, PlacedMedia):
+            prompt = PlacedMedia(token_ids=list(prompt))
         return EngineRequest(
-            request_id=str(ids[0]), sequences=ids, prompt_token_ids=list(prompt), sampling=sampling
+            request_id=str(ids[0]),
+            sequences=ids,
+            prompt_token_ids=prompt.token_ids,
+            sampling=sampling,
+            media=prompt.inputs,
+            positions=prompt.positions,
         )
 
     def _run(

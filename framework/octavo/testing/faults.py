@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,11 @@ from octavo_registry import (
 )
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 
+if TYPE_CHECKING:
+    from octavo.testing.media_trial import MediaTrial
+
 T = TypeVar("T")
+TrialT = TypeVar("TrialT", bound="Trial | MediaTrial")
 
 SHIFTED_POSITION: Final = 5
 NO_BLOCK: Final = 0
@@ -133,7 +137,7 @@ class Fault:
     hf_overrides: Mapping[str, Any] = field(default_factory=dict)
     mode: Mode = in_a_batch
 
-    def put_into(self, trial: Trial) -> Trial:
+    def put_into(self, trial: TrialT) -> TrialT:
         """The same trial on a host that is like its own, but for what the fault goes around."""
         host = copy.copy(trial.host)
         if self.attention is not None:

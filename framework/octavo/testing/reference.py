@@ -90,7 +90,7 @@ def write_with_reference(
         _randomise(module, settings["vocab_size"])
         parameters = {name: tensor.data for name, tensor in module.named_parameters()}
         save_file(parameters, folder / "model.safetensors")
-    _write_config(folder, settings, architecture)
+    _write_config(folder, settings, architecture, variant)
     return ModuleReference(target, module)
 
 
@@ -122,14 +122,18 @@ def write_without_reference(
         )
     weights = sharp_weights(shapes, embeddings=embeddings, vocab_size=settings["vocab_size"])
     save_file(weights, folder / "model.safetensors")
-    _write_config(folder, settings, architecture)
+    _write_config(folder, settings, architecture, variant)
 
 
 def _settings(variant: Variant) -> dict[str, Any]:
     return {**TINY, **variant.config}
 
 
-def _write_config(folder: Path, settings: Mapping[str, Any], architecture: str) -> None:
+def _write_config(
+    folder: Path, settings: Mapping[str, Any], architecture: str, variant: Variant
+) -> None:
+    for name, content in variant.files.items():
+        (folder / name).write_text(json.dumps(content))
     entries = {**settings, "architectures": [architecture], "dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(entries, indent=2) + "\n")
 
@@ -149,7 +153,7 @@ def _write_transformers(folder: Path, model_class: Any, variant: Variant) -> nn.
     given = copy.deepcopy({**tiny, **variant.config})
     config = config_class(**given, attn_implementation="eager")
     module: Any = model_class(config).float().eval()
-    _randomise(module, config.vocab_size)
+    _randomise(module, config.get_text_config().vocab_size)
     with redirect_stderr(StringIO()):  # a progress bar
         module.save_pretrained(folder)
     plain: nn.Module = module

@@ -27,8 +27,34 @@ TINY: Final[Mapping[str, Any]] = {
 TINY_WINDOW = 20
 """Replaces a window that a Transformers class has by default, which no prompt here would fill."""
 
+TINY_TEXT: Final[Mapping[str, Any]] = {
+    **{name: TINY[name] for name in TINY if not name.endswith("_token_id")},
+    "max_position_embeddings": 1024,
+}
+"""The same for a ``text_config`` within a model that takes media, with room for them."""
+TINY_VISION: Final[Mapping[str, Any]] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 28,
+    "patch_size": 7,
+}
+"""A ``vision_config`` of CLIP's kind: 16 patches."""
+
 SwitchOff = Mapping[str, Any] | Callable[[Any], None]
 """Overrides of config.json, or a function that changes the model once its weights are loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaExample:
+    """What the kit needs to try one modality of a model."""
+
+    tokens: tuple[int, ...]
+    """What stands for an item in a prompt, as a chat template writes it."""
+    make: Callable[[int, int], Any]
+    """``(shape, seed) -> item``, as a user of ``LLM`` gives it: equal shapes are of one size and
+    kind, other seeds of other content. See ``octavo.testing.media_items``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +70,10 @@ class Variant:
     without: Mapping[str, SwitchOff] = field(default_factory=dict)
     """What switches off each mechanism of the architecture's own, by name ("query norm"); the kit
     must notice that it is missing."""
+    media: Mapping[str, MediaExample] = field(default_factory=dict)
+    """By modality, for a model that takes media."""
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further JSON files of the model's folder, such as preprocessor_config.json."""
 
 
 def variants_of(capabilities: ModelCapabilities) -> Mapping[str, Variant]:
