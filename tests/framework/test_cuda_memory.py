@@ -64,6 +64,20 @@ MODELS: dict[str, dict[str, Any]] = {
         "head_dim": 256,
         "sliding_window": 4096,
     },
+    "OPTForCausalLM": {
+        "vocab_size": 50_272,
+        "ffn_dim": 8192,
+        "word_embed_proj_dim": 2048,
+        "do_layer_norm_before": True,
+        "activation_function": "relu",
+    },
+    "GPT2LMHeadModel": {
+        "vocab_size": 50_257,
+        "n_embd": 2048,
+        "n_head": 32,
+        "n_layer": 2,
+        "n_positions": 16_384,
+    },
     "DeepseekV3ForCausalLM": {
         "vocab_size": 102_400,
         "num_attention_heads": 16,

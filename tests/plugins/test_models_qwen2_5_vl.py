@@ -70,9 +70,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCas
     return folder, found
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(cases) -> None:
+def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
-    check_equal(folder, found, most_rows=60)
+    check_equal(folder, found, most_rows=60, device=device)
 
 
 def test_a_slower_video_is_another_prompt(cases) -> None:

@@ -69,9 +69,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory, process) -> tuple[Path, list
     return folder, found
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(cases) -> None:
+def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
-    check_equal(folder, found, most_rows=24)
+    check_equal(folder, found, most_rows=24, device=device)
 
 
 def test_swapped_images_and_reversed_videos_are_other_prompts(cases) -> None:
