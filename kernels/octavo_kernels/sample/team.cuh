@@ -81,7 +81,7 @@ template <typename T> struct Part {
 #pragma unroll
       for (int u = 0; u < kInFlight; u++) {
         const int vector = start + u * stride + threadIdx.x;
-        if (vector < row.num_vectors) raw[u] = row.vectors[vector];
+        if (vector < row.num_vectors) raw[u] = row.load(vector);
       }
 #pragma unroll
       for (int u = 0; u < kInFlight; u++) {
