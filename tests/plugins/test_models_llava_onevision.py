@@ -62,10 +62,12 @@ def embeddings(
     ids_BT = torch.tensor([ids])
     rows_BTD = model.get_input_embeddings()(ids_BT)
     image_rows = model.model.get_image_features(**images).pooler_output
-    video_rows = [
-        model.model.get_video_features(frames_of(each)[None]).pooler_output[0]
-        for each in media["video"]
-    ]
+    newline_1D = model.model.image_newline[None]
+    video_rows = []
+    for each in media["video"]:
+        rows_TD = model.model.get_video_features(frames_of(each)[None]).pooler_output[0]
+        # Whether the newline stands behind these differs by version.
+        video_rows.append(torch.cat([rows_TD[: len(each.frames) * 4], newline_1D]))
     rows_BTD[ids_BT == IMAGE] = torch.cat(list(image_rows))
     rows_BTD[ids_BT == VIDEO] = torch.cat(video_rows)
     return rows_BTD

@@ -142,16 +142,23 @@ template <typename T> struct Row {
   __device__ int first_id(int vector) const { return vector * kWidth - shift; }
   __device__ bool is_within(int id) const { return id >= 0 && id + kWidth <= vocab; }
 
+  // The vector, or some other of the row where it is not wholly within: see ``mend``, which is apart
+  // so that all of a thread's loads are under way before the first is looked at.
   __device__ Vec<T> load(int vector) const {
+    const int first = shift > 0, last = (shift + vocab) / kWidth - 1;
+    Vec<T> raw = {};
+    if (first <= last) raw = vectors[min(max(vector, first), last)];
+    return raw;
+  }
+
+  __device__ void mend(Vec<T>& raw, int vector) const {
     const int id = first_id(vector);
-    if (is_within(id)) return vectors[vector];
-    Vec<T> raw;
+    if (is_within(id)) return;
 #pragma unroll
     for (int j = 0; j < kWidth; j++) {
       const bool is_token = static_cast<unsigned>(id + j) < static_cast<unsigned>(vocab);
-      raw.data[j] = is_token ? vectors[vector].data[j] : T(0.0f);
+      if (is_token) raw.data[j] = vectors[vector].data[j];
     }
-    return raw;
   }
 
   __device__ void unpack(const Vec<T>& raw, int vector, float (&scores)[kWidth]) const {
