@@ -50,6 +50,7 @@ class GuidedSequence:
         "__weakref__",
         "error",
         "filling",
+        "fills_together",
         "forced",
         "is_current",
         "is_finished",
@@ -63,6 +64,7 @@ class GuidedSequence:
     def __init__(self, compiled: CompiledGuide, vocab_size: int, taken: Sequence[int] = ()) -> None:
         """``taken``: tokens of the prompt that another sequence of the guide has accepted."""
         self.state: GuideState = _state_behind(compiled.guide, taken)
+        self.fills_together = isinstance(self.state, FillsTogether)  # a slow question to ask
         self.seconds = compiled.seconds
         self.mask_W: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
         self.is_current = False
@@ -218,7 +220,7 @@ def _jobs(sequences: list[GuidedSequence]) -> Iterator[_Job]:
     for each in sequences:
         if each.is_slow:
             yield _fill_all, [each]
-        elif isinstance(each.state, FillsTogether):
+        elif each.fills_together:
             together[type(each.state)].append(each)
         else:
             one_by_one.append(each)
