@@ -45,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where a test that has to hold on both runs."""
+    chosen: str = request.param
+    return chosen
+
+
 @dataclass(frozen=True)
 class PluginSite:
     """The only folder in which installed plugins are looked for during a test."""

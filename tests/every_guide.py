@@ -88,7 +88,7 @@ class Every:
     def choices(self) -> np.ndarray:
         tokens = np.arange(300, 2048)
         found = tokens[(tokens + sum(self.tokens)) % 7 == 0]
-        no_choice = self.manner == "all forced" or len(self.tokens) % 8 in (1, 2, 3, 7)
+        no_choice = self.manner == "all forced" or len(self.tokens) % 12 in (1, 2, 3, 4, 5, 6, 10)
         return found[5:6] if no_choice else found
 
     def allowed(self, token: int) -> bool:

@@ -77,6 +77,24 @@ class GuideState(Protocol):
         ...
 
 
+@runtime_checkable
+class FillsTogether(Protocol):
+    """A state whose kind fills the masks of many in one call, most of it without the interpreter.
+
+    Worth having where a mask takes less than handing the interpreter's lock from thread to thread.
+    """
+
+    def fill_bitmasks(
+        self, states: Sequence[Any], rows_MW: NDArray[np.int32]
+    ) -> Sequence[Exception | None]:
+        """``fill_bitmask`` of each of these states; returns what it would have raised.
+
+        The states are of one class, and may be of different guides. This one need not be one of
+        them.
+        """
+        ...
+
+
 class Guide(Protocol):
     """A compiled constraint; immutable, shared by all requests that use it."""
 

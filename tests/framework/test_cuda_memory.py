@@ -31,6 +31,12 @@ ALL = {
     "hidden_act": "silu",
 }
 EXPERTS = {"moe_intermediate_size": 768, "num_experts_per_tok": 8, "norm_topk_prob": True}
+WIDE = {
+    "hidden_size": 4096,
+    "intermediate_size": 16_384,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+}
 # Gemma's many tokens make drawing the widest part of a step, the others' layers are that.
 MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {
@@ -63,6 +69,23 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "head_dim": 256,
         "sliding_window": 4096,
+    },
+    "OPTForCausalLM": {
+        **WIDE,
+        "vocab_size": 50_272,
+        "ffn_dim": 16_384,
+        "word_embed_proj_dim": 4096,
+        "do_layer_norm_before": True,
+        "activation_function": "relu",
+    },
+    "GPT2LMHeadModel": {
+        **WIDE,
+        "vocab_size": 50_257,
+        "n_embd": 4096,
+        "n_head": 64,
+        "n_layer": 2,
+        "n_inner": 16_384,
+        "n_positions": 16_384,
     },
     "DeepseekV3ForCausalLM": {
         "vocab_size": 102_400,

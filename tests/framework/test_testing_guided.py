@@ -32,7 +32,7 @@ class Mutant(State):
     """A state, at the end of a chain that no method shortens; ``past`` are its tokens."""
 
     def __init__(self, inner: State, past=()) -> None:
-        super().__init__(inner._matcher, inner._stop_token_ids)
+        super().__init__(inner._matcher, inner._stop_token_ids, inner._executor)
         self.past = list(past)
 
     def fork(self):
@@ -73,6 +73,11 @@ class MaskReachesBeyondTheTokens(Mutant):
     def fill_bitmask(self, row) -> None:
         super().fill_bitmask(row)
         flip(row, 32 * len(row) - 1, on=True)
+
+
+class MixesUpWhoseMaskIsWhose(Mutant):
+    def fill_bitmasks(self, states, rows_MW):
+        return super().fill_bitmasks(states[::-1], rows_MW)
 
 
 class AllowsWhatItDoesNotAccept(Mutant):
@@ -144,6 +149,7 @@ FOUND_BY = {
     MaskLeavesBitsAsTheyWere: "masks what it accepts",
     MaskDropsAToken: "masks what it accepts",
     MaskReachesBeyondTheTokens: "gives no special token and no id beyond the vocabulary",
+    MixesUpWhoseMaskIsWhose: "fills masks of many as those of one",
     AllowsWhatItDoesNotAccept: "masks what it accepts",
     AcceptsAnything: "masks what it accepts",
     RefusedTokensChangeIt: "goes back as it came",
@@ -166,7 +172,7 @@ def with_states(mutant):
     class MutantBackend(Backend):
         def compile(self, constraint):
             guide = super().compile(constraint)
-            return MutantGuide(guide._matcher, guide._stop_token_ids)
+            return MutantGuide(guide._matcher, guide._stop_token_ids, guide._executor)
 
     return MutantBackend
 

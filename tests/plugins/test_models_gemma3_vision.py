@@ -99,9 +99,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory, process) -> tuple[Path, list
     return folder, found
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(cases) -> None:
+def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
-    check_equal(folder, found, most_rows=ROWS, num_groups=3)
+    check_equal(folder, found, most_rows=ROWS, num_groups=3, device=device)
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 8, 9, 10, 13])

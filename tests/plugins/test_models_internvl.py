@@ -130,8 +130,8 @@ def case_of_clips(model: Any, ids: list[int], images: list[int], clips: list[int
     return MediaCase(token_ids=ids, media=given, expected=expected)
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(made) -> None:
-    check_equal(*made, most_rows=20, skip_tokenizer_init=False)
+def test_tokens_are_those_of_transformers_in_every_way_of_running(made, device) -> None:
+    check_equal(*made, most_rows=20, skip_tokenizer_init=False, device=device)
 
 
 def test_frames_in_another_order_are_another_prompt(made) -> None:

@@ -55,9 +55,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCas
     return folder, found
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(cases) -> None:
+def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
-    check_equal(folder, found, most_rows=16)
+    check_equal(folder, found, most_rows=16, device=device)
 
 
 def test_rows_that_transformers_has_encoded_stand_in_for_their_pictures(cases) -> None:

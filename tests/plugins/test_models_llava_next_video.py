@@ -95,8 +95,8 @@ def made(
     return folder, cases
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(made) -> None:
-    check_equal(*made, most_rows=16 + 8 * 9)
+def test_tokens_are_those_of_transformers_in_every_way_of_running(made, device) -> None:
+    check_equal(*made, most_rows=16 + 8 * 9, device=device)
 
 
 def test_swapped_images_and_turned_frames_are_noticed(made) -> None:

@@ -100,9 +100,9 @@ def made(
     return folder, cases, step
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(made) -> None:
+def test_tokens_are_those_of_transformers_in_every_way_of_running(made, device) -> None:
     folder, cases, _ = made
-    check_equal(folder, cases, most_rows=100)
+    check_equal(folder, cases, most_rows=100, device=device)
 
 
 def test_swapped_images_and_shuffled_patches_are_noticed(made) -> None:

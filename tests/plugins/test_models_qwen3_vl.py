@@ -140,9 +140,9 @@ def cases(tmp_path_factory: pytest.TempPathFactory, request) -> tuple[Path, list
     return folder, found
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(cases) -> None:
+def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
-    check_equal(folder, found, most_rows=24, **WITH_TOKENIZER)
+    check_equal(folder, found, most_rows=24, **WITH_TOKENIZER, device=device)
 
 
 def test_rows_that_transformers_has_encoded_stand_in_for_their_images(cases) -> None:

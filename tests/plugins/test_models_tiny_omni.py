@@ -133,9 +133,9 @@ def greedy(model: Omni, tokenizer: Tokenizer, text: str, seen: list[Drawn]) -> l
     return tokens[-NUM_TOKENS:]
 
 
-def test_tokens_are_those_of_the_training_model_in_every_way_of_running(cases) -> None:
+def test_tokens_are_those_of_the_training_model_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
-    check_equal(folder, found, most_rows=LONGEST)
+    check_equal(folder, found, most_rows=LONGEST, device=device)
 
 
 def test_the_rows_are_those_of_the_training_model(cases) -> None:

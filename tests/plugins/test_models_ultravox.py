@@ -193,8 +193,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return folder, cases, [model.rows(each) for each in SOUNDS]
 
 
-def test_tokens_are_those_of_the_reference_in_every_way_of_running(made) -> None:
-    check_equal(*made[:2], most_rows=2 * 7 + 3)
+def test_tokens_are_those_of_the_reference_in_every_way_of_running(made, device) -> None:
+    check_equal(*made[:2], most_rows=2 * 7 + 3, device=device)
 
 
 def test_other_sounds_of_the_same_length_are_other_prompts(made) -> None:

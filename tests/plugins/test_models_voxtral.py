@@ -78,8 +78,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return folder, cases, rows
 
 
-def test_tokens_are_those_of_transformers_in_every_way_of_running(made) -> None:
-    check_equal(*made[:2], most_rows=3 * PER_WINDOW)
+def test_tokens_are_those_of_transformers_in_every_way_of_running(made, device) -> None:
+    check_equal(*made[:2], most_rows=3 * PER_WINDOW, device=device)
 
 
 def test_other_sounds_of_the_same_length_are_other_prompts(made) -> None:

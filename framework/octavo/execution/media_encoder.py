@@ -32,7 +32,9 @@ class MediaEncoder:
             for each in items
         ]
         waiting = [each for each in tensors if ROWS not in each]
-        encoded = iter(self._model.encode(waiting) if waiting else ())
+        # cuDNN's convolutions would be in TF32 where all else is in float32.
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            encoded = iter(self._model.encode(waiting) if waiting else ())
         rows = [each[ROWS] if ROWS in each else next(encoded) for each in tensors]
         for each, rows_MW in zip(items, rows, strict=True):
             expected = (each.item.num_rows, self._buffer_NW.shape[1])

@@ -66,14 +66,16 @@ def forward_formula(
     item_bytes: int,
     tp_size: int = 1,
     expert_copies: int = 1,
+    feed_forward_copies: int = 3,
     fused_from: int | None = None,
     adds_in_place: bool = False,
 ) -> ForwardBytes:
     """By the entries of config.json that most architectures have.
 
-    ``expert_copies`` are the hidden states that are kept for each pair of token and expert; with
-    ``fused_from`` tokens a feed forward keeps no gates and ups. ``adds_in_place`` says that no
-    layer's result is ever a tensor beside the residual stream.
+    ``expert_copies`` are the hidden states that are kept for each pair of token and expert,
+    ``feed_forward_copies`` the tensors as wide as a feed forward: gates, ups and their product,
+    which from ``fused_from`` tokens on is alone. ``adds_in_place`` says that no layer's result is
+    ever a tensor beside the residual stream.
     """
 
     def entry(*names: str, default: int = 0) -> int:
@@ -96,7 +98,7 @@ def forward_formula(
     experts = chosen * (expert_copies * hidden + expert_ffn // tp_size)
     beside = (2 if adds_in_place else 3) * hidden
     widest = beside + max(attention // tp_size, experts, ffn // tp_size)
-    with_gates = max(widest, beside + 3 * ffn // tp_size)
+    with_gates = max(widest, beside + feed_forward_copies * ffn // tp_size)
 
     def forward(num_tokens: int) -> int:
         most_gates = num_tokens if fused_from is None else min(num_tokens, fused_from)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from octavo.engine.messages import SequenceEnd
 from octavo.errors import DeadEndError, OctavoError, ParameterError, RequestFailedError
 from octavo.guided.remote import RemoteGuide, RemoteState
 from octavo_registry.faults import one_line
-from octavo_registry.guided import Guide, GuideState
+from octavo_registry.guided import FillsTogether, Guide, GuideState
 
 MASK_SECONDS = 0.02
 """A mask that takes longer lets its row sit out the step."""
@@ -26,7 +28,8 @@ REMOTE_SECONDS = 0.002
 LATEST_SECONDS = 10.0
 """Of a native backend; a child is ended by the limits on each of its masks."""
 ROWS_PER_JOB = 4
-"""A native backend needs some 20 us a mask, and so does handing a job to a thread."""
+"""A native backend needs some 20 us a mask, and so does handing a job to a thread; one that fills
+masks together gets them all as one job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,11 @@ class GuidedSequence:
         "__weakref__",
         "error",
         "filling",
+        "fills_together",
         "forced",
         "is_current",
         "is_finished",
+        "is_slow",
         "mask_W",
         "seconds",
         "since",
@@ -59,6 +64,7 @@ class GuidedSequence:
     def __init__(self, compiled: CompiledGuide, vocab_size: int, taken: Sequence[int] = ()) -> None:
         """``taken``: tokens of the prompt that another sequence of the guide has accepted."""
         self.state: GuideState = _state_behind(compiled.guide, taken)
+        self.fills_together = isinstance(self.state, FillsTogether)  # a slow question to ask
         self.seconds = compiled.seconds
         self.mask_W: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
         self.is_current = False
@@ -68,6 +74,8 @@ class GuidedSequence:
         self.filling: Future[None] | None = None
         self.since = 0.0
         """When the filling was begun."""
+        self.is_slow = False
+        """The last mask was late, or another of the same call: the next is filled alone."""
         self.is_finished = False
         """Nothing may follow."""
         self.error: Exception | None = None
@@ -93,19 +101,40 @@ class GuidedSequence:
 
     def fill(self) -> None:
         """Make the mask current; for the thread that ``MaskFiller`` gives."""
+        if self.is_forced():
+            return
+        error: BaseException | None = None
+        try:
+            self.state.fill_bitmask(self.mask_W)
+        except BaseException as raised:
+            error = raised
+        self.filled(error)
+
+    def is_forced(self) -> bool:
+        """Whether nothing is left to fill: the next token has no choice, or the state failed."""
         try:
             self.forced = self.state.forced()
-            if self.forced:
-                self.mask_W[:] = 0
-                word, bit = divmod(self.forced[0], 32)
-                self.mask_W.view(np.uint32)[word] = 1 << bit
-            else:
-                self.state.fill_bitmask(self.mask_W)
+            if not self.forced:
+                return False
+            self.mask_W = np.zeros_like(self.mask_W)
+            word, bit = divmod(self.forced[0], 32)
+            self.mask_W.view(np.uint32)[word] = 1 << bit
+        except BaseException as error:
+            self.filled(error)
+        else:
+            self.filled(None)
+        return True
+
+    def filled(self, error: BaseException | None) -> None:
+        """The mask is there, unless this was raised."""
+        try:
+            if error is not None:
+                raise error
             self.is_finished = self.state.is_finished()  # a child tells it with the mask
             if not self.is_finished and not self.mask_W.any():
                 raise DeadEndError("no token continues the text, and the constraint is not met")
-        except BaseException as error:
-            self.error = as_error(error)
+        except BaseException as raised:
+            self.error = as_error(raised)
         self.is_current = True
 
 
@@ -156,12 +185,13 @@ class MaskFiller:
             if _wants_mask(each):
                 each.filling = each.state.submit(partial(_fill_if_used, weakref.ref(each)))
         wanted = list(filter(_wants_mask, native))
-        for begin in range(0, len(wanted), ROWS_PER_JOB):
-            job = wanted[begin : begin + ROWS_PER_JOB]
-            future = self._threads.submit(_fill_all, job)
+        for fill, job in _jobs(wanted):
+            future = self._threads.submit(fill, job)
             for each in job:
                 each.filling, each.since = future, time.monotonic()
         _wait(native, MASK_SECONDS)
+        for each in wanted:
+            each.is_slow = each.is_filling
         _wait(remote, REMOTE_SECONDS if native or among_others else MASK_SECONDS)
         given_up = time.monotonic() - LATEST_SECONDS
         for each in native:
@@ -181,9 +211,44 @@ def _wait(sequences: list[GuidedSequence], seconds: float) -> None:
     wait([each.filling for each in sequences if each.filling is not None], seconds)
 
 
+_Job = tuple[Callable[[list[GuidedSequence]], None], list[GuidedSequence]]
+
+
+def _jobs(sequences: list[GuidedSequence]) -> Iterator[_Job]:
+    """Who fills which masks: the slow ones alone, others together where their backend can."""
+    one_by_one, together = list[GuidedSequence](), defaultdict[type, list[GuidedSequence]](list)
+    for each in sequences:
+        if each.is_slow:
+            yield _fill_all, [each]
+        elif each.fills_together:
+            together[type(each.state)].append(each)
+        else:
+            one_by_one.append(each)
+    for job in together.values():
+        yield _fill_together, job
+    for begin in range(0, len(one_by_one), ROWS_PER_JOB):
+        yield _fill_all, one_by_one[begin : begin + ROWS_PER_JOB]
+
+
 def _fill_all(sequences: list[GuidedSequence]) -> None:
     for sequence in sequences:
         sequence.fill()
+
+
+def _fill_together(sequences: list[GuidedSequence]) -> None:
+    sequences = [each for each in sequences if not each.is_forced()]
+    if not sequences:
+        return
+    masks_MW = np.zeros((len(sequences), len(sequences[0].mask_W)), np.int32)
+    states = [each.state for each in sequences]
+    first = cast(FillsTogether, states[0])
+    try:
+        errors = first.fill_bitmasks(states, masks_MW)
+    except BaseException:  # of one of them, most likely: it is to fail alone
+        return _fill_all(sequences)
+    for each, mask_W, error in zip(sequences, masks_MW, errors, strict=True):
+        each.mask_W = mask_W
+        each.filled(error)
 
 
 def _fill_if_used(reference: weakref.ref[GuidedSequence]) -> None:

@@ -57,7 +57,9 @@ class UnquantizedLinear:
         if weight_OI.is_mkldnn:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias, "none", [], "")
             return product
-        return linear(x, weight_OI, bias, batch_invariant=self._batch_invariant)
+        x_TI = x if x.dim() == 2 else x.flatten(0, -2)  # towers' have an axis for items
+        out_TO = linear(x_TI, weight_OI, bias, batch_invariant=self._batch_invariant)
+        return out_TO if x_TI is x else out_TO.unflatten(0, x.shape[:-1])
 
     def add_(self, layer: nn.Module, residual: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """See ``FusedProducts``."""

@@ -71,21 +71,33 @@ class Parameter(nn.Module):
         )
 
 
+def embed_patches(pixels_NCHW: Tensor, weight_DCPP: Tensor, bias_D: Tensor | None) -> Tensor:
+    """Patches [N, P, D], row by row: a convolution whose stride is its size, as one product.
+
+    A convolution of cuDNN would be in TF32 where all else is in float32.
+    """
+    high, wide = weight_DCPP.shape[2:]
+    images, channels, height, width = pixels_NCHW.shape
+    rows, columns = height // high, width // wide
+    pixels_NCHW = pixels_NCHW[:, :, : rows * high, : columns * wide]
+    split = pixels_NCHW.reshape(images, channels, rows, high, columns, wide)
+    patches_NPE = split.permute(0, 2, 4, 1, 3, 5).reshape(images, rows * columns, -1)
+    return F.linear(patches_NPE, weight_DCPP.flatten(1), bias_D)
+
+
 class PatchEmbedding(nn.Module):
-    """A convolution whose stride is its size: one product for each patch."""
+    """One product for each patch, see ``embed_patches``."""
 
     def __init__(self, name: str, *, channels: int, bias: bool, spec: ModelSpec) -> None:
         super().__init__()
         size, hidden = spec.config["patch_size"], spec.config["hidden_size"]
-        self.size = size
         self.weight = Parameter(f"{name}.weight", (hidden, channels, size, size), spec)
         self.bias = Parameter(f"{name}.bias", (hidden,), spec) if bias else None
 
     def forward(self, pixels_NCHW: Tensor) -> Tensor:
         """Patches [N, P, D], row by row."""
         bias_D = None if self.bias is None else self.bias.weight
-        x_NDHW = F.conv2d(pixels_NCHW, self.weight.weight, bias_D, stride=self.size)
-        return x_NDHW.flatten(2).mT
+        return embed_patches(pixels_NCHW, self.weight.weight, bias_D)
 
 
 class VisionLayer(nn.Module):

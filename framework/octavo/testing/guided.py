@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.errors import OctavoError
 from octavo.guided.schema.features import FEATURES
@@ -17,7 +18,7 @@ from octavo.testing.guided_samples import CALL, Sample, samples, vocabulary
 from octavo.testing.report import Check
 from octavo_registry import GuidedBackend, GuideState, GuideVocabulary
 from octavo_registry.faults import one_line
-from octavo_registry.guided import Constraint, ConstraintKind
+from octavo_registry.guided import Constraint, ConstraintKind, FillsTogether
 from octavo_registry.naming import near_matches
 from octavo_registry.structure import Literal, plain
 
@@ -60,6 +61,7 @@ def check_guided_backend(
     ]
     if native:
         checks.append((f"{title} fills masks in several threads", bench.wrong_in_threads))
+        checks.append((f"{title} fills masks of many as those of one", bench.wrong_together))
     return [_check(name, problems) for name, problems in checks]
 
 
@@ -233,6 +235,18 @@ class _Bench:
             if not all(map(np.array_equal, masks, again)):
                 yield "masks that several threads fill are not those of one"
 
+    def wrong_together(self) -> Iterator[str]:
+        states = [state.fork() for _, state, _ in self._states()]
+        if not states or not isinstance(states[0], FillsTogether):
+            return
+        rows_MW = np.full((len(states), (self.words.vocab_size + 31) // 32), 0x55555555, np.int32)
+        errors = states[0].fill_bitmasks(states, rows_MW)
+        for state, row_W, error in zip(states, rows_MW, errors, strict=True):
+            if error is not None:
+                yield f"fill_bitmasks() says {one_line(error)}, and fill_bitmask() nothing"
+            elif not np.array_equal(self._mask(state), bits_of(row_W)):
+                yield "fill_bitmasks() gives another mask than fill_bitmask()"
+
     def _follow(self, sample: Sample, tokens: Sequence[int]) -> str:
         """What the guide has against tokens and the end behind them."""
         state = self.backend.compile(sample.constraint).start()
@@ -288,11 +302,11 @@ class _Bench:
                 for token in ([special[CALL]] if piece == CALL else encode(piece))
             ]
 
-    def _mask(self, state: GuideState) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _mask(self, state: GuideState) -> NDArray[np.bool_]:
         """The tokens that a mask allows, with the bits that are no token's."""
         row = np.full((self.words.vocab_size + 31) // 32, 0x55555555, np.int32)  # to be cleared
         state.fill_bitmask(row)
-        return np.unpackbits(row.view(np.uint8), bitorder="little").astype(bool)
+        return bits_of(row)
 
     def _agree(self, token: int, forced: Sequence[int], other: int) -> bool:
         """Whether another token begins with the forced text, or the text with it."""
@@ -322,3 +336,8 @@ class _Bench:
 
     def _shown(self, tokens: Sequence[int]) -> str:
         return repr(self._text(tokens) or list(tokens)) if tokens else "nothing"
+
+
+def bits_of(row: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """A mask's words as one entry a token."""
+    return np.unpackbits(row.view(np.uint8), bitorder="little").astype(bool)

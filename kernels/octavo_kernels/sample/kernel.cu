@@ -58,7 +58,7 @@ __device__ __forceinline__ Choice choose(const Row<T>& logits, int begin, int en
 #pragma unroll
     for (int u = 0; u < kInFlight; u++) {
       const int vector = start + u * kBlock + threadIdx.x;
-      if (vector < end) raw[u] = logits.vectors[vector];
+      if (vector < end) raw[u] = logits.load(vector);
     }
 #pragma unroll
     for (int u = 0; u < kInFlight; u++) {
@@ -67,7 +67,10 @@ __device__ __forceinline__ Choice choose(const Row<T>& logits, int begin, int en
       float scores[Row<T>::kWidth];
 #pragma unroll
       for (int j = 0; j < Row<T>::kWidth; j++) scores[j] = -INFINITY;
-      if (vector < end) logits.unpack(raw[u], vector, scores);
+      if (vector < end) {
+        logits.mend(raw[u], vector);
+        logits.unpack(raw[u], vector, scores);
+      }
       chooser.add(scores, logits.first_id(vector));
     }
   }
@@ -87,7 +90,9 @@ __device__ __forceinline__ Choice choose_edited(const Row<T>& logits, int begin,
     const Tile tile = {memory, logits.first_id(start), (stop - start) * kWidth};
     for (int vector = start + threadIdx.x; vector < stop; vector += kBlock) {
       float scores[kWidth];
-      logits.unpack(logits.vectors[vector], vector, scores);
+      Vec<T> raw = logits.load(vector);
+      logits.mend(raw, vector);
+      logits.unpack(raw, vector, scores);
 #pragma unroll
       for (int j = 0; j < kWidth; j++) tile_scores[(vector - start) * kWidth + j] = scores[j];
     }

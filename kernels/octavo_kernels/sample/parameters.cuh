@@ -115,7 +115,8 @@ template <int kThreads> __device__ __forceinline__ Choice best_of_block(Choice c
 }
 
 // A row of logits read in aligned vectors. A row need not begin at a multiple of 16 bytes: its
-// vectors do, and entries before and behind the row score -inf and have ids outside the vocabulary.
+// vectors do, and entries before and behind the row are not read, score -inf, and have ids outside
+// the vocabulary.
 template <typename T> struct Row {
   static constexpr int kWidth = Vec<T>::kSize;
   const Vec<T>* vectors;
@@ -139,6 +140,26 @@ template <typename T> struct Row {
   }
 
   __device__ int first_id(int vector) const { return vector * kWidth - shift; }
+  __device__ bool is_within(int id) const { return id >= 0 && id + kWidth <= vocab; }
+
+  // The vector, or some other of the row where it is not wholly within: see ``mend``, which is apart
+  // so that all of a thread's loads are under way before the first is looked at.
+  __device__ Vec<T> load(int vector) const {
+    const int first = shift > 0, last = (shift + vocab) / kWidth - 1;
+    Vec<T> raw = {};
+    if (first <= last) raw = vectors[min(max(vector, first), last)];
+    return raw;
+  }
+
+  __device__ void mend(Vec<T>& raw, int vector) const {
+    const int id = first_id(vector);
+    if (is_within(id)) return;
+#pragma unroll
+    for (int j = 0; j < kWidth; j++) {
+      const bool is_token = static_cast<unsigned>(id + j) < static_cast<unsigned>(vocab);
+      if (is_token) raw.data[j] = vectors[vector].data[j];
+    }
+  }
 
   __device__ void unpack(const Vec<T>& raw, int vector, float (&scores)[kWidth]) const {
     const int id = first_id(vector);
@@ -152,7 +173,7 @@ template <typename T> struct Row {
         allowed &= __funnelshift_r(low, high, id & 31);
       }
     }
-    if (id < 0 || id + kWidth > vocab) {
+    if (!is_within(id)) {
 #pragma unroll
       for (int j = 0; j < kWidth; j++) {
         if (static_cast<unsigned>(id + j) >= static_cast<unsigned>(vocab)) allowed &= ~(1u << j);

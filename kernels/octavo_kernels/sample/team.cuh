@@ -81,7 +81,7 @@ template <typename T> struct Part {
 #pragma unroll
       for (int u = 0; u < kInFlight; u++) {
         const int vector = start + u * stride + threadIdx.x;
-        if (vector < row.num_vectors) raw[u] = row.vectors[vector];
+        if (vector < row.num_vectors) raw[u] = row.load(vector);
       }
 #pragma unroll
       for (int u = 0; u < kInFlight; u++) {
@@ -89,7 +89,10 @@ template <typename T> struct Part {
         float scores[Row<T>::kWidth];
 #pragma unroll
         for (int j = 0; j < Row<T>::kWidth; j++) scores[j] = -INFINITY;
-        if (vector < row.num_vectors) row.unpack(raw[u], vector, scores);
+        if (vector < row.num_vectors) {
+          row.mend(raw[u], vector);
+          row.unpack(raw[u], vector, scores);
+        }
         visit(scores, row.first_id(vector));
       }
     }

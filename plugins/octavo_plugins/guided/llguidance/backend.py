@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from octavo.errors import UnsupportedConstraint
@@ -29,6 +31,7 @@ class Backend:
             eos_token=list(vocabulary.stop_token_ids),
             slices=LLTokenizer.json_slices(),
         )
+        self._executor = LLExecutor()
 
     def compile(self, constraint: Constraint) -> Guide:
         """Build the matcher that all states are copies of."""
@@ -36,7 +39,7 @@ class Backend:
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise UnsupportedConstraint(f"llguidance: {matcher.get_error().splitlines()[0]}")
-        return Guide(matcher, frozenset(self._vocabulary.stop_token_ids))
+        return Guide(matcher, frozenset(self._vocabulary.stop_token_ids), self._executor)
 
 
 class _Tokens:
@@ -64,21 +67,27 @@ class _Tokens:
 class Guide:
     """A matcher at its beginning."""
 
-    def __init__(self, matcher: LLMatcher, stop_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: LLExecutor
+    ) -> None:
         self._matcher = matcher
         self._stop_token_ids = stop_token_ids
+        self._executor = executor
 
     def start(self) -> State:
         """Copy it."""
-        return State(self._matcher.deep_copy(), self._stop_token_ids)
+        return State(self._matcher.deep_copy(), self._stop_token_ids, self._executor)
 
 
 class State:
     """One matcher."""
 
-    def __init__(self, matcher: LLMatcher, stop_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: LLExecutor
+    ) -> None:
         self._matcher = matcher
         self._stop_token_ids = stop_token_ids
+        self._executor = executor
 
     def allowed(self, token: int) -> bool:
         """Whether the token may come next."""
@@ -99,7 +108,7 @@ class State:
 
     def fork(self) -> State:
         """Copy the matcher."""
-        return State(self._matcher.deep_copy(), self._stop_token_ids)
+        return State(self._matcher.deep_copy(), self._stop_token_ids, self._executor)
 
     def forced(self) -> list[int]:
         """The tokens that the library finds to be without a choice."""
@@ -110,6 +119,15 @@ class State:
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         self._raise_error()
 
+    def fill_bitmasks(
+        self, states: Sequence[State], rows_MW: NDArray[np.int32]
+    ) -> list[UnsupportedConstraint | None]:
+        """In the library's own threads."""
+        matchers = [(state._matcher, place) for place, state in enumerate(states)]
+        size = rows_MW.shape[1] * rows_MW.itemsize
+        self._executor.unsafe_compute_mask_ptr(matchers, rows_MW.ctypes.data, size, len(states))
+        return [state._error() for state in states]
+
     def is_complete(self) -> bool:
         """Whether a stop token may come."""
         return self._matcher.is_accepting()
@@ -119,6 +137,12 @@ class State:
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def _raise_error(self) -> None:
-        """Raise what keeps the matcher from going on: a limit, most often."""
-        if self._matcher.is_error():
-            raise UnsupportedConstraint(f"llguidance: {self._matcher.get_error().splitlines()[0]}")
+        error = self._error()
+        if error is not None:
+            raise error
+
+    def _error(self) -> UnsupportedConstraint | None:
+        """What keeps the matcher from going on: a limit, most often."""
+        if not self._matcher.is_error():
+            return None
+        return UnsupportedConstraint(f"llguidance: {self._matcher.get_error().splitlines()[0]}")

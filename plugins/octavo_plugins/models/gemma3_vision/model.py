@@ -91,9 +91,9 @@ class Projector(nn.Module):
     def forward(self, x_NPV: Tensor) -> Tensor:
         """Rows [N, P, D]."""
         x_NVHW = x_NPV.mT.unflatten(2, (self._side, self._side))
-        x_NPV = F.avg_pool2d(x_NVHW, self._pooled).flatten(2).mT
+        x_NPV = F.avg_pool2d(x_NVHW, self._pooled).flatten(2).mT.contiguous()
         shape = x_NPV.shape
-        normed_NPV: Tensor = self.norm(x_NPV.reshape(-1, shape[-1])).view(shape)
+        normed_NPV: Tensor = self.norm(x_NPV.flatten(0, 1)).view(shape)
         return normed_NPV @ self.weight.weight
 
 

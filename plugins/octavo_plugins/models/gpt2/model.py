@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from octavo.errors import ModelError
+from octavo.execution.workspace import forward_formula
 from octavo.layers.attention import Attention
 from octavo.layers.embedding import PositionEmbedding, VocabParallelEmbedding
 from octavo.layers.language_model import LanguageModel
@@ -41,6 +42,13 @@ class GPT2(LanguageModel):
             "transformer.wte",
             self.transformer.wte if self.stage.is_first else None,
         )
+        self._forward_bytes = forward_formula(
+            config,
+            item_bytes=spec.dtype.itemsize,
+            tp_size=spec.tp_size,
+            feed_forward_copies=2,  # what is activated, and the result
+            adds_in_place=spec.tp_size == 1,
+        )
 
     def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
         """The input embedding without positions; only on the first stage."""
@@ -61,6 +69,10 @@ class GPT2(LanguageModel):
             (name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}", it)
             for name, it in tensors
         )
+
+    def workspace_bytes(self, num_tokens: int) -> int:
+        """See ``HasWorkspace``."""
+        return self._forward_bytes(num_tokens)
 
     def is_not_needed(self, name: str) -> bool:
         """Old checkpoints hold masks."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from octavo.errors import ModelError
 from octavo.layers.linear import QKVLinear, ReplicatedLinear
 from octavo.layers.norm import LayerNorm, RMSNorm
-from octavo.layers.vision import Parameter, activation_of
+from octavo.layers.vision import Parameter, activation_of, embed_patches
 from octavo_plugins.models.internvl.inputs import patch_of, sides
 from octavo_registry.model import ModelSpec
 
@@ -36,10 +36,10 @@ class InternViT(nn.Module):
         super().__init__()
         config = spec.config
         hidden, embeddings = config["hidden_size"], f"{name}.embeddings"
-        (height, width), self._patch = sides(config, "image_size"), patch_of(config)
-        self.grid = (height // self._patch[0], width // self._patch[1])
+        (height, width), patch = sides(config, "image_size"), patch_of(config)
+        self.grid = (height // patch[0], width // patch[1])
         projection = f"{embeddings}.patch_embeddings.projection"
-        shape = (hidden, config["num_channels"], *self._patch)
+        shape = (hidden, config["num_channels"], *patch)
         self.patch_weight = Parameter(f"{projection}.weight", shape, spec)
         self.patch_bias = Parameter(f"{projection}.bias", (hidden,), spec)
         self.class_token = Parameter(f"{embeddings}.cls_token", (1, 1, hidden), spec)
@@ -59,7 +59,7 @@ class InternViT(nn.Module):
     def forward(self, pixels_NCHW: Tensor) -> Tensor:
         """The class token's state, then the patches' row by row [N, P, D]."""
         weight, bias = self.patch_weight.weight, self.patch_bias.weight
-        x_NPD = F.conv2d(pixels_NCHW, weight, bias, stride=self._patch).flatten(2).mT
+        x_NPD = embed_patches(pixels_NCHW, weight, bias)
         first_N1D = self.class_token.weight.expand(len(x_NPD), -1, -1)
         x_NPD = torch.cat([first_N1D, x_NPD], dim=1)
         if self.positions is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from octavo.execution.workspace import forward_formula
 from octavo.layers.attention import Attention
 from octavo.layers.embedding import PositionEmbedding, VocabParallelEmbedding
 from octavo.layers.language_model import LanguageModel
@@ -47,6 +48,13 @@ class OPT(LanguageModel):
             "model.decoder.embed_tokens",
             self.decoder.embed_tokens if self.stage.is_first else None,
         )
+        activates_in_place = config.get("activation_function", "relu") == "relu"
+        self._forward_bytes = forward_formula(
+            config,
+            item_bytes=spec.dtype.itemsize,
+            tp_size=spec.tp_size,
+            feed_forward_copies=1 if activates_in_place else 2,
+        )
 
     @property
     def decoder(self) -> Decoder:
@@ -65,6 +73,10 @@ class OPT(LanguageModel):
         """This stage's layers; the first one adds positions, the last one also normalises."""
         out_TD: Tensor = self.decoder(x_TD, step)
         return out_TD
+
+    def workspace_bytes(self, num_tokens: int) -> int:
+        """See ``HasWorkspace``."""
+        return self._forward_bytes(num_tokens)
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Fill this stage's parameters; some checkpoints are those of the model without a head."""

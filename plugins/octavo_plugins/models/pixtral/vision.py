@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo.layers.linear import QKVLinear, ReplicatedLinear
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import Angles, rope_parameters
-from octavo.layers.vision import Parameter, attend_runs
+from octavo.layers.vision import Parameter, attend_runs, embed_patches
 from octavo_registry.model import ModelSpec
 
 DEFAULTS = {
@@ -60,10 +59,8 @@ class PixtralEncoder(nn.Module):
     def forward(self, images: Sequence[Tensor]) -> Tensor:
         """Patches [P, D] of all images row by row, the wanted layers' states side by side."""
         grids = [self.grid_of(each) for each in images]
-        embedded = [
-            F.conv2d(each, self.patch_conv.weight, stride=self._patch)[0].flatten(1).mT
-            for each in images
-        ]
+        weight = self.patch_conv.weight
+        embedded = [embed_patches(each, weight, None)[0] for each in images]
         x_PD = self.ln_pre(torch.cat(embedded))
         angles = self.angles(grids)
         runs = [height * width for height, width in grids]
