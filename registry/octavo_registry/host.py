@@ -74,7 +74,7 @@ class PluginHost:
         self.models = LazyRegistry(
             "model", faults=faults, essential=True, capabilities=ModelCapabilities()
         )
-        self.inputs = InputRegistry("input processor", faults=faults, texts={})
+        self.inputs = InputRegistry("input processor", faults=faults, texts={}, special_tokens=True)
         self.multimodal = MultimodalRegistry("multimodal map", faults=faults, options="")
         self.modalities = LazyRegistry("modality", faults=faults)
         self.tool_parsers = LazyRegistry("tool parser", faults=faults)

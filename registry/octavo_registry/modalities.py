@@ -162,6 +162,8 @@ class MediaPrompt:
     placeholders: Sequence[Placeholder] = ()
     positions_AP: NDArray[np.int32] | None = None
     """Of all tokens by axis, for a model with ``position_axes``; None: their numbers."""
+    cross_rows: int = 0
+    """Rows of the prompt's one item that cross attention reads, instead of placeholders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +206,7 @@ class InputRegistry(LazyRegistry[MediaPrompt]):
     """Input processors by architecture: functions ``(prompt, settings) -> MediaPrompt``.
 
     ``texts`` are, by modality, what stands for an item in a chat template that takes text alone.
+    ``special_tokens`` False: a prompt is tokenized as it stands, for it has its own.
     """
 
     def process_input(

@@ -287,6 +287,7 @@ def test_names_of_media_are_those_of_the_requests_salt() -> None:
 
     class Media:
         reader = SimpleNamespace(split=lambda data, uuids: [])
+        special_tokens = True
 
         def place(self, token_ids: list[int], given: object, *, salt: str) -> PlacedMedia:
             salts.append(salt)
