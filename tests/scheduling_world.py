@@ -10,7 +10,8 @@ import numpy as np
 
 from octavo.cache.groups import make_layout
 from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from octavo.engine.messages import EngineRequest, StepOutputs, TokenSampling
+from octavo.config.media import MediaConfig
+from octavo.engine.messages import EngineRequest, MediaInput, StepOutputs, TokenSampling
 from octavo.execution.state_layout import StateLayout
 from octavo.guided.sequence import CompiledGuide
 from octavo.sampling.features import RowFeature
@@ -24,14 +25,18 @@ from shadow_device import ShadowDevice, ShadowStep, expected_tokens
 VOCAB = 37
 POISON = VOCAB
 MAX_LEN = 48
+MAX_CROSS_ROWS = 11
+MEDIA_ROWS = 2 * MAX_CROSS_ROWS
 FULL = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
 WINDOW = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=7)
+CROSS = CacheSpec.cross(kv_heads=1, head_dim=8, dtype="float32", rows=MAX_CROSS_ROWS)
 LAST = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=1)
 SPECS = {
     "full": {"a": FULL, "b": FULL},
     "window": {"a": WINDOW},
     "mixed": {"a": FULL, "b": WINDOW, "c": WINDOW, "d": WINDOW},
     "last": {"a": FULL, "b": LAST},
+    "cross": {"a": FULL, "b": CROSS},
 }
 
 
@@ -73,6 +78,13 @@ class WilfulFiller:
                     sequence.fill()
 
 
+def sound(number: int, length: int) -> MediaInput:
+    """One of a few, so that some are asked for again."""
+    number = number % 3 * 4 + length % 4
+    rows = MAX_CROSS_ROWS - number % 3
+    return MediaInput(content_hash=f"{number:02}", runs=(), tensors={}, cross_rows=rows)
+
+
 class World:
     """A scheduler on a shadow device, with what each request must give.
 
@@ -92,12 +104,13 @@ class World:
                 scheduling_policy=case.policy,
                 async_depth=case.depth,
             ),
+            media=MediaConfig(media_cache_tokens=MEDIA_ROWS),
             logits_processors=("one",) if case.has_processors else (),
         )
         state = StateLayout(
             num_slots=6,
             max_model_len=MAX_LEN,
-            max_blocks=MAX_LEN // block_tokens,
+            max_blocks=layout.table_blocks(MAX_LEN),
             num_groups=len(layout.groups),
         )
         num_blocks = case.num_blocks * len(layout.groups)
@@ -110,12 +123,19 @@ class World:
             model_identity="m",
             vocab_size=VOCAB,
         )
+        self.hears = layout.max_cross_rows > 0
         self.results = StepResults(self.scheduler, enable_prefix_caching=True)
         self.guided = GuidedRows(self.scheduler, self.results)
         self.guided._filler = self.filler = WilfulFiller()
         self.awaiting: tuple[StepRecord, ShadowStep] | None = None
         self.device = ShadowDevice(
-            layout, state, num_blocks, 9, VOCAB, has_processors=case.has_processors
+            layout,
+            state,
+            num_blocks,
+            9,
+            VOCAB,
+            has_processors=case.has_processors,
+            num_media_rows=MEDIA_ROWS,
         )
         self.device.raise_for = POISON
         self.under_way: deque[tuple[bool, StepRecord, ShadowStep]] = deque()
@@ -136,6 +156,7 @@ class World:
     def add(self, prompt, n, sampling: TokenSampling, priority=0, salt="", guide=None) -> None:
         ids = tuple(range(self.next_id, self.next_id + n))
         self.next_id += n
+        heard = (sound(prompt[0], len(prompt)),) if self.hears else ()
         request = EngineRequest(
             request_id=str(ids[0]),
             sequences=ids,
@@ -143,11 +164,12 @@ class World:
             sampling=sampling,
             priority=priority,
             cache_salt=salt,
+            media=heard,
         )
         self.scheduler.add(request, None if guide is None else CompiledGuide(guide))
         for index, sequence in enumerate(ids):
             self.requests[sequence] = request
-            self.expected[sequence] = expected_tokens(prompt, sampling, index, VOCAB, guide)
+            self.expected[sequence] = expected_tokens(prompt, sampling, index, VOCAB, guide, heard)
             self.got[sequence] = []
         if POISON in prompt:
             self.poisoned.update(ids)

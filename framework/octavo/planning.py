@@ -84,6 +84,8 @@ class Budget:
     """What one more token takes in the layers that keep every token."""
     window_bytes_per_sequence: int
     """Most that the layers with a window take, for a sequence longer than it."""
+    cross_bytes_per_sequence: int
+    """What layers take that read the rows of an encoder, whatever a sequence's length."""
     num_blocks: int
     block_tokens: int
     block_bytes: int
@@ -210,7 +212,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
     max_model_len = context if is_shrunk else folder.max_model_len
     one = layout.blocks_for(max_model_len, _lookahead(config))
     windows = _window_blocks(layout, max_model_len, _lookahead(config))
-    full_groups = sum(group.spec.window is None for group in layout.groups)
+    full_groups = sum(group.spec.kind in ("full", "latent") for group in layout.groups)
     return Budget(
         architecture=folder.architecture,
         dtype=folder.dtype,
@@ -223,6 +225,10 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         cache_bytes=num_blocks * layout.page_bytes,
         bytes_per_token=full_groups * layout.page_bytes // layout.block_tokens,
         window_bytes_per_sequence=windows * layout.page_bytes,
+        cross_bytes_per_sequence=replace(
+            layout, groups=tuple(layout.groups[i] for i in layout.cross_groups)
+        ).blocks_for(max_model_len, 0)
+        * layout.page_bytes,
         num_blocks=num_blocks,
         block_tokens=layout.block_tokens,
         block_bytes=layout.page_bytes,

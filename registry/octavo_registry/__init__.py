@@ -1,7 +1,7 @@
 """The contract between Octavo and its plugins. Importing it loads neither torch nor a plugin."""
 
 from octavo_registry.adapters import Adapter, AdapterFormat, AdapterResolver
-from octavo_registry.attention import AttentionBackend, QKTransform
+from octavo_registry.attention import AttentionBackend, QKTransform, StoresRows
 from octavo_registry.cache import CacheSpec
 from octavo_registry.commands import Command
 from octavo_registry.errors import (
@@ -41,6 +41,7 @@ from octavo_registry.modalities import (
     VideoClip,
 )
 from octavo_registry.model import (
+    AttendsAcross,
     EncodesMedia,
     HasWorkspace,
     Modality,
@@ -48,6 +49,8 @@ from octavo_registry.model import (
     ModelCapabilities,
     ModelPart,
     ModelSpec,
+    RulesOutTokens,
+    SequenceTokens,
     Task,
 )
 from octavo_registry.options import Option, OptionRegistry
@@ -66,12 +69,14 @@ from octavo_registry.tools import (
     ToolDefinition,
     ToolParser,
 )
+from octavo_registry.transcription import Passage, Transcriber, TranscriptionTask
 
 __all__ = [
     "API_VERSION",
     "Adapter",
     "AdapterFormat",
     "AdapterResolver",
+    "AttendsAcross",
     "AttentionBackend",
     "AttentionStep",
     "AudioClip",
@@ -120,6 +125,7 @@ __all__ = [
     "OptionRegistry",
     "ParsedMessage",
     "ParserStream",
+    "Passage",
     "Placeholder",
     "PluginError",
     "PluginFailure",
@@ -130,14 +136,19 @@ __all__ = [
     "ReasoningParser",
     "RequestOutcome",
     "RouteGroup",
+    "RulesOutTokens",
+    "SequenceTokens",
     "Speculator",
     "Step",
     "StepBounds",
+    "StoresRows",
     "Task",
     "Tokenizer",
     "ToolCall",
     "ToolDefinition",
     "ToolParser",
+    "Transcriber",
+    "TranscriptionTask",
     "UnknownNameError",
     "VideoClip",
     "hookimpl",

@@ -74,7 +74,9 @@ class PluginHost:
         self.models = LazyRegistry(
             "model", faults=faults, essential=True, capabilities=ModelCapabilities()
         )
-        self.inputs = InputRegistry("input processor", faults=faults, texts={}, marks=())
+        self.inputs = InputRegistry(
+            "input processor", faults=faults, texts={}, marks=(), special_tokens=True
+        )
         self.multimodal = MultimodalRegistry(
             "multimodal map", faults=faults, options="", kwargs={}, rows=""
         )

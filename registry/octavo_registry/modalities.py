@@ -169,6 +169,8 @@ class MediaPrompt:
     placeholders: Sequence[Placeholder] = ()
     positions_AP: NDArray[np.int32] | None = None
     """Of all tokens by axis, for a model with ``position_axes``; None: their numbers."""
+    cross_rows: int = 0
+    """Rows of the prompt's one item that cross attention reads, instead of placeholders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +215,7 @@ class InputRegistry(LazyRegistry[MediaPrompt]):
     ``texts`` are, by modality, what stands for an item in a chat template that takes text alone.
     ``marks`` are texts that stand for items and are no tokens of the tokenizer: a prompt with media
     is cut there, and each becomes an id behind the vocabulary, ``settings.token_ids[text]``.
+    ``special_tokens`` False: a prompt is tokenized as it stands, for it has its own.
     """
 
     def process_input(

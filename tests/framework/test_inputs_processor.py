@@ -285,6 +285,8 @@ def test_names_of_media_are_those_of_the_requests_salt() -> None:
     salts = []
 
     class Media:
+        special_tokens = True
+
         def split(self, data: object, uuids: object) -> list[Any]:
             return []
 

@@ -21,6 +21,7 @@ class DeviceState:
         self.computed_S = self._view("computed")
         self.adapter_S = self._view("adapter")
         self.position_delta_S = self._view("position_delta")
+        self.cross_rows_S = self._view("cross_rows")
         self.tables_SB = [self._view(f"table{group}") for group in range(layout.num_groups)]
         self.sampling = SamplingState(
             tokens_SL=self.tokens_SL,

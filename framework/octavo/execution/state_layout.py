@@ -31,6 +31,7 @@ INT_FIELDS = (
     "top_k",
     "adapter",
     "position_delta",
+    "cross_rows",
 )
 
 

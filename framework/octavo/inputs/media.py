@@ -70,6 +70,13 @@ class MediaInputs:
         self._kwargs: Mapping[str, Any] = known.metadata["kwargs"] if known else {}
         self._takes_rows = bool(known and known.metadata["rows"])
 
+    @property
+    def special_tokens(self) -> bool:
+        """Whether the tokenizer puts any around a prompt of text."""
+        inputs = self._host.inputs
+        known = inputs.info(self._architecture) if self._architecture in inputs else None
+        return known is None or bool(known.metadata["special_tokens"])
+
     @cached_property
     def reader(self) -> MediaReader:
         """Made when the first item comes: it has threads."""
@@ -126,10 +133,15 @@ class MediaInputs:
         runs: list[list[tuple[int, int]]] = [[] for _ in media]
         for each in prompt.placeholders:
             runs[each.item].append((each.start, each.length))
-        if not all(runs):
+        if not all(runs) and not (prompt.cross_rows and len(media) == 1):
             raise PluginError(f"the input processor of {self._architecture} left out an item")
         inputs = [
-            MediaInput(content_hash=item.content_hash, runs=tuple(item_runs), tensors=data)
+            MediaInput(
+                content_hash=item.content_hash,
+                runs=tuple(item_runs),
+                tensors=data,
+                cross_rows=prompt.cross_rows,
+            )
             for item, item_runs, (_, data) in zip(items, runs, found, strict=True)
         ]
         positions = b""

@@ -132,6 +132,8 @@ class InputProcessor:
         parsed = parse_prompt(prompt)
         for modality in (*parsed.media, *(item.modality for item in media)):
             check_modality(modality, self._capabilities)
+        if self._media is not None and not self._media.special_tokens:
+            add_special_tokens = False
         ids = parsed.token_ids
         if ids is None:
             text = self._shortened(parsed.text or "", params.truncate_prompt_tokens)

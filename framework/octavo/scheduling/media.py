@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.engine.messages import MediaInput
+from octavo.cache.tables import BlockTables
+from octavo.engine.messages import EngineRequest, MediaInput
+from octavo.errors import PromptError
 from octavo.execution.state_layout import Ints, Slots
 from octavo.scheduling.rows import Rows
 from octavo.scheduling.sequence import Sequence
@@ -40,6 +42,7 @@ class MediaDraft:
 
     encode: list[EncodeItem] = field(default_factory=list)
     num_rows: int = 0
+    """Of these, and of items whose keys and values are made."""
 
 
 @dataclass(slots=True)
@@ -61,11 +64,14 @@ class MediaScheduler:
     ``whole``: the tokens of an item see each other, so that they must run in one step.
     """
 
-    def __init__(self, num_rows: int, budget: int, *, whole: bool = False) -> None:
+    def __init__(
+        self, num_rows: int, budget: int, *, whole: bool = False, max_cross_rows: int = 0
+    ) -> None:
         self.num_rows = num_rows
         self.num_encoded = 0
         self.num_reused = 0
-        self._budget = budget
+        self._budget = min(budget, num_rows)
+        self._max_cross_rows = max_cross_rows
         self._free_rows: Ints = np.arange(num_rows, dtype=np.int32)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._draft = MediaDraft()
@@ -73,11 +79,34 @@ class MediaScheduler:
         self._stretched_step = -1
         """The last step that got more tokens than there was room for, for an item to be whole."""
 
-    def clip(self, sequence: Sequence, start: int, count: int, step_id: int) -> int:
+    def refusal(self, request: EngineRequest) -> PromptError | None:
+        """Why the media of a request can never run; None: they can."""
+        largest = max((item.num_rows for item in request.media), default=0)
+        if largest > self.num_rows:
+            return PromptError(
+                f"an item takes {largest} tokens; media_cache_tokens={self.num_rows}"
+            )
+        across = [item.cross_rows for item in request.media if item.cross_rows]
+        most = self._max_cross_rows
+        if len(across) != (most > 0) or max(across, default=0) > most:
+            return PromptError(
+                f"the prompt has {len(across)} items for cross attention, of {sum(across)} rows; "
+                f"this model takes {int(most > 0)}, of {most}"
+            )
+        return None
+
+    def begin_step(self) -> None:
+        """Forget what a step would have cost that was not planned after all."""
+        self._draft.num_rows = 0
+
+    def clip(self, rows: Rows, sequence: Sequence, start: int, count: int, step_id: int) -> int:
         """How many of those tokens can run in this step, with the items that they need.
 
         It may be more tokens, for one item of a step that cannot be split.
         """
+        cross = sequence.cross if rows.cross_due_S[sequence.slot] else None
+        if cross is not None and not self._provide(cross, step_id):
+            return 0
         for item in sequence.request.media:
             if self._whole:
                 count = self._unsplit(item, start, count, step_id)
@@ -114,6 +143,18 @@ class MediaScheduler:
             positions_of(sequences, starts, np.diff(query_starts)),
             *self._places(sequences, starts, query_starts),
         ]
+
+    def fills(self, rows: Rows, slots: Slots, tables: BlockTables) -> list[Ints]:
+        """What a plan says of cross attention: the buffer's rows, and where they are kept."""
+        due = slots[rows.cross_due_S[slots]]
+        if not len(due):
+            return [np.zeros(0, np.int32)] * 2
+        rows.cross_due_S[due] = False
+        items = [(slot, rows.at(slot).cross) for slot in due.tolist()]
+        kept = [(slot, self._kept[item.content_hash].rows) for slot, item in items if item]
+        places = [tables.cross_slots(slot, len(found)) for slot, found in kept]
+        by_group = [np.concatenate(group) for group in zip(*places, strict=True)]
+        return [np.concatenate([found for _, found in kept]), np.concatenate(by_group)]
 
     def cuts(self, rows: Rows, slots: Slots, starts: Ints, counts: Ints) -> RowCuts | None:
         """None where a step has no part of an item, or its tokens see only what is before them."""
@@ -168,21 +209,22 @@ class MediaScheduler:
         self._draft = MediaDraft()
 
     def _provide(self, item: MediaInput, step_id: int) -> bool:
-        kept = self._kept.get(item.content_hash)
+        kept, draft = self._kept.get(item.content_hash), self._draft
+        costs = kept is None or item.cross_rows > 0
+        # A whole item at least, however large: it would never come otherwise.
+        if costs and draft.num_rows and draft.num_rows + item.num_rows > self._budget:
+            return False
         if kept is None:
-            draft = self._draft
-            # A whole item at least, however large: it would never come otherwise.
-            if draft.encode and draft.num_rows + item.num_rows > self._budget:
-                return False
             rows = self._take_rows(item.num_rows, step_id)
             if rows is None:
                 return False
             kept = self._kept[item.content_hash] = _Kept(rows, step_id)
             draft.encode.append(EncodeItem(item, rows))
-            draft.num_rows += item.num_rows
             self.num_encoded += 1
         elif kept.step_id != step_id:
             self.num_reused += 1
+        if costs:
+            draft.num_rows += item.num_rows
         kept.step_id = step_id
         self._kept.move_to_end(item.content_hash)
         return True

@@ -49,7 +49,7 @@ ERRORS: Final = {
     408: "the body came too slowly",
     411: "nothing says how long the body is",
     413: "the body is too long",
-    415: "the body is not JSON",
+    415: "the body is of another kind",
     500: "the request failed",
     503: "overloaded, draining, or without an engine",
 }
@@ -68,6 +68,7 @@ def operation(
     reply: type | None = None,
     streams: bool = False,
     content_type: str = _JSON,
+    takes: str = _JSON,
 ) -> dict[str, Any]:
     """Describe an endpoint by the structs that it takes and gives."""
     types = [kind for kind in (request, reply) if kind is not None]
@@ -83,7 +84,7 @@ def operation(
     }
     if request is not None:
         body = {"schema": by_type[request]}
-        described["requestBody"] = {"required": True, "content": {_JSON: body}}
+        described["requestBody"] = {"required": True, "content": {takes: body}}
     return described
 
 

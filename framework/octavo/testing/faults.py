@@ -25,6 +25,7 @@ from octavo_registry import (
     AttentionStep,
     CacheSpec,
     LazyRegistry,
+    StoresRows,
 )
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 
@@ -62,6 +63,10 @@ class _Attention:
 
     def attend(self, *args: Any, **kwargs: Any) -> Tensor:
         return self._inner.attend(*args, **kwargs)
+
+    def store(self, *args: Any) -> None:
+        assert isinstance(self._inner, StoresRows)
+        self._inner.store(*args)
 
     def _told(self, spec: CacheSpec) -> CacheSpec:
         """What the other backend is told of a layer's cache."""

@@ -88,6 +88,7 @@ def build_model(
         first_layer=first_layer,
         last_layer=last_layer,
         quantization=_quantization(folder, host),
+        generation_config=folder.generation_config,
         folder=folder.path,
         trust_remote_code=config.trust_remote_code,
         batch_invariant=config.batch_invariant,

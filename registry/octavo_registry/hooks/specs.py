@@ -56,7 +56,8 @@ def register_inputs(inputs: InputRegistry) -> None:
 
     The target is a function ``(prompt, settings) -> MediaPrompt``, called once a request that has
     media, in the process that takes requests, through ``host.inputs.process_input``. ``texts`` say
-    what stands for an item, by modality, in a chat template that takes text alone.
+    what stands for an item, by modality, in a chat template that takes text alone;
+    ``special_tokens=False`` that prompts bring those around them themselves.
     """
 
 

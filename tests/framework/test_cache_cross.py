@@ -1,0 +1,108 @@
+"""Blocks of encoded media: filled by a request's first step, found again by content, and freed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from octavo.cache.groups import make_layout
+from octavo.engine.messages import EngineRequest, MediaInput, TokenSampling
+from octavo_registry.cache import CacheSpec
+from scheduling_world import FULL, MAX_CROSS_ROWS, Case, World, sound
+
+SAMPLING = TokenSampling(seed=0, max_tokens=6)
+
+
+def world(num_blocks: int = 60, mode: str = "recompute") -> World:
+    return World(Case("cross", mode, "fcfs", 2, num_blocks=num_blocks), Counter())
+
+
+def test_a_sound_that_is_kept_is_neither_encoded_nor_filled_again() -> None:
+    one = world()
+    prompts = [1, 2, 3], [1, 9, 9]
+    assert sound(1, 3) == sound(1, len(prompts[1]))
+    for prompt in prompts:
+        one.add(prompt, 1, SAMPLING)
+        one.drain()
+    assert one.device.filled == [sound(1, 3).cross_rows]
+    assert one.scheduler.media.num_encoded == 1
+    one.scheduler.placement.pool.forget_all()
+    one.add(prompts[0], 1, SAMPLING)
+    one.drain()
+    assert len(one.device.filled) == 2
+    assert one.scheduler.media.num_encoded == 1, "its rows were still encoded"
+
+
+def test_a_step_fills_no_more_rows_than_its_budget() -> None:
+    one = world()
+    for head in (3, 4, 5):
+        one.add([head, 2], 1, SAMPLING)
+        one.add([head, 3], 1, SAMPLING)
+    one.drain()
+    assert sum(one.device.filled) > MAX_CROSS_ROWS
+    assert max(one.device.filled) <= MAX_CROSS_ROWS
+
+
+def test_continuations_share_the_blocks_of_what_they_hear() -> None:
+    one = world()
+    one.add([1, 2, 3, 4, 5, 6], 3, SAMPLING)
+    for _ in range(4):
+        one.step()
+    tables = one.scheduler.placement.tables
+    slots = [each.slot for each in one.scheduler.sequences.values()]
+    heard = {tuple(tables.held(slot)[1].tolist()) for slot in slots}
+    assert len(slots) == 3
+    assert len(heard) == 1
+    one.drain()
+    assert len(one.device.filled) == 1
+
+
+def test_a_preempted_sequence_finds_its_sound_again_under_both_modes() -> None:
+    for mode in ("recompute", "swap"):
+        one = world(mode=mode)
+        one.add([1, 2, 3, 4, 5], 1, TokenSampling(seed=0, max_tokens=12))
+        for _ in range(5):
+            one.step()
+        one.preempt(0)
+        one.drain()
+        assert len(one.device.filled) == 1, mode
+
+
+@pytest.mark.parametrize(
+    ("media", "problem"),
+    [
+        ((), "has 0 items"),
+        ((sound(1, 2), sound(2, 2)), "has 2 items"),
+        ((MediaInput(content_hash="00", runs=(), tensors={}, cross_rows=12),), "of 12 rows"),
+    ],
+)
+def test_what_the_model_cannot_read_across_is_refused_by_name(media, problem) -> None:
+    one = world()
+    request = EngineRequest(
+        request_id="a", sequences=(0,), prompt_token_ids=[1], sampling=SAMPLING, media=media
+    )
+    one.scheduler.add(request)
+    (end,) = one.results.news().ends
+    assert problem in str(end.error)
+    assert f"takes 1, of {MAX_CROSS_ROWS}" in str(end.error)
+
+
+def test_a_model_without_cross_attention_takes_no_such_item() -> None:
+    one = World(Case("full", "recompute", "fcfs", 1), Counter())
+    request = EngineRequest(
+        request_id="a", sequences=(0,), prompt_token_ids=[1], sampling=SAMPLING,
+        media=(sound(1, 2),),
+    )  # fmt: skip
+    one.scheduler.add(request)
+    (end,) = one.results.news().ends
+    assert "this model takes 0" in str(end.error)
+
+
+def test_a_sequence_is_counted_with_all_that_it_hears() -> None:
+    cross = CacheSpec.cross(kv_heads=1, head_dim=8, dtype="float32", rows=50)
+    layout = make_layout({"a": FULL, "b": cross}, lambda spec: 64, block_tokens=16)
+    alone = make_layout({"a": FULL}, lambda spec: 64, block_tokens=16)
+    assert layout.blocks_for(1, 0) == alone.blocks_for(1, 0) + 4
+    assert layout.table_blocks(17) == 4
+    assert layout.table_blocks(100) == alone.table_blocks(100) == 7
