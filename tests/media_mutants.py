@@ -14,6 +14,8 @@ from torch import Tensor
 from octavo.testing.modality import ModalitySamples
 from octavo_plugins.models.llava.inputs import num_rows, pixels, place_images
 from octavo_plugins.models.llava.model import Llava
+from octavo_plugins.models.whisper.inputs import take_sound
+from octavo_plugins.models.whisper.model import Whisper
 from octavo_registry import MediaLimits, ModelCapabilities, hookimpl
 from octavo_registry.modalities import (
     MediaError,
@@ -25,6 +27,7 @@ from octavo_registry.modalities import (
 
 OCTAVO_API = "1"
 LLAVA = "octavo_plugins.models.llava.inputs"
+WHISPER = "octavo_plugins.models.whisper"
 
 
 class Sound(Llava):
@@ -77,6 +80,26 @@ class CannotPlan(Llava):
         return 0
 
 
+class HearsALayerLate(Whisper):
+    """Each layer reads what was made for the one before it."""
+
+    def cross_rows(self, rows_MW: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        made = list(super().cross_rows(rows_MW))
+        for (name, _, _), (_, k_MHE, v_MHE) in zip(made, made[-1:] + made[:-1], strict=True):
+            yield name, k_MHE, v_MHE
+
+
+class HearsTheFirstForEver(Whisper):
+    """Keys and values of the first sound are those of all."""
+
+    first: list[tuple[str, Tensor, Tensor]] | None = None
+
+    def cross_rows(self, rows_MW: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        if self.first is None:
+            self.first = list(super().cross_rows(rows_MW))
+        yield from self.first
+
+
 def place_by_value(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     for item in prompt.media:
         assert item.value.size
@@ -89,6 +112,11 @@ def place_one_too_few(prompt: MediaPrompt, settings: MediaSettings) -> MediaProm
     return replace(
         placed, placeholders=[replace(each, length=count) for each in placed.placeholders]
     )
+
+
+def take_a_row_less(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
+    taken = take_sound(prompt, settings)
+    return replace(taken, cross_rows=taken.cross_rows - 1)
 
 
 def pixels_of_none(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
@@ -124,6 +152,24 @@ FUNCTIONS: Mapping[str, tuple[str, str, str]] = {
         "an item's rows are those of its content",
     ),
 }
+ACROSS: Mapping[str, tuple[str, str, str]] = {
+    "HearsALayerLate": (
+        f"{__name__}:HearsALayerLate",
+        f"{WHISPER}.inputs:take_sound",
+        "logits at every position equal octavo_plugins.models.whisper.reference:Reference",
+    ),
+    "HearsTheFirstForEver": (
+        f"{__name__}:HearsTheFirstForEver",
+        f"{WHISPER}.inputs:take_sound",
+        "other content and another order decide what follows",
+    ),
+    "TakesARowLess": (
+        f"{WHISPER}.model:Whisper",
+        f"{__name__}:take_a_row_less",
+        "an item has as many rows as placeholders",
+    ),
+}
+"""Of models whose layers read an item by cross attention: model, input processor, check."""
 
 
 @hookimpl
@@ -136,9 +182,12 @@ def register_models(models: Any) -> None:
     for name in FUNCTIONS:
         models.add(name, f"{__name__}:Sound", capabilities=capabilities)
     models.add("WithoutExamples", f"{__name__}:Sound", capabilities=NO_EXAMPLES)
+    for name, (target, _, _) in ACROSS.items():
+        models.add(name, target, capabilities=HEARS)
 
 
 NO_EXAMPLES = ModelCapabilities(modalities=("image",))
+HEARS = ModelCapabilities(modalities=("audio",), reference=f"{WHISPER}.reference:Reference")
 
 
 @hookimpl
@@ -147,6 +196,8 @@ def register_inputs(inputs: Any) -> None:
         inputs.add(name, f"{LLAVA}:place_images")
     for name, (target, _, _) in FUNCTIONS.items():
         inputs.add(name, target)
+    for name, (_, target, _) in ACROSS.items():
+        inputs.add(name, target, special_tokens=False)
 
 
 @hookimpl
@@ -155,6 +206,8 @@ def register_multimodal(mm: Any) -> None:
         mm.add(name, f"{LLAVA}:pixels")
     for name, (_, target, _) in FUNCTIONS.items():
         mm.add(name, target)
+    for name in ACROSS:
+        mm.add(name, f"{WHISPER}.inputs:samples", options=f"{WHISPER}.inputs:options")
 
 
 class Numbers:

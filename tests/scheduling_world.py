@@ -177,25 +177,33 @@ class World:
     def step(self) -> None:
         """As EngineCore's."""
         planned = None
-        if self.awaiting is None and len(self.under_way) < self.depth:
-            planned = self.scheduler.schedule()
-        if planned is not None:
-            plan, record = planned
-            rows = self.scheduler.rows
-            is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
-            assert not is_beyond.any(), "a step beyond the end"
-            last, self.last_plan = self.last_plan, plan
-            is_steady = last is not None and plan.query_lens is last.query_lens
-            if is_steady:
-                self.note_steady(plan)
-            step = self.device.submit(plan)
-            self.under_way.append((is_steady, record, step))
-            if plan.awaits_masks:
-                self.awaiting = record, step
-        if self.awaiting is not None:
+        if drew := self.awaiting is not None:
             self.draw_guided(*self.awaiting)
-        elif self.under_way and (planned is None or len(self.under_way) >= self.depth):
+        while self.awaiting is None and len(self.under_way) < self.depth:
+            planned = self.scheduler.schedule()
+            if planned is None:
+                break
+            self.launch(*planned)
+            if drew or self.awaiting is None:
+                break
+            drew = True
+            self.draw_guided(*self.awaiting)
+        has_room = planned is not None and len(self.under_way) < self.depth
+        if not drew and self.under_way and not has_room:
             self.collect()
+
+    def launch(self, plan: StepPlan, record: StepRecord) -> None:
+        rows = self.scheduler.rows
+        is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
+        assert not is_beyond.any(), "a step beyond the end"
+        last, self.last_plan = self.last_plan, plan
+        is_steady = last is not None and plan.query_lens is last.query_lens
+        if is_steady:
+            self.note_steady(plan)
+        step = self.device.submit(plan)
+        self.under_way.append((is_steady, record, step))
+        if plan.awaits_masks:
+            self.awaiting = record, step
 
     def draw_guided(self, record: StepRecord, step: ShadowStep) -> None:
         if len(self.under_way) > 1:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+import numpy as np
 import pytest
 
 from octavo.cache.groups import make_layout
@@ -67,6 +69,83 @@ def test_a_preempted_sequence_finds_its_sound_again_under_both_modes() -> None:
         one.preempt(0)
         one.drain()
         assert len(one.device.filled) == 1, mode
+
+
+def test_a_continuation_shares_no_blocks_that_are_still_to_be_filled() -> None:
+    one = world(mode="swap", num_blocks=100)
+    sampling = TokenSampling(seed=0, max_tokens=20)
+    one.add([4, 4], 1, sampling)
+    for other in range(4):
+        one.add([3, other], 1, sampling)
+    one.add([5, 6, 7], 2, sampling)
+    for _ in range(12):
+        one.step()
+    follower = one.scheduler.sequences[one.next_id - 1]
+    assert follower.slot < 0, "all slots are taken"
+    tables = one.scheduler.placement.tables
+    heard = [
+        tables.held(each.slot)[1] for each in one.scheduler.sequences.values() if each.slot >= 0
+    ]
+    one.preempt(5)  # its leader, which comes back behind the first: one of them is filled a step
+    one.preempt(0)
+    for other in range(1, 5):
+        one.abort(other)
+    tables.pool.forget_all()
+    one.device.pages[np.concatenate(heard)] = -3
+    one.drain()
+    assert one.scheduler.placement.num_swaps == 2
+
+
+def test_a_step_that_encodes_is_none_of_those_that_are_recorded_and_repeated() -> None:
+    one = World(Case("full", "recompute", "fcfs", 3), Counter())
+    scheduler, pool = one.scheduler, one.scheduler.placement.pool
+    request = EngineRequest(
+        request_id="a", sequences=(0,), prompt_token_ids=[1, 2], sampling=SAMPLING
+    )
+    item = MediaInput(content_hash="00", runs=((22, 4),), tensors={})
+    scheduler.add(request)
+    scheduler.schedule()
+    scheduler.add(
+        msgspec.structs.replace(
+            request, sequences=(1,), prompt_token_ids=list(range(30)), media=(item,)
+        )
+    )
+    scheduler.schedule()
+    scheduler.schedule()
+    pool.allocate(pool.num_available)
+    plan, _ = scheduler.schedule() or pytest.fail("nothing to do")
+    assert scheduler.placement.num_preemptions == 1, "the row whose item it encodes has left"
+    assert plan.num_tokens == 1
+    assert [each.item for each in plan.encode] == [item]
+    assert not plan.is_decode
+
+
+def test_a_step_that_is_not_planned_after_all_keeps_no_rows_from_others() -> None:
+    one = World(Case("full", "recompute", "priority", 3), Counter())
+    scheduler, pool = one.scheduler, one.scheduler.placement.pool
+    text = list(range(28))
+    one.add(text, 1, SAMPLING)
+    one.drain()
+
+    def add(sequence: int, prompt: list[int], run: tuple[int, int], priority: int) -> None:
+        item = MediaInput(content_hash=f"0{sequence}", runs=(run,), tensors={})
+        request = EngineRequest(
+            request_id="a", sequences=(sequence,), prompt_token_ids=prompt, sampling=SAMPLING,
+            media=(item,), priority=priority,
+        )  # fmt: skip
+        scheduler.add(request)
+
+    add(8, [36] * 30, (11, 15), 5)
+    assert scheduler.schedule()
+    cached = np.array(list(pool._unreferenced), np.int32)
+    pool.share(cached)
+    others = pool.allocate(pool.num_available)
+    assert scheduler.schedule() is None, "its item is next, and for its tokens there are no blocks"
+    pool.release(cached)
+    pool.release(others)
+    add(9, [*text, *[35] * 16], (28, 15), 0)
+    plan, _ = scheduler.schedule() or pytest.fail("the first holds rows, the second blocks")
+    assert [each.item.content_hash for each in plan.encode] == ["09"]
 
 
 @pytest.mark.parametrize(

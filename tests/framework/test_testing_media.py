@@ -6,21 +6,24 @@ from typing import Any
 
 import pytest
 
-from media_mutants import DECODERS, FUNCTIONS, MODELS
+from media_mutants import ACROSS, DECODERS, FUNCTIONS, MODELS
 from octavo.testing.kit import run
 from octavo.testing.modality import check_modality
-from octavo.testing.model import check_media_variant
+from octavo.testing.model import check_media_variant, check_variant
 from octavo.testing.report import Check
 from octavo.testing.variants import Variant, variants_of
-from octavo_registry import PluginHost, hookimpl
+from octavo_registry import ModelCapabilities, PluginHost, hookimpl
 from small_models import HOST
 
-MEDIA_MODELS = [
-    (name, variant)
+VARIANTS = {
+    name: variants_of(capabilities)
     for name in HOST.models.names()
-    if HOST.models.info(name).metadata["capabilities"].modalities
-    and HOST.models.info(name).metadata["capabilities"].conformance
-    for variant in variants_of(HOST.models.info(name).metadata["capabilities"])
+    if (capabilities := HOST.models.info(name).metadata["capabilities"]).modalities
+    and capabilities.conformance
+}
+MEDIA_MODELS = [(name, variant) for name in VARIANTS for variant in VARIANTS[name]]
+ONE_ITEM_MODELS = [
+    (name, variant) for name, variant in MEDIA_MODELS if VARIANTS[name][variant].one_item
 ]
 
 
@@ -35,17 +38,19 @@ def failures(checks: list[Check]) -> list[str]:
 
 
 def checked(host: PluginHost, architecture: str) -> list[Check]:
-    variants = variants_of(
-        HOST.models.info("LlavaForConditionalGeneration").metadata["capabilities"]
+    return check_media_variant(
+        host, architecture, "tiny", first_variant("LlavaForConditionalGeneration")
     )
-    return check_media_variant(host, architecture, "tiny", next(iter(variants.values())))
+
+
+def first_variant(architecture: str) -> Variant:
+    return next(iter(VARIANTS[architecture].values()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "variant"), MEDIA_MODELS, ids=str)
 def test_a_built_in_model_passes(architecture: str, variant: str) -> None:
-    capabilities = HOST.models.info(architecture).metadata["capabilities"]
-    checks = check_media_variant(HOST, architecture, variant, variants_of(capabilities)[variant])
+    checks = check_media_variant(HOST, architecture, variant, VARIANTS[architecture][variant])
     assert [f"{c.name}: {c.detail}" for c in checks if not c.passed] == []
     assert len(checks) == 12
 
@@ -59,6 +64,24 @@ def test_a_model_with_a_mistake_is_found(host: PluginHost, mutant: str) -> None:
 @pytest.mark.parametrize("mutant", FUNCTIONS)
 def test_a_processor_with_a_mistake_is_found(host: PluginHost, mutant: str) -> None:
     assert FUNCTIONS[mutant][2] in failures(checked(host, mutant))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("architecture", "variant"), ONE_ITEM_MODELS, ids=str)
+def test_with_one_item_in_every_prompt_a_built_in_model_equals_its_reference(
+    architecture: str, variant: str
+) -> None:
+    """Those whose prompts may be text have other tests of the same."""
+    checks = check_variant(HOST, architecture, variant, VARIANTS[architecture][variant])
+    assert [f"{c.name}: {c.detail}" for c in checks if not c.passed] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", ACROSS)
+def test_a_mistake_in_what_is_read_across_is_found(host: PluginHost, mutant: str) -> None:
+    variant = first_variant("WhisperForConditionalGeneration")
+    check = check_variant if mutant == "HearsALayerLate" else check_media_variant
+    assert ACROSS[mutant][2] in failures(check(host, mutant, "tiny", variant))
 
 
 def test_a_model_that_brings_no_example_cannot_be_tried(host: PluginHost) -> None:
@@ -98,6 +121,24 @@ class NamesNoFunction:
 
 def test_a_function_that_only_some_requests_need_is_missed() -> None:
     report = run(PluginHost.discover(plugins=[NamesNoFunction()]), "names_no_function")
+    (check,) = [check for check in report.checks if not check.passed]
+    assert "has no attribute 'none'" in check.detail
+
+
+class NamesNoTranscriber:
+    """Its model is one of another plugin, and its transcriber is not there."""
+
+    OCTAVO_API = "1"
+    __name__ = "names_no_transcriber"
+
+    @hookimpl
+    def register_models(self, models: Any) -> None:
+        missing = ModelCapabilities(transcriber="media_mutants:none")
+        models.add("Writes", "media_mutants:Sound", capabilities=missing)
+
+
+def test_a_transcriber_that_is_not_there_is_missed() -> None:
+    report = run(PluginHost.discover(plugins=[NamesNoTranscriber()]), "names_no_transcriber")
     (check,) = [check for check in report.checks if not check.passed]
     assert "has no attribute 'none'" in check.detail
 

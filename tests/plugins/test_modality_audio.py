@@ -93,6 +93,7 @@ def test_whole_numbers_are_scaled_to_one() -> None:
         ((np.zeros(0, np.float32), 16000), "shape"),
         ((np.array([0, np.nan], np.float32), 16000), "not finite"),
         ((np.array([0, np.inf]), 16000), "not finite"),
+        ((np.array([0, -1e10]), 16000), "beyond 4.29497e\\+09"),
         ((np.zeros(9, np.float32), 0), "rate of 0"),
         ((np.zeros(9, np.float32), True), "rate of True"),
         (np.zeros(9, np.float32), "give \\(array, rate\\)"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import httpx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.config.server import LimitConfig
 from octavo.multimodal.pieces import QUIET_SECONDS, cut_where_quiet
 from octavo.server.errors import HttpError
-from octavo.server.form import MAX_PARTS, parse_form
+from octavo.server.form import MAX_PARTS, MAX_TEXT_BYTES, parse_form, read_form
 from octavo.server.protocol.transcriptions import Segment, compression_ratio, subtitles
 
 names = st.text("abc[_", min_size=1, max_size=8)
@@ -57,6 +61,41 @@ def test_what_is_no_form_is_refused(data: bytes, problem: str) -> None:
     with pytest.raises(HttpError, match=problem) as raised:
         parse_form(data, b"b")
     assert raised.value.status == 400
+
+
+def test_a_field_of_text_is_no_longer_than_anybody_reads_and_a_file_may_be() -> None:
+    ends, long = b"--b--", bytes(MAX_TEXT_BYTES + 1)
+    with pytest.raises(HttpError, match="longer than 1 MiB") as raised:
+        parse_form(part(NAMED, long) + ends, b"b")
+    assert (raised.value.status, raised.value.param) == (413, "a")
+    assert parse_form(part(NAMED, long[1:]) + ends, b"b") == {"a": long[1:].decode()}
+    assert parse_form(part(NAMED + '; filename="f"', long) + ends, b"b") == {"a": long}
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_form"),
+    [
+        (b"multipart/form-data; boundary=b", True),
+        (b"Multipart/Form-Data;charset=utf-8; Boundary=b", True),
+        (b'multipart/form-data; x="1"; BOUNDARY="b"; charset=utf-8', True),
+        (b"multipart/form-data; xboundary=b", False),
+        (b"multipart/form-dataX; boundary=b", False),
+        (b"multipart/form-data", False),
+        (b"multipart/form-data; boundary=", False),
+    ],
+)
+def test_a_content_type_is_read_as_rfc_2046_writes_it(content_type: bytes, is_form: bool) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": part(NAMED) + b"--b--", "more_body": False}
+
+    headers = {b"content-type": content_type, b"transfer-encoding": b"chunked"}
+    read = read_form(headers, receive, LimitConfig())
+    if is_form:
+        assert asyncio.run(read) == {"a": "x"}
+        return
+    with pytest.raises(HttpError, match="is not multipart") as raised:
+        asyncio.run(read)
+    assert raised.value.status == 415
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -127,6 +128,13 @@ def test_rows_over_http_are_what_they_are_offline(client, folder) -> None:
     assert found[0] == expected.outputs[0].text != found[1]
 
 
+def one_with_axes(count: int) -> bytes:
+    """A file of one float; torch can't write more than 64 axes, and reads any number."""
+    entry = {"dtype": "F32", "shape": [1] * count, "data_offsets": [0, 4]}
+    header = json.dumps({"image_embeds": entry}, separators=(",", ":")).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
@@ -137,6 +145,7 @@ def test_rows_over_http_are_what_they_are_offline(client, folder) -> None:
         (save({"other": torch.zeros(ROWS, 64)}), "no tensor 'image_embeds'"),
         (torch.zeros(ROWS, 64, dtype=torch.uint8), "uint8"),
         (torch.full((ROWS, 64), torch.inf), "not finite"),
+        (one_with_axes(4000), "4000 axes"),
         (torch.zeros(ROWS + 1, 64), "has 16 rows of 64"),
         (torch.zeros(1, ROWS, 64), "rows are floats [rows, row size]"),
     ],

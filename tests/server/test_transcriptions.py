@@ -20,6 +20,9 @@ import torch
 from live_server import FLAGS, LiveServer, running_server
 from octavo import LLM, SamplingParams
 from octavo.multimodal.pieces import cut_where_quiet
+from octavo_plugins.models.whisper.transcriber import WhisperTranscriber
+from octavo_registry.modalities import MediaSettings
+from octavo_registry.transcription import TranscriptionTask
 from tiny_whisper import (
     BEFORE,
     DUTCH,
@@ -261,6 +264,23 @@ def test_what_cannot_be_is_refused_by_name(live, name) -> None:
     error = reply.json()["error"]
     assert problem in error["message"]
     assert error["param"] == "file" or not problem.startswith("file")
+
+
+def test_of_a_long_prompt_no_more_is_read_than_counts(folder) -> None:
+    lengths: list[int] = []
+
+    def encode(text: str) -> list[int]:
+        lengths.append(len(text))
+        return [5] * len(text)
+
+    config = json.loads((folder / "config.json").read_text())
+    settings = MediaSettings(config=config, processors={}, encode_text=encode)
+    given = json.loads((folder / "generation_config.json").read_text())
+    made = WhisperTranscriber(settings, given)
+    most = config["max_target_positions"] // 2 - 1
+    task = TranscriptionTask(language="en", context="x" * 10**6)
+    assert made.prompt(task) == [BEFORE, *[5] * most, START, ENGLISH, TRANSCRIBE, NO_TIMES]
+    assert max(lengths) < 100 * most
 
 
 @pytest.mark.slow

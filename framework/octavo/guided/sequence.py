@@ -244,9 +244,10 @@ def _fill_together(sequences: list[GuidedSequence]) -> None:
     first = cast(FillsTogether, states[0])
     try:
         errors = first.fill_bitmasks(states, masks_MW)
+        filled = list(zip(sequences, masks_MW, errors, strict=True))
     except BaseException:  # of one of them, most likely: it is to fail alone
         return _fill_all(sequences)
-    for each, mask_W, error in zip(sequences, masks_MW, errors, strict=True):
+    for each, mask_W, error in filled:
         each.mask_W = mask_W
         each.filled(error)
 

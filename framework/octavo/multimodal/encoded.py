@@ -18,6 +18,8 @@ HEADER_AT: Final = 8
 MAX_HEADER_BYTES: Final = 16_384
 """More would be thousands of tensors, each of which takes memory though it has no entries."""
 DTYPES: Final = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+MAX_DIMS: Final = 8
+"""Torch computes with no more than 64, and a file may say thousands."""
 SUFFIX: Final = "_embeds"
 """Behind the modality, the name of an item's rows; others say what else a model needs."""
 
@@ -83,13 +85,15 @@ class EncodedDecoder:
         for name, tensor in tensors.items():
             if not isinstance(tensor, torch.Tensor):
                 raise MediaError(f"its {name!r} is a {type(tensor).__name__}; give a tensor")
+            if tensor.ndim > MAX_DIMS:
+                raise MediaError(f"its {name!r} has {tensor.ndim} axes; at most {MAX_DIMS}")
             kind = str(tensor.dtype).removeprefix("torch.")
             if kind not in DTYPES or not tensor.numel():
                 raise MediaError(
                     f"its {name!r} is {kind} {list(tensor.shape)}; none may be empty, and types "
                     f"are {', '.join(DTYPES)}"
                 )
-            if not bool(tensor.isfinite().all()):
+            if not bool(tensor.float().isfinite().all()):  # as a model would read it
                 raise MediaError(f"its {name!r} has entries that are not finite")
         rows = tensors[self._rows]
         if rows.ndim != 2 or not rows.is_floating_point():

@@ -104,7 +104,8 @@ def split_media(
 
 def _split(value: Any, decoder: ModalityDecoder, is_rows: Callable[[Any], bool]) -> Sequence[Any]:
     if isinstance(value, (list, tuple)):
-        is_item = value and not any(map(is_rows, value)) and decoder.is_item(value)
+        # Not all: a sound may be such a tensor beside its rate.
+        is_item = value and not all(map(is_rows, value)) and decoder.is_item(value)
         return [value] if is_item else value
     is_stack = getattr(value, "ndim", 0) == 3 and len(value) > 0 and is_rows(value[0])
     return list(value) if is_stack else [value]

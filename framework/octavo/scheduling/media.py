@@ -32,8 +32,8 @@ class EncodeItem:
 @dataclass(slots=True)
 class _Kept:
     rows: Ints
-    step_id: int
-    """Of the last step that uses them."""
+    step: int
+    """The last step that uses them."""
 
 
 @dataclass(slots=True)
@@ -76,8 +76,10 @@ class MediaScheduler:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._draft = MediaDraft()
         self._whole = whole
+        self._step = 0
+        """Counts the steps that planning was begun of."""
         self._stretched_step = -1
-        """The last step that got more tokens than there was room for, for an item to be whole."""
+        """The last one that got more tokens than there was room for, for an item to be whole."""
 
     def refusal(self, request: EngineRequest) -> PromptError | None:
         """Why the media of a request can never run; None: they can."""
@@ -96,36 +98,40 @@ class MediaScheduler:
         return None
 
     def begin_step(self) -> None:
-        """Forget what a step would have cost that was not planned after all."""
-        self._draft.num_rows = 0
+        """Begin to plan a step; one that was not planned after all has encoded nothing."""
+        self._step += 1
+        for each in self._draft.encode:
+            self._free(each.item.content_hash)
+        self.num_encoded -= len(self._draft.encode)
+        self._draft = MediaDraft()
 
-    def clip(self, rows: Rows, sequence: Sequence, start: int, count: int, step_id: int) -> int:
+    def clip(self, rows: Rows, sequence: Sequence, start: int, count: int) -> int:
         """How many of those tokens can run in this step, with the items that they need.
 
         It may be more tokens, for one item of a step that cannot be split.
         """
         cross = sequence.cross if rows.cross_due_S[sequence.slot] else None
-        if cross is not None and not self._provide(cross, step_id):
+        if cross is not None and not self._provide(cross):
             return 0
         for item in sequence.request.media:
             if self._whole:
-                count = self._unsplit(item, start, count, step_id)
+                count = self._unsplit(item, start, count)
             if item.start >= start + count:
                 break
-            if item.end > start and not self._provide(item, step_id):
+            if item.end > start and not self._provide(item):
                 return max(0, item.start - start)
         return count
 
-    def _unsplit(self, item: MediaInput, start: int, count: int, step_id: int) -> int:
+    def _unsplit(self, item: MediaInput, start: int, count: int) -> int:
         for run, length in item.runs:
             first, end = max(run, start), run + length
             if not first < start + count < end:
                 continue
             if first > start:
                 return first - start
-            if self._stretched_step == step_id:
+            if self._stretched_step == self._step:
                 return 0
-            self._stretched_step = step_id
+            self._stretched_step = self._step
             return end - start
         return count
 
@@ -208,36 +214,39 @@ class MediaScheduler:
         self._free_rows = np.arange(self.num_rows, dtype=np.int32)
         self._draft = MediaDraft()
 
-    def _provide(self, item: MediaInput, step_id: int) -> bool:
+    def _provide(self, item: MediaInput) -> bool:
         kept, draft = self._kept.get(item.content_hash), self._draft
         costs = kept is None or item.cross_rows > 0
         # A whole item at least, however large: it would never come otherwise.
         if costs and draft.num_rows and draft.num_rows + item.num_rows > self._budget:
             return False
         if kept is None:
-            rows = self._take_rows(item.num_rows, step_id)
+            rows = self._take_rows(item.num_rows)
             if rows is None:
                 return False
-            kept = self._kept[item.content_hash] = _Kept(rows, step_id)
+            kept = self._kept[item.content_hash] = _Kept(rows, self._step)
             draft.encode.append(EncodeItem(item, rows))
             self.num_encoded += 1
-        elif kept.step_id != step_id:
+        elif kept.step != self._step:
             self.num_reused += 1
         if costs:
             draft.num_rows += item.num_rows
-        kept.step_id = step_id
+        kept.step = self._step
         self._kept.move_to_end(item.content_hash)
         return True
 
-    def _take_rows(self, count: int, step_id: int) -> Ints | None:
+    def _take_rows(self, count: int) -> Ints | None:
         """Free rows; those of items that were used longest ago become so, none of this step's."""
         while len(self._free_rows) < count:
             oldest = next(iter(self._kept), None)
-            if oldest is None or self._kept[oldest].step_id == step_id:
+            if oldest is None or self._kept[oldest].step == self._step:
                 return None
-            self._free_rows = np.append(self._free_rows, self._kept.pop(oldest).rows)
+            self._free(oldest)
         rows, self._free_rows = self._free_rows[:count], self._free_rows[count:]
         return rows
+
+    def _free(self, content_hash: str) -> None:
+        self._free_rows = np.append(self._free_rows, self._kept.pop(content_hash).rows)
 
 
 def positions_of(sequences: Listed[Sequence], starts: Ints, counts: Ints) -> Ints:

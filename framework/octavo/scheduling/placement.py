@@ -214,6 +214,8 @@ class Placement:
         rows, tables = self.rows, self.tables
         if leader is None or leader.slot < 0 or rows.computed_S[leader.slot] <= start:
             return -1
+        if rows.cross_due_S[leader.slot]:  # it was swapped in, and has nothing to share yet
+            return -1
         # One block a group: the copy of a partial block, or the first of its own.
         if not tables.can_fork(leader.slot, start) or not self._fits(len(tables.windows)):
             return -1

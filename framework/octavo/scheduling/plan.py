@@ -65,7 +65,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     @property
     def is_decode(self) -> bool:
         """Whether each row has one token and draws the next, and nothing else is asked for."""
-        if self.num_prompt_logprobs >= 0 or any(self.sizes[-5:]):
+        if self.encode or self.num_prompt_logprobs >= 0 or any(self.sizes[-5:]):
             return False
         return self.num_tokens == self.num_rows == len(self.features)
 

@@ -301,7 +301,7 @@ class Scheduler:
         """How many of those tokens have their media in the step that is being planned."""
         if not sequence.request.media:
             return count
-        return self.media.clip(self.rows, sequence, start, count, self._step_id + 1)
+        return self.media.clip(self.rows, sequence, start, count)
 
     def _pack(self, slots: Slots, counts: Ints) -> tuple[StepPlan, StepRecord]:
         rows = self.rows

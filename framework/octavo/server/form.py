@@ -13,7 +13,12 @@ from octavo.server.errors import HttpError
 
 MAX_PARTS: Final = 64
 MAX_HEADER_BYTES: Final = 4096
-_BOUNDARY: Final = re.compile(rb"""boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))""")
+MAX_TEXT_BYTES: Final = 1 << 20
+"""Of a field; what reads its value may do so on the event loop."""
+_BOUNDARY: Final = re.compile(
+    rb"""multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))""",
+    re.IGNORECASE,
+)
 _PARAMETER: Final = re.compile(r""";\s*(name|filename)="((?:[^"\\]|\\.)*)\"""")
 
 
@@ -25,8 +30,8 @@ async def read_form(
     A field is text, and one with a file name bytes; fields named ``x[]`` are the list ``x``.
     """
     kind = headers.get(b"content-type", b"")
-    found = _BOUNDARY.search(kind)
-    if not kind.lower().startswith(b"multipart/form-data") or found is None:
+    found = _BOUNDARY.match(kind)
+    if found is None:
         raise HttpError(
             415,
             f"content-type {shown(kind.decode('latin-1'))} is not multipart/form-data with a "
@@ -68,7 +73,15 @@ def _field(part: bytes) -> tuple[str, str | bytes]:
         )
         parameters = dict(_PARAMETER.findall(disposition))
         name = parameters["name"]
-        return name, content if "filename" in parameters else content.decode()
+        if "filename" in parameters:
+            return name, content
+        if len(content) > MAX_TEXT_BYTES:
+            raise HttpError(
+                413,
+                f"the field {shown(name)} is longer than {MAX_TEXT_BYTES // 2**20} MiB",
+                param=name[:64],
+            )
+        return name, content.decode()
     except (StopIteration, KeyError):
         raise HttpError(400, "a part of the form has no name") from None
     except UnicodeDecodeError:

@@ -33,6 +33,8 @@ class Speech:
     pieces: list[NDArray[np.float32]]
     rate: int
     task: TranscriptionTask
+    prompt: Sequence[int] = ()
+    """That of the task, for each piece."""
 
     @property
     def seconds(self) -> float:
@@ -66,8 +68,10 @@ class Listener:
             params = SamplingParams(temperature=0, max_tokens=1, detokenize=False)
             output = await final_output(self.ask(speech, 0, params, prompt=asked))
             found = transcriber.detected(output.outputs[0].token_ids[0])
-            speech = replace(speech, task=replace(task, language=found))
-        return speech
+            task = replace(task, language=found)
+        # Texts that come with a task may be long, and the event loop is everybody's.
+        ids = await asyncio.to_thread(transcriber.prompt, task)
+        return replace(speech, task=task, prompt=ids)
 
     def ask(
         self,
@@ -78,7 +82,7 @@ class Listener:
         prompt: Sequence[int] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """What the model says of a piece behind this prompt; None: behind that of the task."""
-        ids = list(self.transcriber.prompt(speech.task) if prompt is None else prompt)
+        ids = list(speech.prompt if prompt is None else prompt)
         piece = speech.pieces[number], speech.rate
         return self._server.engine.generate(
             {"prompt_token_ids": ids, "multi_modal_data": {"audio": piece}}, params
@@ -89,7 +93,7 @@ class Listener:
         params = replace(params, logprobs=0)
         count = len(speech.pieces)
         asked = [self.ask(speech, number, params) for number in range(count)]
-        silence = self.transcriber.silence_prompt(speech.task)
+        silence = await asyncio.to_thread(self.transcriber.silence_prompt, speech.task)
         if silence is not None:
             probe = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
             asked += [self.ask(speech, number, probe, prompt=silence) for number in range(count)]

@@ -13,7 +13,7 @@ from octavo.testing.parsers import check_reasoning_parser, check_tool_parser
 from octavo.testing.protocols import PROTOCOLS, check_target
 from octavo.testing.report import Check, Report
 from octavo.testing.variants import load_target
-from octavo_registry import LazyRegistry, PluginHost, PluginRecord
+from octavo_registry import LazyRegistry, ModelCapabilities, PluginHost, PluginRecord
 from octavo_registry.faults import one_line
 from octavo_registry.naming import near_matches
 
@@ -81,6 +81,9 @@ def _further(
 def _check_model(host: PluginHost, architecture: str) -> list[Check]:
     from octavo.testing.model import check_model  # needs torch; other kinds do not
 
+    capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
+    if capabilities.transcriber is not None:
+        load_target(capabilities.transcriber)
     return check_model(host, architecture)
 
 

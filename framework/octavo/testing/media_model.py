@@ -26,7 +26,7 @@ from octavo.testing.media_trial import (
     MediaTrial,
     compare_runs,
 )
-from octavo.testing.modes import NotExercised
+from octavo.testing.modes import BLOCK_TOKENS, NotExercised
 from octavo.testing.report import Check
 from octavo.weights.load import load_model
 from octavo_registry import ModelCapabilities
@@ -68,8 +68,9 @@ class MediaChecks:
         for name, way in self._ways().items():
             check = partial(self._equal_alone, way)
             yield self._check(f"with media and text beside them the same {name}", check)
-        for mistake, change in FAULTS.items():
-            if mistake != SHIFTED or self._most_rows > 1:
+        faults = FAULTS_ACROSS if self._rows_across else FAULTS
+        for mistake, change in faults.items():
+            if mistake == ONE_FOR_ALL or self._most_rows > 1:
                 yield self._check(f"the kit notices {mistake}", partial(self._noticed, change))
 
     def _check(self, name: str, look: Callable[[], str]) -> Check:
@@ -204,10 +205,10 @@ class MediaChecks:
         by_name = dict(zip((each.name for each in self._trial.prompts), self._alone, strict=True))
         least = np.inf
         for modality in self._trial.examples:
-            for first, second in (
-                (f"one {modality}", f"another {modality}"),
-                (f"two of {modality}", f"two of {modality} in the other order"),
-            ):
+            pairs = [(f"one {modality}", f"another {modality}")]
+            if not self._trial.one_item:
+                pairs.append((f"two of {modality}", f"two of {modality} in the other order"))
+            for first, second in pairs:
                 one_V, other_V = (by_name[name].logprobs_NV[0] for name in (first, second))
                 away = float(np.abs(one_V - other_V).max() / one_V.std())
                 if away <= 10 * MAX_DIFFERENCE:
@@ -222,11 +223,18 @@ class MediaChecks:
     def _most_rows(self) -> int:
         return max(item.num_rows for prompt in self._placed for item in prompt.inputs)
 
+    @cached_property
+    def _rows_across(self) -> int:
+        """The most that cross attention reads for a sequence, whatever their order."""
+        return max(item.cross_rows for prompt in self._placed for item in prompt.inputs)
+
     def _ways(self) -> Mapping[str, Mapping[str, Any]]:
         longest = max(len(prompt.token_ids) for prompt in self._placed) + CROWDED_TOKENS
         one: dict[str, Any] = {"max_num_seqs": 1, "kv_cache_memory_gib": None}
         with self._trial.engine(max_model_len=longest, **one) as engine:
-            num_blocks = 1 + (engine.num_blocks - 1) * 3 // 2  # block 0 is nobody's
+            of_one = engine.num_blocks - 1  # block 0 is nobody's
+        across = -(-self._rows_across // BLOCK_TOKENS)  # of each, from its beginning
+        num_blocks = 1 + len(self._placed) * across + (of_one - across) * 3 // 2
         small = {"media_cache_tokens": self._most_rows, "max_num_batched_tokens": 24}
         return {
             "in a batch, and again with warm caches": {},
@@ -286,10 +294,20 @@ def _changed_rows(model: Any, change: Callable[[list[Tensor]], list[Tensor]]) ->
     return model
 
 
-SHIFTED: Final = "rows that stand one place further"
+ONE_FOR_ALL: Final = "the first row of an item in all places"
+FIRST_ROW: Final = partial(
+    _changed_rows, change=lambda rows: [rows[0][:1].expand_as(each) for each in rows]
+)
 FAULTS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    SHIFTED: partial(_changed_rows, change=lambda rows: [each.roll(1, 0) for each in rows]),
-    "the first row of an item in all places": partial(
-        _changed_rows, change=lambda rows: [rows[0][:1].expand_as(each) for each in rows]
+    "rows that stand one place further": partial(
+        _changed_rows, change=lambda rows: [each.roll(1, 0) for each in rows]
     ),
+    ONE_FOR_ALL: FIRST_ROW,
 }
+FAULTS_ACROSS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "a row that is missing": partial(
+        _changed_rows, change=lambda rows: [torch.cat([each[1:], each[-1:]]) for each in rows]
+    ),
+    ONE_FOR_ALL: FIRST_ROW,
+}
+"""To cross attention the order of rows means nothing."""

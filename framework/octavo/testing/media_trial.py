@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import numpy as np
 from octavo.config import EngineConfig, open_model
 from octavo.inputs.media import MediaInputs, PlacedMedia, read_settings
 from octavo.testing.comparison import Comparison
-from octavo.testing.engine_run import Continuation, EngineRun
+from octavo.testing.engine_run import Continuation, EnginePrompt, EngineRun, ItemPrompt, tokens_of
 from octavo.testing.modes import engine_config
 from octavo.testing.variants import MediaExample, Variant
 from octavo_registry import PluginHost
@@ -61,6 +62,8 @@ class MediaTrial:
     options: Mapping[str, Any]
     text_ids: tuple[int, ...]
     """Tokens that stand for nothing but themselves."""
+    one_item: bool
+    """As in a ``Variant``."""
 
     @cached_property
     def settings(self) -> MediaSettings:
@@ -97,9 +100,10 @@ class MediaTrial:
     def prompts(self) -> list[Asked]:
         """Items of all modalities alone, twice, changed, changed places, and no item at all."""
         text = self._text
+        longer_text = text(17)
         found = [
             Asked(name="text alone", token_ids=text(5)),
-            Asked(name="a longer text alone", token_ids=text(17)),
+            Asked(name="a longer text alone", token_ids=longer_text),
         ]
         for number, (modality, example) in enumerate(self.examples.items()):
             before, between, after = text(3 + number), text(2), text(4)
@@ -113,13 +117,15 @@ class MediaTrial:
                 (f"two of {modality}", two, [items[0], same_shape]),
                 (f"two of {modality} in the other order", two, [same_shape, items[0]]),
                 (f"two other of {modality}", two, items[1:3]),
-                (f"a last {modality}", [*after, *example.tokens], [items[3]]),
+                (f"a last {modality}", [*longer_text, *example.tokens], [items[3]]),
             ):
                 found.append(Asked(name=name, token_ids=ids, media={modality: media}))
         if len(self.examples) > 1:
             ids = [id for each in self.examples.values() for id in (*each.tokens, *text(2))]
             each_one = {modality: [each.make(1, 2)] for modality, each in self.examples.items()}
             found.append(Asked(name="one of each modality", token_ids=ids, media=each_one))
+        if self.one_item:
+            return [each for each in found if sum(map(len, each.media.values())) == 1]
         return found
 
     @cached_property
@@ -144,6 +150,7 @@ def make_media_trial(
         examples=variant.media,
         options=options,
         text_ids=tuple(range(3, vocab_size)),
+        one_item=variant.one_item,
     )
     special = {
         *(token for example in variant.media.values() for token in example.tokens),
@@ -151,6 +158,28 @@ def make_media_trial(
         *_named_tokens(trial.settings.config),
     }
     return replace(trial, text_ids=tuple(id for id in trial.text_ids if id not in special))
+
+
+def with_items(trial: MediaTrial, prompts: Sequence[EnginePrompt]) -> tuple[ItemPrompt, ...]:
+    """Each prompt with one item; some that begin alike have the same, others have others."""
+    items = [
+        (modality, example.tokens, example.make(shape, seed))
+        for modality, example in trial.examples.items()
+        for shape, seed in product(range(NUM_SHAPES), range(2))
+    ]
+    found = []
+    for prompt, (modality, tokens, item) in zip(prompts, cycle(items), strict=False):
+        ids = [*tokens, *tokens_of(prompt)]
+        (placed,) = trial.place([Asked(name=modality, token_ids=ids, media={modality: [item]})])
+        found.append(
+            ItemPrompt(
+                token_ids=placed.token_ids,
+                inputs=placed.inputs,
+                positions=placed.positions,
+                item=item,
+            )
+        )
+    return tuple(found)
 
 
 def _named_tokens(config: Mapping[str, Any]) -> set[int]:

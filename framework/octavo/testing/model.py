@@ -11,9 +11,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from octavo.config import open_model
+from octavo.testing.engine_run import EnginePrompt
 from octavo.testing.faults import Fault, faults_for, own_faults
 from octavo.testing.media_model import MediaChecks
-from octavo.testing.media_trial import make_media_trial
+from octavo.testing.media_trial import make_media_trial, with_items
 from octavo.testing.modes import (
     MAX_TOKENS,
     MODES,
@@ -110,11 +111,14 @@ def make_trial(host: PluginHost, architecture: str, variant: Variant, folder: Pa
         unshared = engine_config(folder, enable_prefix_caching=False, **options)
         reference = EngineReference(unshared, host)
     vocab_size = open_model(engine_config(folder, **options).model, host).vocab_size
+    prompts: tuple[EnginePrompt, ...] = make_prompts(vocab_size)
+    if variant.one_item:
+        prompts = with_items(make_media_trial(host, architecture, variant, folder), prompts)
     return Trial(
         folder=folder,
         host=host,
         reference=reference,
-        prompts=make_prompts(vocab_size),
+        prompts=prompts,
         options=options,
     )
 

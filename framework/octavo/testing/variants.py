@@ -51,7 +51,7 @@ class MediaExample:
     """What the kit needs to try one modality of a model."""
 
     tokens: tuple[int, ...]
-    """What stands for an item in a prompt, as a chat template writes it."""
+    """What stands for an item in a prompt, as a chat template writes it; () where nothing does."""
     make: Callable[[int, int], Any]
     """``(shape, seed) -> item``, as a user of ``LLM`` gives it: equal shapes are of one size and
     kind, other seeds of other content. See ``octavo.testing.media_items``."""
@@ -72,6 +72,9 @@ class Variant:
     must notice that it is missing."""
     media: Mapping[str, MediaExample] = field(default_factory=dict)
     """By modality, for a model that takes media."""
+    one_item: bool = False
+    """Every prompt has exactly one item, as where all layers read it by cross attention. The
+    reference is then called with the token ids [B, T] and a list of each sequence's item."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further JSON files of the model's folder, such as preprocessor_config.json."""
 

@@ -23,6 +23,8 @@ def register_models(models: LazyRegistry[Model]) -> None:
             tasks=("generate", "transcribe"),
             modalities=("audio",),
             transcriber="octavo_plugins.models.whisper.transcriber:WhisperTranscriber",
+            reference="octavo_plugins.models.whisper.reference:Reference",
+            conformance="octavo_plugins.models.whisper.conformance:VARIANTS",
         ),
     )
 

@@ -13,6 +13,8 @@ from octavo_registry.transcription import Passage, TranscriptionTask
 
 SECONDS_PER_TIME: Final = 0.02
 """Between the times that neighbouring tokens stand for."""
+MAX_TOKEN_CHARS: Final = 64
+"""No more of a long text is read than its last tokens are likely to have."""
 
 
 class WhisperTranscriber:
@@ -97,12 +99,13 @@ class WhisperTranscriber:
 
     def _context(self, task: TranscriptionTask) -> list[int]:
         """The end of the text that might stand before, as much as the model was trained on."""
-        if not task.context.strip():
+        text = task.context.strip()[-MAX_TOKEN_CHARS * self._max_context :]
+        if not text:
             return []
         before = self._before
         if before is None:
             before = self._settings.token_id("<|startofprev|>")
-        return [before, *self._settings.text_ids(" " + task.context.strip())[-self._max_context :]]
+        return [before, *self._settings.text_ids(" " + text)[-self._max_context :]]
 
     @cached_property
     def _names(self) -> Mapping[str, str]:
