@@ -197,17 +197,6 @@ def test_a_client_that_still_sends_behind_its_answer_can_read_it(
         assert client.recv(1) == b""
 
 
-def test_nothing_is_answered_behind_an_answer_that_closes(server) -> None:
-    with connect(server.url) as client:
-        client.sendall(GOOD + GOOD.replace(b"host: x", b"connection: close") + GOOD * 2)
-        answers = [read_answer(client)[:2] for _ in range(2)]
-        assert [(status, headers.get("connection")) for status, headers in answers] == [
-            (200, None),
-            (200, "close"),
-        ]
-        assert client.recv(1) == b""
-
-
 def test_what_no_app_has_answered_is_counted_and_a_line_of_the_log(server) -> None:
     def count() -> float:
         with server.client() as http:
@@ -248,17 +237,39 @@ def transport_of(protocol: HttpToolsProtocol) -> MagicMock:
     return transport
 
 
-async def test_a_client_that_drips_behind_its_answer_is_let_go(monkeypatch) -> None:
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_a_client_that_drips_behind_its_answer_is_let_go(monkeypatch, has_tls) -> None:
     monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.1)
     protocol = maker_of_protocols(LimitConfig())()
     transport = transport_of(protocol)
+    transport.can_write_eof.return_value = not has_tls
     protocol.data_received(b"no request\r\n\r\n")
-    assert transport.write_eof.called
+    assert transport.write_eof.called == (not has_tls)
     assert not transport.close.called
     async with asyncio.timeout(10):
         while not transport.close.called:
             protocol.data_received(b"x")
             await asyncio.sleep(0.01)
+    protocol.connection_lost(None)
+
+
+async def test_no_request_is_begun_behind_an_answer_that_closes() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await asyncio.sleep(0)
+        headers = [(b"content-length", b"0"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    begun: list[str] = []
+    protocol = maker_of_protocols(LimitConfig(), app)()
+    transport = transport_of(protocol)
+    protocol.data_received(b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n")
+    while not transport.write_eof.called:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert begun == ["/a"]
     protocol.connection_lost(None)
 
 

@@ -258,10 +258,9 @@ def limited_protocol(
 
         def _answered_last(self) -> None:
             """A request's answer says that the connection closes, or has failed."""
-            is_cut = any(c.response_started and not c.response_complete for c in self._cycles)
             has_all = not self._is_in_body and not self._is_over
-            if is_cut or (has_all and not self.transport.can_write_eof()):
-                self.transport.close()
+            if has_all and not self.transport.can_write_eof():
+                self.transport.close()  # its client could not tell that the answer has ended
                 return
             self._is_over, self._refusal = True, None
             self._end()
@@ -280,7 +279,7 @@ def limited_protocol(
             self._stop_waiting()
             self._unset_keepalive_if_required()
             self.flow.resume_reading()
-            if self.transport.can_write_eof():  # not with TLS
+            if self.transport.can_write_eof():  # not with TLS: the answer says where it ends
                 self.transport.write_eof()
             if len(lingering) == MAX_LINGERING:
                 next(iter(lingering))._stop_lingering()
