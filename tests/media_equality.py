@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,25 @@ def greedy(model: Any, expanded_ids: list[int], **inputs: Any) -> list[int]:
         **inputs,
     )
     tokens: list[int] = output_BT[0, len(expanded_ids) :].tolist()
+    return tokens
+
+
+@torch.no_grad()
+def greedy_from_rows(
+    language: Any, token_ids: list[int], mark: int, rows: Iterable[torch.Tensor]
+) -> list[int]:
+    """The same of a language model alone, with an item's rows in the place of each mark."""
+    waiting = iter(rows)
+    embedding = language.get_input_embeddings()
+    pieces = [
+        next(waiting) if token == mark else embedding(torch.tensor([token])) for token in token_ids
+    ]
+    tokens: list[int] = language.generate(
+        inputs_embeds=torch.cat(pieces)[None],
+        max_new_tokens=NUM_TOKENS,
+        do_sample=False,
+        eos_token_id=None,
+    )[0].tolist()
     return tokens
 
 

@@ -24,7 +24,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from media_equality import NUM_TOKENS, MediaCase, check_equal, randomize, which_keep
+from media_equality import MediaCase, check_equal, greedy_from_rows, randomize, which_keep
 from media_pictures import TEXT, VISION, picture, shuffled
 from octavo import LLM, SamplingParams
 from octavo.errors import PromptError
@@ -89,19 +89,7 @@ class Reference(nn.Module):
 
     @torch.no_grad()
     def greedy(self, ids: list[int], images: list[Image.Image]) -> list[int]:
-        waiting = iter(images)
-        embedding = self.language.get_input_embeddings()
-        pieces = [
-            self.embeddings(next(waiting)) if token == IMAGE else embedding(torch.tensor([token]))
-            for token in ids
-        ]
-        tokens: list[int] = self.language.generate(
-            inputs_embeds=torch.cat(pieces)[None],
-            max_new_tokens=NUM_TOKENS,
-            do_sample=False,
-            eos_token_id=None,
-        )[0].tolist()
-        return tokens
+        return greedy_from_rows(self.language, ids, IMAGE, map(self.embeddings, images))
 
     def save(self, folder: Path) -> None:
         name = "model.vision_embed_tokens"

@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from media_equality import NUM_TOKENS, MediaCase, check_equal, randomize, run, which_keep
+from media_equality import MediaCase, check_equal, greedy_from_rows, randomize, run, which_keep
 from media_pictures import TEXT
 from media_sounds import (
     AUDIO,
@@ -132,19 +132,7 @@ class Reference(nn.Module):
 
     @torch.no_grad()
     def greedy(self, ids: list[int], sounds: list[NDArray[np.float32]]) -> list[int]:
-        waiting = iter(sounds)
-        embedding = self.language.get_input_embeddings()
-        pieces = [
-            self.rows(next(waiting)) if token == SOUND else embedding(torch.tensor([token]))
-            for token in ids
-        ]
-        tokens: list[int] = self.language.generate(
-            inputs_embeds=torch.cat(pieces)[None],
-            max_new_tokens=NUM_TOKENS,
-            do_sample=False,
-            eos_token_id=None,
-        )[0].tolist()
-        return tokens
+        return greedy_from_rows(self.language, ids, SOUND, map(self.rows, sounds))
 
     def save(self, folder: Path) -> None:
         tensors = {}
