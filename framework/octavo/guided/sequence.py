@@ -101,7 +101,7 @@ class GuidedSequence:
 
     def fill(self) -> None:
         """Make the mask current; for the thread that ``MaskFiller`` gives."""
-        if self.is_forced():
+        if self.fill_forced():
             return
         error: BaseException | None = None
         try:
@@ -110,8 +110,8 @@ class GuidedSequence:
             error = raised
         self.filled(error)
 
-    def is_forced(self) -> bool:
-        """Whether nothing is left to fill: the next token has no choice, or the state failed."""
+    def fill_forced(self) -> bool:
+        """Make the mask current where the next token has no choice, or the state fails: True."""
         try:
             self.forced = self.state.forced()
             if not self.forced:
@@ -236,7 +236,7 @@ def _fill_all(sequences: list[GuidedSequence]) -> None:
 
 
 def _fill_together(sequences: list[GuidedSequence]) -> None:
-    sequences = [each for each in sequences if not each.is_forced()]
+    sequences = [each for each in sequences if not each.fill_forced()]
     if not sequences:
         return
     masks_MW = np.zeros((len(sequences), len(sequences[0].mask_W)), np.int32)
