@@ -6,11 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from octavo_registry.errors import OctavoError
-from octavo_registry.lazy import LazyRegistry
+from octavo_registry.lazy import LazyRegistry, load_target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -257,7 +256,7 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
         if not entry.metadata["options"]:
             return {}
         with self.faults.guard(entry.plugin, f"media options of {architecture}", request=True):
-            options: Mapping[str, Any] = _loaded(entry.metadata["options"])(modality, settings)
+            options: Mapping[str, Any] = load_target(entry.metadata["options"])(modality, settings)
             return options
 
     def map_rows(
@@ -271,7 +270,7 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
         """Return the tensors of an item that came encoded; called as ``map_input`` is."""
         entry = self.info(architecture)
         with self.faults.guard(entry.plugin, f"given rows of {architecture}", request=True):
-            made: Mapping[str, Tensor] = _loaded(entry.metadata["rows"])(
+            made: Mapping[str, Tensor] = load_target(entry.metadata["rows"])(
                 modality, tensors, settings
             )
             return made
@@ -287,9 +286,3 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
         plugin = self.info(architecture).plugin
         with self.faults.guard(plugin, f"multimodal map of {architecture}", request=True):
             return to_tensors(modality, item, settings)
-
-
-def _loaded(target: str) -> Callable[..., Any]:
-    module, _, name = target.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function

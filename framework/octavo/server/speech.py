@@ -7,7 +7,6 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.merging import final_output, final_outputs
 from octavo.server.protocol.transcriptions import Segment, compression_ratio
+from octavo_registry.lazy import load_target
 from octavo_registry.modalities import AudioClip
 from octavo_registry.transcription import Transcriber, TranscriptionTask
 
@@ -154,10 +154,9 @@ class Listener:
             read_settings(folder.path, folder.config, kwargs),
             encode_text=partial(engine.get_tokenizer().encode, add_special_tokens=False),
         )
-        module, _, name = str(folder.capabilities.transcriber).partition(":")
         plugin = host.models.info(folder.implementation).plugin
         with host.faults.guard(plugin, f"making the transcriber of {folder.architecture}"):
-            make = getattr(import_module(module), name)
+            make = load_target(str(folder.capabilities.transcriber))
             made: Transcriber = make(settings, folder.generation_config)
         return made
 

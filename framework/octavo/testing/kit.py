@@ -12,9 +12,9 @@ from octavo.testing.guided import check_guided_backend
 from octavo.testing.parsers import check_reasoning_parser, check_tool_parser
 from octavo.testing.protocols import PROTOCOLS, check_target
 from octavo.testing.report import Check, Report
-from octavo.testing.variants import load_target
 from octavo_registry import LazyRegistry, ModelCapabilities, PluginHost, PluginRecord
 from octavo_registry.faults import one_line
+from octavo_registry.lazy import load_target
 from octavo_registry.naming import near_matches
 
 _IMPORT = """

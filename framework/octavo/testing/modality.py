@@ -18,9 +18,9 @@ from octavo.errors import BadRequestError
 from octavo.multimodal.errors import MediaTooLargeError
 from octavo.multimodal.reader import MediaReader
 from octavo.testing.report import Check
-from octavo.testing.variants import load_target
 from octavo_registry import MediaLimits, ModalityDecoder, PluginHost
 from octavo_registry.faults import one_line
+from octavo_registry.lazy import load_target
 from octavo_registry.modalities import MediaError, MediaLimitError
 
 NUM_CHANGES: Final = 40

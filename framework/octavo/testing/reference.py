@@ -23,8 +23,9 @@ from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.loading import LoadsWeights
 from octavo.testing.engine_run import EnginePrompt, EngineRun, ItemPrompt, Logprobs, tokens_of
 from octavo.testing.sharp_weights import sharp_weights
-from octavo.testing.variants import TINY, TINY_WINDOW, Variant, load_target
+from octavo.testing.variants import TINY, TINY_WINDOW, Variant
 from octavo_registry import ModelSpec, PluginHost
+from octavo_registry.lazy import load_target
 
 
 class Reference(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Final
 
 from octavo.errors import PluginError
 from octavo_registry import ModelCapabilities
+from octavo_registry.lazy import load_target
 
 TINY: Final[Mapping[str, Any]] = {
     "vocab_size": 160,
@@ -90,9 +90,3 @@ def variants_of(capabilities: ModelCapabilities) -> Mapping[str, Variant]:
             f"octavo.testing.variants.Variant by name, not {variants!r}"
         )
     return variants
-
-
-def load_target(target: str) -> Any:
-    """What "package.module:attribute" names."""
-    module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
