@@ -34,6 +34,7 @@ LAYERS: Mapping[str, Callable[[ModelSpec, int], nn.Module]] = {
 """By the ``model_type`` of a text_config."""
 PREFIXES = (
     ("model.language_model.", "model."),
+    ("language_model.model.model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.vision_tower.", "vision_tower."),
@@ -41,7 +42,8 @@ PREFIXES = (
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("model.image_newline", "image_newline"),
 )
-"""Of checkpoints that Transformers has written at different times, and ours."""
+"""Of checkpoints that Transformers has written at different times, and ours. (The one with two
+``model.`` is how 5.17 saves models that hear.)"""
 
 
 class WrappedLanguageModel(CausalLM):
