@@ -280,14 +280,14 @@ def on_cpu(work: Work, rounds: int) -> dict[str, list[Run]]:
 
 
 def on_gpu(
-    work: Work, rounds: int, *, with_vllm: bool, vllm_path: str | None
+    work: Work, rounds: int, *, once: bool, with_vllm: bool, vllm_path: str | None
 ) -> dict[str, list[Run]]:
-    """An engine after the other, each twice and with the whole memory."""
+    """An engine after the other, each twice (or once) and with the whole memory."""
     runs: dict[str, list[Run]] = {}
     servers = {"octavo serve": octavo_command} | ({"vllm serve": vllm_command} if with_vllm else {})
     half_rate: float | None = None
-    order = ["LLM", *servers, *reversed(servers), "LLM"]
-    for name in order:
+    order = ["LLM", *servers]
+    for name in order if once else [*order, *reversed(order)]:
         made = runs.setdefault(name, [])
         if name == "LLM":
             with offline(work) as ours:
@@ -330,6 +330,7 @@ def main() -> int:
     parser.add_argument(
         "--serve-flag", action="append", default=[], help="of octavo serve, as --api-workers=4"
     )
+    parser.add_argument("--once", action="store_true", help="on gpu: start each engine once")
     parser.add_argument("--vllm", action="store_true", help="on gpu: vLLM's server, too")
     parser.add_argument("--vllm-path", help="folder to import vLLM from")
     if sys.argv[1:2] == ["offline"]:
@@ -348,7 +349,13 @@ def main() -> int:
                 model, args.requests or 256, args.input_len, args.max_tokens or 512, Path(folder)
             )
             work = replace(work, serve_flags=tuple(args.serve_flag))
-            runs = on_gpu(work, args.rounds or 2, with_vllm=args.vllm, vllm_path=args.vllm_path)
+            runs = on_gpu(
+                work,
+                args.rounds or 2,
+                once=args.once,
+                with_vllm=args.vllm,
+                vllm_path=args.vllm_path,
+            )
             held &= report(work, runs)
     return 0 if held else 1
 

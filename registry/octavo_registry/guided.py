@@ -61,7 +61,10 @@ class GuideState(Protocol):
         ...
 
     def forced(self) -> list[int]:
-        """Return the tokens that must come next because no others can; mostly empty."""
+        """Return the tokens that must come next because no others can; mostly empty.
+
+        Asked only where the mask has no other token than the first of them.
+        """
         ...
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:

@@ -26,7 +26,6 @@ from octavo.execution.state_layout import StateLayout
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch, TokenMask
-from octavo.sampling.uploads import upload
 from octavo.scheduling.media import RowCuts
 from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
@@ -92,6 +91,7 @@ class ModelRunner:
         self._sampler = Sampler(vocab_size, self.state.sampling)
         self._processors = list(processors)
         self._staging = Staging(device, async_depth)
+        self._mask_staging = Staging(device, async_depth)
         self._batch_invariant = batch_invariant
         self._position_axes = position_axes
         self._encoder = encoder
@@ -345,7 +345,7 @@ class ModelRunner:
                     slots_R=slots_R,
                     features_R=plan.features,
                     num_logprobs=plan.num_logprobs,
-                    mask=None if masks is None else _on_device(masks, logits_RV.device),
+                    mask=None if masks is None else self._on_device(masks),
                 ),
             )
             drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs
@@ -365,12 +365,11 @@ class ModelRunner:
             )
         return drawn
 
-
-def _on_device(masks: TokenMasks, device: torch.device) -> TokenMask | None:
-    if not len(masks.rows_M):
-        return None
-    return TokenMask(
-        rows_M=masks.rows_M,
-        bitmask_MW=upload(masks.bits_MW, device),
-        in_logprobs_M=masks.in_logprobs_M,
-    )
+    def _on_device(self, masks: TokenMasks) -> TokenMask | None:
+        if not len(masks.rows_M):
+            return None
+        return TokenMask(
+            rows_M=masks.rows_M,
+            bitmask_MW=self._mask_staging.send(masks.bits_MW.reshape(-1)).view(masks.bits_MW.shape),
+            in_logprobs_M=masks.in_logprobs_M,
+        )

@@ -51,7 +51,7 @@ class GuidedSequence:
         "error",
         "filling",
         "fills_together",
-        "forced",
+        "has_choice",
         "is_current",
         "is_finished",
         "is_slow",
@@ -69,8 +69,8 @@ class GuidedSequence:
         self.mask_W: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
         self.is_current = False
         """The mask is that of the next token."""
-        self.forced: list[int] = []
-        """The next tokens where there is no choice; the mask is that of the first."""
+        self.has_choice = True
+        """The mask has more than one token."""
         self.filling: Future[None] | None = None
         self.since = 0.0
         """When the filling was begun."""
@@ -99,43 +99,42 @@ class GuidedSequence:
         except BaseException as error:  # also a panic of native code: it is this sequence's alone
             self.error = as_error(error)
 
+    def forced(self) -> list[int]:
+        """The next tokens without a choice, of which the mask has the first."""
+        if self.has_choice or self.error is not None:
+            return []
+        try:
+            return self.state.forced()
+        except BaseException as error:
+            self.error = as_error(error)
+            return []
+
     def fill(self) -> None:
         """Make the mask current; for the thread that ``MaskFiller`` gives."""
-        if self.fill_forced():
-            return
         error: BaseException | None = None
         try:
             self.state.fill_bitmask(self.mask_W)
         except BaseException as raised:
             error = raised
-        self.filled(error)
+        self.filled(error, int(np.count_nonzero(self.mask_W)))
 
-    def fill_forced(self) -> bool:
-        """Make the mask current where the next token has no choice, or the state fails: True."""
-        try:
-            self.forced = self.state.forced()
-            if not self.forced:
-                return False
-            self.mask_W = np.zeros_like(self.mask_W)
-            word, bit = divmod(self.forced[0], 32)
-            self.mask_W.view(np.uint32)[word] = 1 << bit
-        except BaseException as error:
-            self.filled(error)
-        else:
-            self.filled(None)
-        return True
-
-    def filled(self, error: BaseException | None) -> None:
-        """The mask is there, unless this was raised."""
+    def filled(self, error: BaseException | None, num_words: int) -> None:
+        """The mask is there, with so many words that are not 0, unless this was raised."""
         try:
             if error is not None:
                 raise error
             self.is_finished = self.state.is_finished()  # a child tells it with the mask
-            if not self.is_finished and not self.mask_W.any():
+            if not self.is_finished and not num_words:
                 raise DeadEndError("no token continues the text, and the constraint is not met")
+            self.has_choice = num_words != 1 or _has_several_bits(self.mask_W)
         except BaseException as raised:
             self.error = as_error(raised)
         self.is_current = True
+
+
+def _has_several_bits(mask_W: NDArray[np.int32]) -> bool:
+    word = int(mask_W.view(np.uint32).max())
+    return word & (word - 1) != 0
 
 
 def _state_behind(guide: Guide, tokens: Sequence[int]) -> GuideState:
@@ -184,18 +183,20 @@ class MaskFiller:
             remote.append(each)
             if _wants_mask(each):
                 each.filling = each.state.submit(partial(_fill_if_used, weakref.ref(each)))
-        wanted = list(filter(_wants_mask, native))
-        for fill, job in _jobs(wanted):
+        jobs = []
+        for fill, job in _jobs([each for each in native if _wants_mask(each)]):
             future = self._threads.submit(fill, job)
+            jobs.append((future, job))
             for each in job:
                 each.filling, each.since = future, time.monotonic()
         _wait(native, MASK_SECONDS)
-        for each in wanted:
-            each.is_slow = each.is_filling
+        for future, job in jobs:
+            for each in job:
+                each.is_slow = not future.done()
         _wait(remote, REMOTE_SECONDS if native or among_others else MASK_SECONDS)
         given_up = time.monotonic() - LATEST_SECONDS
         for each in native:
-            if each.is_filling and each.since < given_up:
+            if each.since < given_up and each.is_filling:
                 each.error = TimeoutError(f"a mask took more than {LATEST_SECONDS:.0f} s")
 
     def close(self) -> None:
@@ -208,7 +209,7 @@ def _wants_mask(sequence: GuidedSequence) -> bool:
 
 
 def _wait(sequences: list[GuidedSequence], seconds: float) -> None:
-    wait([each.filling for each in sequences if each.filling is not None], seconds)
+    wait({each.filling for each in sequences if each.filling is not None}, seconds)
 
 
 _Job = tuple[Callable[[list[GuidedSequence]], None], list[GuidedSequence]]
@@ -236,20 +237,18 @@ def _fill_all(sequences: list[GuidedSequence]) -> None:
 
 
 def _fill_together(sequences: list[GuidedSequence]) -> None:
-    sequences = [each for each in sequences if not each.fill_forced()]
-    if not sequences:
-        return
     masks_MW = np.zeros((len(sequences), len(sequences[0].mask_W)), np.int32)
     states = [each.state for each in sequences]
     first = cast(FillsTogether, states[0])
     try:
         errors = first.fill_bitmasks(states, masks_MW)
-        filled = list(zip(sequences, masks_MW, errors, strict=True))
+        num_words = np.count_nonzero(masks_MW, axis=1).tolist()
+        filled = list(zip(sequences, masks_MW, errors, num_words, strict=True))
     except BaseException:  # of one of them, most likely: it is to fail alone
         return _fill_all(sequences)
-    for each, mask_W, error in filled:
+    for each, mask_W, error, num in filled:
         each.mask_W = mask_W
-        each.filled(error)
+        each.filled(error, num)
 
 
 def _fill_if_used(reference: weakref.ref[GuidedSequence]) -> None:

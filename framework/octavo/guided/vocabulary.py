@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from octavo.errors import ModelError
@@ -13,6 +13,9 @@ _PROBES = (
     ' {"name": "Zoë", "ids": [1, -2.5e3], "ok": true}\n\tend',
     " l'été — 東京 🙂 <b>&amp;</b>",
 )
+
+ENCODED_TEXTS = 4096
+"""Kept: a backend that looks for tokens without a choice asks for the same texts on and on."""
 
 
 def read_vocabulary(hf: Any, *, vocab_size: int, stop_token_ids: Sequence[int]) -> GuideVocabulary:
@@ -73,17 +76,18 @@ def _encoding_inside(hf: Any, token_bytes: Sequence[bytes | None]) -> Callable[[
     before: list[int] = hf.encode("\n", add_special_tokens=False)
     spelled = longest_tokens(token_bytes)
 
-    def encode(text: str) -> list[int]:
+    @lru_cache(maxsize=ENCODED_TEXTS)
+    def encoded(text: str) -> tuple[int, ...]:
         for prefix, begin in (("", []), ("\n", before)):
             ids: list[int] = hf.encode(prefix + text, add_special_tokens=False)
             rest = ids[len(begin) :]
             known = all(token < len(token_bytes) for token in rest)
             joined = b"".join(token_bytes[token] or b"" for token in rest) if known else None
             if ids[: len(begin)] == begin and joined == text.encode():
-                return rest
-        return spelled(text)
+                return tuple(rest)
+        return tuple(spelled(text))
 
-    return encode
+    return lambda text: list(encoded(text))
 
 
 def _spells(hf: Any, token_bytes: Sequence[bytes | None], text: str) -> bool:

@@ -19,6 +19,8 @@ from octavo.scheduling.sequence import Sequence
 UNRECORDED_STEPS = 2
 """What a step with several tokens of a row takes longer than one of single tokens, which is
 recorded, in such steps (an 8B model, 64 rows: 16 ms and 6)."""
+MOST_SAVED = 16
+"""Draws that a row's tokens without a choice are taken to save at most."""
 
 
 class GuidedRows:
@@ -46,16 +48,15 @@ class GuidedRows:
         guided = [(place, rows.at(int(slots[place]))) for place in np.flatnonzero(here).tolist()]
         guides = [_guide_of(sequence) for _, sequence in guided]
         self._filler.fill(guides, among_others=len(guides) < len(slots))
-        saved = [self._num_saved(s, g) for (_, s), g in zip(guided, guides, strict=True)]
-        pays = sum(saved) > UNRECORDED_STEPS * len(slots)
+        forced = self._forced([s for _, s in guided], guides, UNRECORDED_STEPS * len(slots))
         places, masks, in_logprobs = [], [], []
-        for (place, sequence), guide, num_saved in zip(guided, guides, saved, strict=True):
+        for (place, sequence), guide in zip(guided, guides, strict=True):
             if guide.error is not None or (guide.is_current and guide.is_finished):
                 outputs.ends.append(self._end(sequence, guide.error))
             elif not guide.is_current:
                 self._scheduler.withdraw(record, place)
-            elif pays and num_saved:
-                self._append(record, place, sequence, guide, outputs)
+            elif tokens := forced.get(sequence.id):
+                self._append(record, place, sequence, tokens, outputs)
             else:
                 places.append(place)
                 masks.append(guide.mask_W)
@@ -66,35 +67,48 @@ class GuidedRows:
             in_logprobs_M=np.array(in_logprobs, np.bool_),
         )
 
-    def _num_saved(self, sequence: Sequence, guide: GuidedSequence) -> int:
-        """Steps of a row that its tokens without a choice can save: all but the one before them.
+    def _forced(
+        self, sequences: list[Sequence], guides: list[GuidedSequence], cost: int
+    ) -> dict[int, list[int]]:
+        """By sequence the tokens without a choice, where these save more than ``cost`` draws.
 
-        None if they end something, or somebody asks for more than the tokens.
+        A row's save all but that of the step before them. Few backends tell them in no time, so
+        they are asked only where there may be enough.
         """
-        tokens = guide.forced
-        if len(tokens) < 2 or not guide.is_current or guide.is_finished or guide.error is not None:
-            return 0
+        rows = [
+            (sequence, guide)
+            for sequence, guide in zip(sequences, guides, strict=True)
+            if guide.is_current and not guide.has_choice and not guide.is_finished
+        ]
+        if len(rows) * MOST_SAVED <= cost:
+            return {}
+        found = {sequence.id: self._appendable(sequence, guide) for sequence, guide in rows}
+        saved = sum(len(tokens) - 1 for tokens in found.values() if tokens)
+        return found if saved > cost else {}
+
+    def _appendable(self, sequence: Sequence, guide: GuidedSequence) -> list[int]:
+        """None if they end something, or somebody asks for more than the tokens."""
         sampling, slot = sequence.request.sampling, sequence.slot
-        length = int(self._rows.known_S[slot]) + len(tokens)
+        if (
+            sampling.logprobs >= 0
+            or self._rows.prompt_logprobs_S[slot]
+            or self._scheduler.placement.attaches(slot)
+        ):
+            return []
+        tokens = guide.forced()
         stops = (*sampling.stop_token_ids, *sampling.eos_token_ids)
-        can_append = (
-            length < sequence.max_len
-            and sampling.logprobs < 0
-            and not self._rows.prompt_logprobs_S[slot]
-            and not set(tokens).intersection(stops)
-            and not self._scheduler.placement.attaches(slot)
-        )
-        return len(tokens) - 1 if can_append else 0
+        fits = int(self._rows.known_S[slot]) + len(tokens) < sequence.max_len
+        return tokens if len(tokens) > 1 and fits and not set(tokens).intersection(stops) else []
 
     def _append(
         self,
         record: StepRecord,
         place: int,
         sequence: Sequence,
-        guide: GuidedSequence,
+        tokens: list[int],
         outputs: StepOutputs,
     ) -> None:
-        tokens = guide.forced
+        guide = _guide_of(sequence)
         for token in tokens:
             guide.accept(token)
         outputs.prompts.extend(self._results.prompt_reports(np.array([sequence.slot], np.intp)))
