@@ -67,7 +67,7 @@ class WilfulFiller:
     def __init__(self) -> None:
         self.num_late = 0
 
-    def fill(self, sequences, *, among_others) -> None:
+    def fill(self, sequences, *, num_rows) -> None:
         for sequence in sequences:
             if self.num_late > 0:
                 self.num_late -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def sequences(*states: Together) -> list[GuidedSequence]:
 def test_a_backend_that_can_fills_all_masks_in_one_call(filler) -> None:
     calls: list[list[int]] = []
     some = sequences(*(Together(token, calls) for token in (3, 1, 2)))
-    filler.fill(some, among_others=False)
+    filler.fill(some, num_rows=len(some))
     assert calls == [[3, 1, 2]]
     assert [int(each.mask_W[0]) for each in some] == [8, 2, 4]
     assert all(each.is_current for each in some)
@@ -70,7 +71,7 @@ def test_what_keeps_one_from_being_filled_is_its_own_end(filler) -> None:
     calls: list[list[int]] = []
     refused = ParameterError("not now")
     good, bad = sequences(Together(1, calls), Together(2, calls, error=refused))
-    filler.fill([good, bad], among_others=False)
+    filler.fill([good, bad], num_rows=2)
     assert bad.error is refused
     assert good.error is None
     assert np.flatnonzero(good.mask_W).tolist() == [0]
@@ -87,7 +88,7 @@ def test_a_call_that_raises_is_made_again_for_each_alone(filler) -> None:
             super().fill_bitmask(row)
 
     good, bad = sequences(Panic(1, []), Panic(2, [], error=SystemExit("panic")))
-    filler.fill([good, bad], among_others=False)
+    filler.fill([good, bad], num_rows=2)
     assert good.error is None
     assert int(good.mask_W[0]) == 2
     assert isinstance(bad.error, RuntimeError)
@@ -100,7 +101,7 @@ def test_a_call_that_does_not_answer_for_each_is_made_again_for_each_alone(fille
 
     calls: list[list[int]] = []
     some = sequences(Short(1, calls), Short(2, calls))
-    filler.fill(some, among_others=False)
+    filler.fill(some, num_rows=len(some))
     assert calls == [[1, 2], [1], [2]]
     assert [int(each.mask_W[0]) for each in some] == [2, 4]
     assert all(each.is_current for each in some)
@@ -114,23 +115,48 @@ def test_after_a_late_call_all_are_filled_alone_once_and_only_the_slow_one_is_la
     quick, slow, other = some = sequences(
         Together(1, calls), Together(2, calls, wait=gate), Together(3, calls)
     )
-    filler.fill(some, among_others=False)
+    filler.fill(some, num_rows=len(some))
     assert calls == [[1, 2, 3]]
     assert not any(each.is_current for each in some)
     gate.set()
-    filler.fill(some, among_others=False)
+    filler.fill(some, num_rows=len(some))
     monkeypatch.setattr(sequence, "MASK_SECONDS", 5.0)
-    filler.fill(some, among_others=False)
+    filler.fill(some, num_rows=len(some))
     assert all(each.is_current for each in some)
     monkeypatch.setattr(sequence, "MASK_SECONDS", 0.5)
     gate.clear()
     for each in some:
         each.accept(0)
-    filler.fill(some, among_others=False)
+    filler.fill(some, num_rows=len(some))
     assert sorted(calls[1:]) == [[1], [2], [3]]
     assert (quick.is_current, slow.is_current, other.is_current) == (True, False, True)
     for each in (quick, other):
         each.accept(0)
-    filler.fill(some, among_others=False)
+    filler.fill(some, num_rows=len(some))
     assert calls[4:] == [[1, 3]]
     gate.set()
+
+
+def test_a_few_slow_rows_of_many_are_not_waited_for(filler, monkeypatch) -> None:
+    monkeypatch.setattr(sequence, "MASK_SECONDS", 10.0)
+    gate = threading.Event()
+    some = sequences(*(Together(token % 31, []) for token in range(63)))
+    (slow,) = sequences(Together(1, [], wait=gate))
+    slow.is_slow = True
+    began = time.monotonic()
+    filler.fill([*some, slow], num_rows=64)
+    assert time.monotonic() - began < 5
+    assert all(each.is_current for each in some)
+    assert not slow.is_current
+    threading.Timer(0.2, gate.set).start()
+    filler.fill([slow], num_rows=1)
+    assert slow.is_current
+
+
+def test_tokens_are_without_a_choice_only_where_the_mask_has_one(filler) -> None:
+    several, one = sequences(Together(1, []), Together(30, []))
+    several.state._fill = lambda row: row.__setitem__(0, 3)
+    one.state.forced = several.state.forced = lambda: [30, 5]
+    filler.fill([several, one], num_rows=2)
+    assert several.forced() == []
+    assert one.forced() == [30, 5]

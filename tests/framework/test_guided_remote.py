@@ -276,13 +276,13 @@ def test_rows_that_wait_for_no_child_are_not_delayed(backend, monkeypatch) -> No
     os.kill(child, signal.SIGSTOP)
     began = time.monotonic()
     for _ in range(2):
-        filler.fill([stuck, near], among_others=False)
+        filler.fill([stuck, near], num_rows=2)
         assert near.is_current
         assert stuck.is_filling
-    filler.fill([stuck], among_others=True)
+    filler.fill([stuck], num_rows=2)
     assert time.monotonic() - began < 5
     threading.Timer(0.3, os.kill, [child, signal.SIGCONT]).start()
-    filler.fill([stuck, alone], among_others=False)
+    filler.fill([stuck, alone], num_rows=2)
     assert stuck.is_current
     assert alone.is_current
     assert stuck.mask_W.tolist() == near.mask_W.tolist()

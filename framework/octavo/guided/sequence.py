@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -23,13 +23,16 @@ from octavo_registry.guided import FillsTogether, Guide, GuideState
 
 MASK_SECONDS = 0.02
 """A mask that takes longer lets its row sit out the step."""
+SOON_SECONDS = 0.003
+"""What the passes of most models take at least; masks that are filled meanwhile cost nothing."""
+FEW = 1 / 8
+"""So many of a step's rows are not waited for any longer: others would wait for them."""
 REMOTE_SECONDS = 0.002
 """The same of a mask that a child fills, where there are rows that need not wait for it."""
 LATEST_SECONDS = 10.0
 """Of a native backend; a child is ended by the limits on each of its masks."""
 ROWS_PER_JOB = 4
-"""A native backend needs some 20 us a mask, and so does handing a job to a thread; one that fills
-masks together gets them all as one job."""
+"""A native backend needs some 20 us a mask, and so does handing a job to a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +172,11 @@ class MaskFiller:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "octavo-masks")
 
-    def fill(self, sequences: Sequence[GuidedSequence], *, among_others: bool) -> None:
+    def fill(self, sequences: Sequence[GuidedSequence], *, num_rows: int) -> None:
         """Make their masks current, save for those that take too long; these go on meanwhile.
 
         One that does not come to an end is given up. Those that children fill are waited for only
-        where no other row would be, of these sequences or ``among_others``.
+        where no other of the step's rows would wait.
         """
         native, remote = [], []
         for each in sequences:
@@ -189,11 +192,12 @@ class MaskFiller:
             jobs.append((future, job))
             for each in job:
                 each.filling, each.since = future, time.monotonic()
-        _wait(native, MASK_SECONDS)
+        _wait_for_most(native, num_rows)
         for future, job in jobs:
             for each in job:
                 each.is_slow = not future.done()
-        _wait(remote, REMOTE_SECONDS if native or among_others else MASK_SECONDS)
+        seconds = REMOTE_SECONDS if len(remote) < num_rows else MASK_SECONDS
+        wait({each.filling for each in remote if each.filling is not None}, seconds)
         given_up = time.monotonic() - LATEST_SECONDS
         for each in native:
             if each.since < given_up and each.is_filling:
@@ -208,27 +212,33 @@ def _wants_mask(sequence: GuidedSequence) -> bool:
     return not sequence.is_current and not sequence.is_filling
 
 
-def _wait(sequences: list[GuidedSequence], seconds: float) -> None:
-    wait({each.filling for each in sequences if each.filling is not None}, seconds)
+def _wait_for_most(sequences: list[GuidedSequence], num_rows: int) -> None:
+    """Until all masks are there, or a moment has gone by and only a few of the rows' lack."""
+    deadline = time.monotonic() + MASK_SECONDS
+    rows = Counter(each.filling for each in sequences if each.filling is not None)
+    late = wait(rows, min(SOON_SECONDS, MASK_SECONDS)).not_done
+    while sum(rows[future] for future in late) > FEW * num_rows:
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            return
+        late = wait(late, seconds, FIRST_COMPLETED).not_done
 
 
 _Job = tuple[Callable[[list[GuidedSequence]], None], list[GuidedSequence]]
 
 
 def _jobs(sequences: list[GuidedSequence]) -> Iterator[_Job]:
-    """Who fills which masks: the slow ones alone, others together where their backend can."""
-    one_by_one, together = list[GuidedSequence](), defaultdict[type, list[GuidedSequence]](list)
+    """Who fills which masks: the slow ones alone, a few others together where their backend can."""
+    kinds = defaultdict[tuple[type, bool], list[GuidedSequence]](list)
     for each in sequences:
         if each.is_slow:
             yield _fill_all, [each]
-        elif each.fills_together:
-            together[type(each.state)].append(each)
         else:
-            one_by_one.append(each)
-    for job in together.values():
-        yield _fill_together, job
-    for begin in range(0, len(one_by_one), ROWS_PER_JOB):
-        yield _fill_all, one_by_one[begin : begin + ROWS_PER_JOB]
+            kinds[type(each.state), each.fills_together].append(each)
+    for (_, together), some in kinds.items():
+        for begin in range(0, len(some), ROWS_PER_JOB):
+            job = some[begin : begin + ROWS_PER_JOB]
+            yield _fill_together if together else _fill_all, job
 
 
 def _fill_all(sequences: list[GuidedSequence]) -> None:

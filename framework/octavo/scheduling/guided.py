@@ -47,7 +47,7 @@ class GuidedRows:
         here = rows.guided_S[slots] & (rows.epoch_S[slots] == record.sample_epochs)
         guided = [(place, rows.at(int(slots[place]))) for place in np.flatnonzero(here).tolist()]
         guides = [_guide_of(sequence) for _, sequence in guided]
-        self._filler.fill(guides, among_others=len(guides) < len(slots))
+        self._filler.fill(guides, num_rows=len(slots))
         forced = self._forced([s for _, s in guided], guides, UNRECORDED_STEPS * len(slots))
         places, masks, in_logprobs = [], [], []
         for (place, sequence), guide in zip(guided, guides, strict=True):
