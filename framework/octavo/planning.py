@@ -26,7 +26,7 @@ from octavo.cache.groups import CacheLayout
 from octavo.config import CacheConfig, EngineConfig, open_model
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import CacheError, ConfigError, ModelError
-from octavo.execution.sizing import Sizing, size_engine
+from octavo.execution.sizing import Sizing, adapter_rows, size_engine
 from octavo.execution.worker import choose_device, device_memory
 from octavo.layers.unquantized import UnquantizedLinear, is_packed_on
 from octavo.weights.checkpoint import open_checkpoint
@@ -77,6 +77,9 @@ class Budget:
     """That, and all bytes here, are of one of the devices of a tensor parallel group."""
     usable_bytes: int
     weight_bytes: int
+    """With the pool of adapters, where there is one."""
+    adapter_bytes: int
+    """Of that pool."""
     workspace_bytes: int
     cache_bytes: int
     """Of the pool; 0 if nothing is left for it."""
@@ -192,6 +195,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         )
     folder = open_model(config.model, host, weights=False)
     num_devices = config.parallel.tensor_parallel_size
+    adapters = adapter_rows(config)
     model = build_model(
         folder,
         host,
@@ -199,10 +203,17 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         device=torch.device("meta"),
         tp_size=num_devices,
         collectives=_NoCollectives() if num_devices > 1 else None,
+        adapters=adapters,
     ).eval()
     target = find_target(config, memory_gib)
     sizing = size_engine(
-        cast(Model, model), config, folder, host, device=target.device, slots_of=target.slots_of
+        cast(Model, model),
+        config,
+        folder,
+        host,
+        device=target.device,
+        slots_of=target.slots_of,
+        adapters=adapters,
     )
     layout, weights = sizing.layout, weight_bytes(model, target)
     num_blocks, context, problem = _pool(config, folder, sizing, target, weights)
@@ -219,6 +230,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         device=target.name,
         usable_bytes=target.available_bytes,
         weight_bytes=weights,
+        adapter_bytes=0 if adapters is None else adapters.num_bytes,
         workspace_bytes=sizing.workspace_bytes,
         cache_bytes=num_blocks * layout.page_bytes,
         bytes_per_token=full_groups * layout.page_bytes // layout.block_tokens,

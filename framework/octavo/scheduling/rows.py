@@ -45,6 +45,8 @@ class Rows:
         """Rows whose next token must be one that a guide allows."""
         self.media_end_S = np.zeros(num_slots, np.int32)
         """Up to this token the prompt's media matter, as rows or by the positions they make."""
+        self.adapted_S = np.zeros(num_slots, np.bool_)
+        """Rows that have an adapter."""
         self.membership = 0
         """Counts every coming and leaving."""
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -88,6 +90,7 @@ class Rows:
         self.leads_S[slot] = bool(sequence.followers)
         self.guided_S[slot] = sequence.guide is not None
         self.media_end_S[slot] = sequence.media_end
+        self.adapted_S[slot] = sequence.run.rank > 0
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
 
@@ -100,7 +103,7 @@ class Rows:
                 min_len,
                 int(self.features_S[slot]),
                 max(sampling.top_k, 0),
-                -1,
+                *sequence.run,
                 sequence.position_delta,
             ],
             [

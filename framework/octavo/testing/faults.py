@@ -131,6 +131,7 @@ class Fault:
     executor: Callable[[Executor], Executor] | None = None
     model: Callable[[Any], Any] | None = None
     hf_overrides: Mapping[str, Any] = field(default_factory=dict)
+    change: Callable[[Trial], Trial] | None = None
     mode: Mode = in_a_batch
 
     def put_into(self, trial: Trial) -> Trial:
@@ -143,7 +144,8 @@ class Fault:
         if self.model is not None:
             host.models = _Wrapping(host.models, self.model)
         options = {**trial.options, "hf_overrides": dict(self.hf_overrides)}
-        return replace(trial, host=host, options=options)
+        changed = replace(trial, host=host, options=options)
+        return changed if self.change is None else self.change(changed)
 
 
 class _Wrapping(LazyRegistry[T]):

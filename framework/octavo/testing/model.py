@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from octavo.config import open_model
+from octavo.testing.adapters import MISTAKES, RANKS, with_adapters
 from octavo.testing.faults import Fault, faults_for, own_faults
 from octavo.testing.modes import (
     MAX_TOKENS,
@@ -19,11 +20,13 @@ from octavo.testing.modes import (
     Trial,
     alone,
     engine_config,
+    in_a_batch,
     make_prompts,
     teacher_forced,
 )
 from octavo.testing.reference import (
     EngineReference,
+    ModuleReference,
     Reference,
     write_with_reference,
     write_without_reference,
@@ -105,6 +108,25 @@ def _checks(
         yield _compared(f"{title}: the same {way}", mode, trial)
     for mistake, fault in {**faults_for(trial), **own_faults(variant.without)}.items():
         yield _noticed(f"{title}: the kit notices {mistake}", fault, trial)
+    if host.models.info(architecture).metadata["capabilities"].lora:
+        yield from _adapter_checks(title, trial)
+
+
+def _adapter_checks(title: str, trial: Trial) -> Iterator[Check]:
+    """Random adapters on all linears, each against a reference with weights merged by hand."""
+    ranks = ", ".join(map(str, RANKS))
+    name = f"{title}: adapters of ranks {ranks} and none in a batch equal merged weights"
+    if not isinstance(trial.reference, ModuleReference):
+        yield Check(name=name, passed=True, detail=NO_REFERENCE)
+        return
+    try:
+        adapted = with_adapters(trial, RANKS, num_rank_rows=sum(RANKS))
+    except Exception as error:
+        yield Check(name=name, passed=False, detail=one_line(error))
+        return
+    yield _compared(name, in_a_batch, adapted)
+    for mistake, change in MISTAKES.items():
+        yield _noticed(f"{title}: the kit notices {mistake}", Fault(change=change), adapted)
 
 
 def _compared(name: str, mode: Mode, trial: Trial) -> Check:
