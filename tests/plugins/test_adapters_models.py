@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from octavo.testing.engine_run import EngineRun
 from octavo.testing.model import make_trial
 from octavo.testing.modes import engine_config, in_a_batch
 from octavo.testing.reference import ModuleReference, Reference
+from octavo.testing.variants import TINY
 from octavo_registry import AdapterFolders
 from peft_adapters import save_adapter
 from small_models import (
@@ -36,6 +38,7 @@ from small_models import (
     run_stages,
 )
 
+MEDIA_MODELS = [name for name in HOST.models.names() if name not in (*TEXT_MODELS, "transformers")]
 TAKING = [name for name in TEXT_MODELS if HOST.models.info(name).metadata["capabilities"].lora]
 VARIANTS = cases_of(*TAKING)
 FIRST = {case[0]: case for case in reversed(VARIANTS)}
@@ -139,8 +142,11 @@ def test_tensor_parallel_ranks_and_pipeline_stages_cut_the_matrices(
         checkpoint.check(logits_TV)
 
 
-def test_an_architecture_that_takes_no_adapters_says_so(tmp_path: Path) -> None:
-    case, variant = next(iter(cases_of("MixtralForCausalLM").items()))
-    make_trial(HOST, case[0], variant, tmp_path)
-    with pytest.raises(ConfigError, match="enable_lora: MixtralForCausalLM takes no adapters"):
-        EngineRun(engine_config(tmp_path, enable_lora=True), HOST)
+@pytest.mark.parametrize("architecture", ["MixtralForCausalLM", *MEDIA_MODELS])
+def test_an_architecture_that_takes_no_adapters_says_so(architecture: str, tmp_path: Path) -> None:
+    variant = next(iter(cases_of(architecture).values()))
+    settings = {**TINY, **variant.config, "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    config = engine_config(tmp_path, enable_lora=True, load_format="dummy")
+    with pytest.raises(ConfigError, match=f"enable_lora: {architecture} takes no adapters"):
+        EngineRun(config, HOST)

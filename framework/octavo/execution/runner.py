@@ -33,7 +33,7 @@ from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
 from octavo_kernels.step_state import StepInputs
 from octavo_registry.attention import AttentionBackend
-from octavo_registry.model import Model
+from octavo_registry.model import Model, RulesOutTokens, SequenceTokens
 from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
@@ -87,6 +87,7 @@ class ModelRunner:
         adapters: AdapterRows | None = None,
     ) -> None:
         self.model = model
+        self._rules = model if isinstance(model, RulesOutTokens) else None
         self.state = DeviceState(state_layout, device)
         self.memory = memory
         self._layout = layout
@@ -145,6 +146,9 @@ class ModelRunner:
         media = None
         if self._encoder is not None:
             self._encoder.encode(plan.encode)
+            self._encoder.fill(
+                parts["cross_rows"], parts["cross_slots"], self._layout.cross_groups, self._layers
+            )
             media = self._encoder.rows(parts["media_tokens"], parts["media_rows"])
         hidden_TD = self._forward(
             slots_R,
@@ -240,7 +244,7 @@ class ModelRunner:
         return f"step {int(work)}{_FAMILIES[adapted]}", draw
 
     def _decode_and_draw(self, slots_R: Tensor, *, work: Work, adapted: bool) -> Tensor:
-        logits_RV = self.model.logits(self._decode(slots_R, adapted))
+        logits_RV = self._logits(self._decode(slots_R, adapted), slots_R)
         tokens_R = self._sampler.draw(logits_RV, slots_R, work)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
@@ -282,16 +286,18 @@ class ModelRunner:
             rows = cut_rows(rows, cuts, inputs.positions_T)
         groups = []
         for index, backend in enumerate(self._backends):
+            most_rows = self._layout.groups[index].spec.rows
+            seen = rows if most_rows is None else self._across(rows, most_rows)
             group = AttentionStep(
                 block_tokens=block_tokens,
                 query_starts_R1=rows.query_starts_R1,
-                context_lens_R=rows.context_lens_R,
+                context_lens_R=seen.context_lens_R,
                 token_rows_T=rows.token_rows_T,
                 positions_T=inputs.positions_T,
                 table_SB=self.state.tables_SB[index],
                 table_rows_R=rows.table_rows_R,
                 slots_T=inputs.cache_slots[index],
-                bounds=rows.bounds,
+                bounds=seen.bounds,
                 batch_invariant=self._batch_invariant,
             )
             group.plan = backend.plan(group, self._layout.groups[index].spec)
@@ -312,6 +318,18 @@ class ModelRunner:
                 self._adapters.begin(*(_of_tokens(each, slots_R, inputs.rows_T) for each in runs_S))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
 
+    def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
+        """The same rows, whose context are the rows of encoded media that they see."""
+        context_lens_R = self.state.cross_rows_S.index_select(0, rows.table_rows_R)
+        query_lens_R = rows.bounds.query_lens_R
+        return rows._replace(
+            context_lens_R=context_lens_R.clamp_(min=1),  # the padding slot has none
+            bounds=StepBounds(
+                query_lens_R=query_lens_R,
+                context_lens_R=np.full(len(query_lens_R), most_rows, np.int32),
+            ),
+        )
+
     def _positions(self, inputs: StepInputs, slots_R: Tensor, given: Tensor | None) -> Tensor:
         """As the model rotates tokens: their numbers, or what the prompt's media make of them."""
         if given is not None and len(given):
@@ -322,13 +340,22 @@ class ModelRunner:
         positions_T = inputs.positions_T + deltas_R.index_select(0, inputs.rows_T)
         return positions_T.expand(self._position_axes, -1)
 
+    def _logits(self, hidden_RD: Tensor, slots_R: Tensor) -> Tensor:
+        """Of what these slots may draw next, by the model's own rules."""
+        logits_RV = self.model.logits(hidden_RD)
+        if self._rules is None:
+            return logits_RV
+        state = self.state
+        so_far = SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
+        return self._rules.rule_out(logits_RV, slots_R, so_far)
+
     def _draw(self, undrawn: _Undrawn, masks: TokenMasks | None) -> Drawn:
         """Hidden states to tokens; prompt rows stand behind the rows that draw."""
         plan, hidden_RD, slots_R = undrawn.plan, undrawn.hidden_RD, undrawn.sample_slots_R
         num_draws = len(plan.features)
         drawn = Drawn(None, None, None)
         if num_draws:
-            logits_RV = self.model.logits(hidden_RD[:num_draws])
+            logits_RV = self._logits(hidden_RD[:num_draws], slots_R)
             for processor in self._processors:
                 logits_RV = processor.apply(logits_RV, slots_R)
             sampled = self._sampler.sample(

@@ -19,7 +19,11 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         "Gemma3ForConditionalGeneration",
         "octavo_plugins.models.gemma3_vision.model:Gemma3Vision",
-        capabilities=ModelCapabilities(modalities=("image",), media_attention="bidirectional"),
+        capabilities=ModelCapabilities(
+            modalities=("image",),
+            media_attention="bidirectional",
+            conformance="octavo_plugins.models.gemma3_vision.conformance:VARIANTS",
+        ),
     )
 
 

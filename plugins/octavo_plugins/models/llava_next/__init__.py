@@ -20,7 +20,10 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         NAME,
         "octavo_plugins.models.llava_next.model:LlavaNext",
-        capabilities=ModelCapabilities(modalities=("image",)),
+        capabilities=ModelCapabilities(
+            modalities=("image",),
+            conformance="octavo_plugins.models.llava_next.conformance:VARIANTS",
+        ),
     )
 
 
