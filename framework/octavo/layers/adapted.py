@@ -47,13 +47,18 @@ class AdapterRows:
         return sum(pool.numel() * pool.element_size() for pool in self._pools)
 
     def begin(self, first_T: Tensor, rank_T: Tensor) -> None:
-        """Take the first rank row and the rank of each token of the step to come; 0 for none."""
+        """Take the first rank row and the rank of each token of the step to come; 0 for none.
+
+        An ordinary launch, as the embedding's is, must come before the first linear's: kernels of
+        linears fetch what they need while what stands in front of them still runs.
+        """
         self.groups = group_tokens(
             first_T,
             rank_T,
             pool_rows=self.num_rank_rows,
             max_rank=self._max_rank,
             batch_invariant=self.batch_invariant,
+            settled=True,
         )
 
     def end(self) -> None:
