@@ -161,8 +161,8 @@ def _check_ranks(adapter: Adapter, max_rank: int | None) -> None:
     if max_rank is not None and adapter.rank > max_rank:
         beyond = [f"{name} ({rank})" for name, rank in ranks.items() if rank > max_rank]
         raise AdapterError(
-            f"the adapter's rank of {adapter.rank} is above max_lora_rank={max_rank}: "
-            f"{listed(beyond)}"
+            f"the adapter's rank of {adapter.rank} is above {max_rank}, which the engine was "
+            f"started with (max_lora_rank, or lora_pool_rank without it): {listed(beyond)}"
         )
 
 

@@ -67,9 +67,11 @@ class AdapterRows:
 
     def sums_bytes(self, num_tokens: int) -> int:
         """Scratch of one linear in a step of so many tokens."""
-        downs = [pool for pool in self._pools if pool.dim() == 3]
+        shapes = [pool.shape for pool in self._pools if pool.dim() == 3]
+        invariant = self.batch_invariant
         return max(
-            sums_bytes(num_tokens, down.shape[2], down.shape[1], self._max_rank) for down in downs
+            sums_bytes(num_tokens, inputs, parts, self._max_rank, batch_invariant=invariant)
+            for _, parts, inputs in shapes
         )
 
     def load(self, load: AdapterLoad) -> None:
