@@ -9,9 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.cache.groups import make_layout
-from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config import CacheConfig, EngineConfig, LoRAConfig, ModelConfig, SchedulerConfig
 from octavo.config.media import MediaConfig
-from octavo.engine.messages import EngineRequest, MediaInput, StepOutputs, TokenSampling
+from octavo.engine.messages import (
+    AdapterHead,
+    EngineRequest,
+    MediaInput,
+    PackedAdapter,
+    StepOutputs,
+    TokenSampling,
+)
 from octavo.execution.state_layout import StateLayout
 from octavo.guided.sequence import CompiledGuide
 from octavo.sampling.features import RowFeature
@@ -24,6 +31,9 @@ from shadow_device import ShadowDevice, ShadowStep, expected_tokens
 
 VOCAB = 37
 POISON = VOCAB
+ADAPTERS = {"a": 3, "b": 5, "c": 8, "d": 2}
+"""Ranks by content hash; the pool holds the largest alone, or two or three of the others."""
+NUM_RANK_ROWS = 8
 MAX_LEN = 48
 MAX_CROSS_ROWS = 11
 MEDIA_ROWS = 2 * MAX_CROSS_ROWS
@@ -40,7 +50,17 @@ SPECS = {
 }
 
 
-FACTS = ("steps", "new blocks", "logprobs", "bias", "min_tokens", "guided", "appended")
+FACTS = (
+    "steps",
+    "new blocks",
+    "logprobs",
+    "bias",
+    "min_tokens",
+    "guided",
+    "appended",
+    "adapters",
+    "waiting for rank rows",
+)
 LATE_FACTS = ("ended", "left", "raised", "preempted")
 """Between the plan and the result of a steady step, or by its result."""
 
@@ -104,6 +124,7 @@ class World:
                 scheduling_policy=case.policy,
                 async_depth=case.depth,
             ),
+            lora=LoRAConfig(enable_lora=True, lora_pool_rank=NUM_RANK_ROWS),
             media=MediaConfig(media_cache_tokens=MEDIA_ROWS),
             logits_processors=("one",) if case.has_processors else (),
         )
@@ -135,8 +156,12 @@ class World:
             9,
             VOCAB,
             has_processors=case.has_processors,
+            num_rank_rows=NUM_RANK_ROWS,
             num_media_rows=MEDIA_ROWS,
         )
+        self.held: set[str] = set()
+        for adapter in ADAPTERS:
+            self.hold(adapter)
         self.device.raise_for = POISON
         self.under_way: deque[tuple[bool, StepRecord, ShadowStep]] = deque()
         """Whether it is steady, what the host remembers, what the device does."""
@@ -153,7 +178,10 @@ class World:
         self.alone: set[int] = set()
         """Sequences of steps that raised with no other in them."""
 
-    def add(self, prompt, n, sampling: TokenSampling, priority=0, salt="", guide=None) -> None:
+    def add(
+        self, prompt, n, sampling: TokenSampling, priority=0, salt="", guide=None, adapter=""
+    ) -> None:
+        adapter = adapter if adapter in self.held else ""
         ids = tuple(range(self.next_id, self.next_id + n))
         self.next_id += n
         heard = (sound(prompt[0], len(prompt)),) if self.hears else ()
@@ -164,15 +192,30 @@ class World:
             sampling=sampling,
             priority=priority,
             cache_salt=salt,
+            adapter=adapter,
             media=heard,
         )
         self.scheduler.add(request, None if guide is None else CompiledGuide(guide))
         for index, sequence in enumerate(ids):
             self.requests[sequence] = request
-            self.expected[sequence] = expected_tokens(prompt, sampling, index, VOCAB, guide, heard)
+            self.expected[sequence] = expected_tokens(
+                prompt, sampling, index, VOCAB, guide, adapter, heard
+            )
             self.got[sequence] = []
         if POISON in prompt:
             self.poisoned.update(ids)
+
+    def hold(self, adapter: str) -> None:
+        """Load it, or unload it where it is."""
+        if adapter in self.held:
+            self.held.remove(adapter)
+            self.scheduler.adapters.remove(adapter)
+        else:
+            self.held.add(adapter)
+            head = AdapterHead(
+                content_hash=adapter, rank=ADAPTERS[adapter], dtype="float32", shapes={}
+            )
+            self.scheduler.adapters.add(PackedAdapter(head, memoryview(b"")))
 
     def step(self) -> None:
         """As EngineCore's."""
@@ -219,6 +262,9 @@ class World:
 
     def note_steady(self, plan: StepPlan) -> None:
         self.seen["steps"] += 1
+        self.seen["adapters"] += plan.has_adapters
+        assert not plan.adapters, "an adapter is copied again"
+        self.seen["waiting for rank rows"] += self.scheduler.waiting.peek_aside() is not None
         self.seen["a queue"] += len(self.scheduler.waiting) > 0
         self.seen["new blocks"] += plan.sizes[0] > 0
         self.seen["logprobs"] += plan.num_logprobs >= 0
@@ -305,6 +351,13 @@ class World:
         rows = self.scheduler.rows
         occupied = [slot for slot, sequence in enumerate(rows.sequences) if sequence is not None]
         assert (rows.confirmed_S[occupied] <= rows.computed_S[occupied]).all()
+        live = Counter(s.request.adapter for s in self.scheduler.sequences.values())
+        running = Counter(s.request.adapter for s in rows.sequences if s is not None)
+        known = self.scheduler.adapters._known
+        assert {name: (it.num_live, it.num_running) for name, it in known.items()} == {
+            name: (live[name], running[name]) for name in known
+        }
+        assert known.keys() == self.held | (live.keys() - {""})
         for sequence, got in self.got.items():
             assert got == self.expected[sequence][: len(got)] or sequence in self.poisoned
 

@@ -24,6 +24,11 @@ from octavo.scheduling.plan import SECTIONS, LogprobArrays, StepPlan, StepResult
 MASK = 2**63 - 1
 
 
+def first_digest(adapter: str) -> int:
+    """An adapter makes other keys and values of the same tokens."""
+    return hash(adapter) & MASK if adapter else 0
+
+
 def extend_digest(digest: int, token: int) -> int:
     return hash((digest, token)) & MASK
 
@@ -84,11 +89,12 @@ def expected_tokens(
     index: int,
     vocab_size: int,
     guide: RemainderGuide | None = None,
+    adapter: str = "",
     heard: Sequence[MediaInput] = (),
 ) -> list[int]:
     """What a request's continuation must give, whatever else runs."""
     state = None if guide is None else guide.start()
-    digest = 0
+    digest = first_digest(adapter)
     for item in heard:
         for content in content_of(item):
             digest = extend_digest(digest, content)
@@ -153,6 +159,7 @@ class ShadowDevice:
         vocab_size: int,
         *,
         has_processors: bool,
+        num_rank_rows: int = 0,
         num_media_rows: int = 0,
     ) -> None:
         self.layout = layout
@@ -170,6 +177,8 @@ class ShadowDevice:
         """At 0 a step raises, whoever is in it."""
         self.broken = False
         """A step has raised and the host has not seen it: what runs meanwhile builds on garbage."""
+        self.rank_rows = [""] * num_rank_rows
+        """Whose they are."""
         self.attached: dict[int, TokenSampling] = {}
         """Parameters by slot, as the runner keeps them."""
         self._has_processors = has_processors
@@ -201,6 +210,11 @@ class ShadowDevice:
         indices = parts["diff_indices"]
         assert len(np.unique(indices)) == len(indices), "a word is written twice in one diff"
         self.arena[indices] = parts["diff_values"]
+        for (first, rank), adapter in plan.adapters:
+            assert adapter.head.rank == rank
+            name = "garbage" if self.broken else adapter.head.content_hash
+            self.rank_rows[first : first + rank] = [name] * rank
+        assert plan.has_adapters == bool(self.field("adapter_rank")[parts["slots"]].any())
         for slot in plan.detach:
             del self.attached[slot]
         for slot, sampling in plan.attach:
@@ -303,12 +317,18 @@ class ShadowDevice:
         assert (len(targets) > 0) == (plan.num_prompt_logprobs >= 0)
         return logprobs_of(targets.tolist(), places, plan.num_prompt_logprobs)
 
+    def _adapter(self, slot: int) -> str:
+        first, rank = int(self.field("adapter_first")[slot]), int(self.field("adapter_rank")[slot])
+        names = set(self.rank_rows[first : first + rank])
+        assert self.broken or len(names) == (rank > 0), "rank rows of several adapters"
+        return names.pop() if names else ""
+
     def _run_row(self, slot: int, count: int) -> int:
         """Write the row's new tokens, then check all that its queries see; the last digest."""
         block_tokens = self.layout.block_tokens
         start = int(self.field("computed")[slot])
         tokens = self.field("tokens")[slot]
-        digests = [self._heard(slot)]
+        digests = [self._heard(slot, first_digest(self._adapter(slot)))]
         for token in tokens[: start + count].tolist():
             digests.append(extend_digest(digests[-1], token))
         for index, group in enumerate(self.layout.groups):
@@ -330,9 +350,8 @@ class ShadowDevice:
                 )
         return digests[-1]
 
-    def _heard(self, slot: int) -> int:
-        """The digest of what cross attention reads before any token."""
-        digest = 0
+    def _heard(self, slot: int, digest: int) -> int:
+        """The digest extended by what cross attention reads before any token."""
         for index in self.layout.cross_groups:
             table = self.field(f"table{index}")[slot]
             for position in range(self.field("cross_rows")[slot]):

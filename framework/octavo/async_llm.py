@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Self
 
+from octavo.adapters.loaded import ANYWHERE, LoadedAdapters
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.detokenizing.processor import RequestObserver
@@ -23,6 +24,7 @@ from octavo.frontend import Frontend, start_frontend
 from octavo.inputs import ChatTemplate, PreparedRequest, Prompt
 from octavo.inputs.media_parts import has_media
 from octavo.inputs.messages import Message
+from octavo.inputs.processor import with_adapter
 from octavo.observability.engine_metrics import EngineReport, read_report
 from octavo.observability.tracing import Tracer
 from octavo.outputs import RequestOutput
@@ -30,7 +32,7 @@ from octavo.params import LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
 from octavo.tools.answer_format import AnswerFormat
 from octavo.tools.answer_reader import AnswerReader
-from octavo_registry import PluginHost
+from octavo_registry import AdapterFolders, PluginHost
 
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
@@ -65,6 +67,7 @@ class AsyncLLM:
     def _begin(self, front: Frontend) -> None:
         self._front = front
         self._engine = EngineThread(self._front.client, self._front.outputs)
+        self.adapters = self._loaded_adapters()
         self._mailbox: Mailbox | None = None
         self._tracer: Tracer | None = None
         self._compiling = ThreadPoolExecutor(COMPILING_THREADS, "octavo-compiling")
@@ -175,7 +178,21 @@ class AsyncLLM:
         front = self._front.with_new_engine()
         self._front = front
         self._engine = EngineThread(front.client, front.outputs)
+        self.adapters = self._loaded_adapters(self.adapters.folders, self.adapters.paths)
         self._close = weakref.finalize(self, self._engine.close)
+
+    def _loaded_adapters(
+        self, folders: AdapterFolders = ANYWHERE, paths: Mapping[str, str] | None = None
+    ) -> LoadedAdapters:
+        front = self._front
+        return LoadedAdapters(
+            front.config,
+            front.client.ready.adapters,
+            front.host,
+            self._engine,
+            folders=folders,
+            paths=paths,
+        )
 
     def kill(self, cause: str) -> None:
         """End an engine that hangs: its requests fail for this reason."""
@@ -289,20 +306,32 @@ class AsyncLLM:
         compiles: bool,
     ) -> AsyncGenerator[RequestOutput, None]:
         arrival_seconds = time.monotonic()
-        if lora_request is not None:
-            raise ConfigError(f"lora_request={lora_request!r}: adapters are not available yet")
         self._engine.check_open()
         self.check_room()
         loop = asyncio.get_running_loop()
-        if compiles:  # it may wait for another process, and others shall not wait for it
-            prepared = await loop.run_in_executor(self._compiling, self._compile, prepare)
+        adapters = self.adapters  # as the engine, another's may have their place meanwhile
+        adapter = None
+        if lora_request is None:
+            adapters.num_requests[""] += 1
         else:
-            prepared = await asyncio.to_thread(prepare) if in_thread else prepare()
-        if self._mailbox is None or self._mailbox.loop is not loop:
-            self._mailbox = Mailbox(loop)
-        stream = Stream(self._mailbox, delta=prepared.params.output_kind == "delta")
-        engine = self._engine  # another may have its place when this request ends
-        engine.submit(prepared, arrival_seconds, stream)
+            adapter = adapters.lease(lora_request)
+            if adapter is None:
+                adapter = await asyncio.to_thread(adapters.load, lora_request)
+        try:
+            if compiles:  # it may wait for another process, and others shall not wait for it
+                prepared = await loop.run_in_executor(self._compiling, self._compile, prepare)
+            else:
+                prepared = await asyncio.to_thread(prepare) if in_thread else prepare()
+            if adapter is not None:
+                prepared = with_adapter(prepared, adapter.content_hash)
+            if self._mailbox is None or self._mailbox.loop is not loop:
+                self._mailbox = Mailbox(loop)
+            stream = Stream(self._mailbox, delta=prepared.params.output_kind == "delta")
+            engine = self._engine  # another may have its place when this request ends
+            engine.submit(prepared, arrival_seconds, stream)
+        finally:
+            if adapter is not None:
+                adapters.release(adapter)
         tracer = self._tracer
         finished = False
         try:

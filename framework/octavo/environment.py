@@ -60,6 +60,12 @@ API_KEY: Final = Variable(
     help="A key that `octavo serve` accepts besides those of `--api-key`, and the one that "
     "`octavo chat`, `complete` and `bench` send to a server.",
 )
+ALLOW_RUNTIME_LORA: Final = Variable(
+    name="OCTAVO_ALLOW_RUNTIME_LORA_UPDATING",
+    kind="switch",
+    default="off",
+    help="The same as `--allow-runtime-lora`: requests may load and unload adapters.",
+)
 LOGGING_LEVEL: Final = Variable(
     name="OCTAVO_LOGGING_LEVEL",
     kind="text",
@@ -124,6 +130,7 @@ KERNEL_CACHE: Final = Variable(
 
 VARIABLES: Final = (
     API_KEY,
+    ALLOW_RUNTIME_LORA,
     LOGGING_LEVEL,
     LOGGING_CONFIG,
     TRACE_FUNCTION,

@@ -59,6 +59,16 @@ class DeadEndError(UnsupportedConstraint):
     """A text that no token continues, though its constraint is not met."""
 
 
+class AdapterError(BadRequestError):
+    """An adapter that cannot be used: damaged, of no known format, or not made for this model."""
+
+
+class UnknownAdapterError(AdapterError):
+    """A name that no adapter has."""
+
+    param = "model"
+
+
 class CacheError(OctavoError):
     """Memory for the KV cache does not suffice; the message says what to change."""
 
@@ -84,6 +94,7 @@ def error_class(name: str) -> type[OctavoError]:
 
 
 __all__ = [
+    "AdapterError",
     "BadRequestError",
     "CacheError",
     "ConfigError",
@@ -100,6 +111,7 @@ __all__ = [
     "PromptTooLongError",
     "QueueFullError",
     "RequestFailedError",
+    "UnknownAdapterError",
     "UnknownNameError",
     "UnsupportedConstraint",
     "error_class",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import NoneType
 from typing import Any, Final, NoReturn, cast
 
-from msgspec import structs
-
+from octavo.adapters.loaded import LoadedAdapters
 from octavo.beam_search import (
     BeamSearch,
     Candidates,
@@ -21,11 +20,11 @@ from octavo.beam_search import (
     num_candidates,
     run_beam_searches,
 )
+from octavo.beam_steps import candidates_of, guided_by
 from octavo.detokenizing import IncrementalDetokenizer
-from octavo.engine.messages import EngineReady, GuideRequest
+from octavo.engine.messages import EngineReady
 from octavo.errors import (
     ConfigError,
-    DeadEndError,
     EngineDeadError,
     ParameterError,
     RequestFailedError,
@@ -33,6 +32,7 @@ from octavo.errors import (
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
 from octavo.inputs.messages import Message
+from octavo.inputs.processor import with_adapter
 from octavo.interrupts import InterruptsBetweenSteps
 from octavo.outputs import BeamSearchOutput, RequestOutput
 from octavo.params import MAX_LOGPROBS, BeamSearchParams, LoRARequest, SamplingParams, shown
@@ -55,6 +55,12 @@ class LLM:
         self._front = start_frontend(
             {"model": model, **options}, engine_process=engine_process, caller="LLM"
         )
+        self._adapters = LoadedAdapters(
+            self._front.config,
+            self._front.client.ready.adapters,
+            self._front.host,
+            self._front.client,
+        )
         self._request_ids = itertools.count()
         self._lock = threading.RLock()  # so that a signal's handler may close
         self._closed = False
@@ -65,7 +71,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        lora_request: LoRARequest | Sequence[LoRARequest] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
@@ -75,17 +81,21 @@ class LLM:
         ``error`` set and the finish reason "error"; the others are not touched.
         """
         self._check_open()
-        _refuse_lora(lora_request)
         split = split_prompts(prompts)
         if not isinstance(priority, (list, tuple, NoneType)):
             raise ParameterError(f"priority={shown(priority)} must be a list, one for each prompt")
         priorities = [0] * len(split) if priority is None else list(priority)
         _check_lengths("priority", len(priorities), len(split))
-        each = zip(split, self._spread(sampling_params, len(split)), priorities, strict=True)
-        return self._run(
-            [self._prepare(prompt, params, priority=number) for prompt, params, number in each],
-            use_tqdm=use_tqdm,
-        )
+        all_params = self._spread(sampling_params, len(split))
+        with self._leased(lora_request, len(split)) as adapters:
+            each = zip(split, all_params, priorities, adapters, strict=True)
+            return self._run(
+                [
+                    self._prepare(prompt, params, priority=number, adapter=adapter)
+                    for prompt, params, number, adapter in each
+                ],
+                use_tqdm=use_tqdm,
+            )
 
     def chat(
         self,
@@ -100,7 +110,7 @@ class LLM:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
-        lora_request: LoRARequest | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of many.
@@ -111,7 +121,6 @@ class LLM:
         an output holds the calls and the reasoning, where the model has parsers for them.
         """
         self._check_open()
-        _refuse_lora(lora_request)
         many = isinstance(messages, (list, tuple)) and bool(messages)
         chats = messages if many and not isinstance(messages[0], Mapping) else [messages]
         each = zip(chats, self._spread(sampling_params, len(chats)), strict=True)
@@ -131,7 +140,12 @@ class LLM:
             )
             for chat, params in each
         ]
-        outputs = self._run(requests, use_tqdm=use_tqdm)
+        with self._leased(lora_request, len(requests)) as adapters:
+            requests = [
+                with_adapter(request, adapter)
+                for request, adapter in zip(requests, adapters, strict=True)
+            ]
+            outputs = self._run(requests, use_tqdm=use_tqdm)
         for request, output in zip(requests, outputs, strict=True):
             _take_apart(request, output)
         return outputs
@@ -150,9 +164,14 @@ class LLM:
         may be fewer beams than texts that the constraint admits.
         """
         self._check_open()
-        _refuse_lora(lora_request)
         if not isinstance(params, BeamSearchParams):
             raise ParameterError(f"params={shown(params)} must be BeamSearchParams")
+        with self._leased(lora_request, 1) as (adapter,):
+            return self._beam_search(prompts, params, adapter)
+
+    def _beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, adapter: str
+    ) -> list[BeamSearchOutput]:
         ready, eos = self._front.client.ready, self._front.eos_token_ids
         first = [
             self._prepare(prompt, SamplingParams(max_tokens=1, guided=params.guided)).request
@@ -168,10 +187,14 @@ class LLM:
 
         def expand(sequences: list[Continued]) -> list[Candidates | None]:
             requests = [
-                _guided_by(first[0].guide, self._prepare(prompt + tokens, one_token), len(tokens))
+                guided_by(
+                    first[0].guide,
+                    self._prepare(prompt + tokens, one_token, adapter=adapter),
+                    len(tokens),
+                )
                 for prompt, tokens in sequences
             ]
-            return [_candidates(output) for output in self._run(requests, use_tqdm=False)]
+            return [candidates_of(output) for output in self._run(requests, use_tqdm=False)]
 
         searches = [
             BeamSearch(
@@ -229,6 +252,12 @@ class LLM:
         self._check_open()
         return self._front.inputs.default_params
 
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter that a request has named before."""
+        self._check_open()
+        with self._lock:
+            self._adapters.unload(name)
+
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes that no request holds; returns whether all are forgotten."""
         self._check_open()
@@ -260,10 +289,33 @@ class LLM:
         params: SamplingParams | None,
         *,
         priority: int = 0,
+        adapter: str = "",
     ) -> PreparedRequest:
         return self._front.inputs.process(
-            str(next(self._request_ids)), prompt, self._final(params), priority=priority
+            str(next(self._request_ids)),
+            prompt,
+            self._final(params),
+            priority=priority,
+            adapter=adapter,
         )
+
+    @contextmanager
+    def _leased(
+        self, given: LoRARequest | Sequence[LoRARequest | None] | None, count: int
+    ) -> Iterator[list[str]]:
+        """The content hashes of the adapters, one for each prompt; "" for none."""
+        each = cast(
+            "list[LoRARequest | None]",
+            list(given) if isinstance(given, (list, tuple)) else [given] * count,
+        )
+        _check_lengths("lora_request", len(each), count)
+        for request in each:
+            if not isinstance(request, (LoRARequest, NoneType)):
+                raise ParameterError(f"lora_request={shown(request)} must be a LoRARequest")
+        with ExitStack() as stack:
+            if any(each):
+                stack.enter_context(self._lock)  # the client is one thread's at a time
+            yield [stack.enter_context(self._adapters.leased(request)) for request in each]
 
     def _final(self, params: SamplingParams | None) -> SamplingParams:
         return replace(self._front.inputs.params_or_default(params), output_kind="final")
@@ -341,36 +393,3 @@ def _take_apart(request: PreparedRequest, output: RequestOutput) -> None:
             output.error = str(error)
             for each in output.outputs:
                 each.finish_reason = "error"
-
-
-def _refuse_lora(lora_request: object) -> None:
-    if lora_request is not None:
-        raise ConfigError(f"lora_request={lora_request!r}: adapters are not available yet")
-
-
-def _guided_by(
-    guide: GuideRequest | None, prepared: PreparedRequest, num_tokens: int
-) -> PreparedRequest:
-    """One step of a beam with ``num_tokens`` behind its prompt."""
-    if guide is None:
-        return prepared
-    request = prepared.request
-    guided = structs.replace(
-        request,
-        guide=guide,
-        num_guided_tokens=num_tokens,
-        sampling=structs.replace(request.sampling, logprobs_of_allowed=True),
-    )
-    return replace(prepared, request=guided)
-
-
-def _candidates(output: RequestOutput) -> Candidates | None:
-    (completion,) = output.outputs
-    if output.error_type == DeadEndError.__name__:
-        return None
-    if output.error is None and completion.finish_reason == "stop" and not completion.token_ids:
-        return []
-    if output.error is not None or not completion.logprobs:
-        raise RequestFailedError(f"a step of the beam search failed: {output.error}")
-    likeliest = completion.logprobs[0].items()
-    return [(token, entry.logprob) for token, entry in likeliest if entry.logprob > -math.inf]

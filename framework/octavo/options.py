@@ -19,7 +19,6 @@ from octavo.errors import ConfigError
 # Options of the public interface that nothing implements yet, with the one value that asks for
 # nothing; any other is an error, since ignoring it would change what the caller gets.
 NOT_AVAILABLE: Final[Mapping[str, object]] = {
-    "enable_lora": False,
     "speculative_config": None,
 }
 

@@ -274,9 +274,29 @@ class PoolingParams:
     extra_args: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LoRARequest:
-    """One adapter, by name; ``path`` may be left out when a resolver knows the name."""
+    """One adapter, by name; ``path`` may be left out when it is loaded or a resolver knows it."""
 
     name: str
+    id: int | None = None
+    """A number of the caller's; nothing depends on it."""
     path: str | None = None
+    """A folder, or a name that a resolver or a source plugin knows."""
+    base_model_name: str | None = None
+    """What it was trained on, where that is the engine's model by another name."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ParameterError(
+                f"name={shown(self.name)} must be an adapter's name", param="lora_request"
+            )
+        if not isinstance(self.base_model_name, (str, NoneType)):
+            raise ParameterError(
+                f"base_model_name={shown(self.base_model_name)} must be a name",
+                param="lora_request",
+            )
+        if not isinstance(self.path, (str, NoneType)):
+            raise ParameterError(
+                f"path={shown(self.path)} must be a folder or a name", param="lora_request"
+            )

@@ -26,12 +26,13 @@ from octavo.cache.groups import CacheLayout
 from octavo.config import CacheConfig, EngineConfig, open_model
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import CacheError, ConfigError, ModelError
-from octavo.execution.sizing import Sizing, size_engine
+from octavo.execution.sizing import Sizing, adapter_rows, size_engine
 from octavo.execution.worker import choose_device, device_memory
 from octavo.layers.unquantized import UnquantizedLinear, is_packed_on
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.load import build_model
 from octavo_registry import PluginHost
+from octavo_registry.cache import CacheKind
 from octavo_registry.model import Model
 
 CONTEXT_BYTES: Final = GIB // 2
@@ -77,6 +78,9 @@ class Budget:
     """That, and all bytes here, are of one of the devices of a tensor parallel group."""
     usable_bytes: int
     weight_bytes: int
+    """With the pool of adapters, where there is one."""
+    adapter_bytes: int
+    """Of that pool."""
     workspace_bytes: int
     cache_bytes: int
     """Of the pool; 0 if nothing is left for it."""
@@ -194,6 +198,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         )
     folder = open_model(config.model, host, weights=False)
     num_devices = config.parallel.tensor_parallel_size
+    adapters = adapter_rows(config)
     model = build_model(
         folder,
         host,
@@ -201,17 +206,24 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         device=torch.device("meta"),
         tp_size=num_devices,
         collectives=_NoCollectives() if num_devices > 1 else None,
+        adapters=adapters,
     ).eval()
     target = find_target(config, memory_gib)
     sizing = size_engine(
-        cast(Model, model), config, folder, host, device=target.device, slots_of=target.slots_of
+        cast(Model, model),
+        config,
+        folder,
+        host,
+        device=target.device,
+        slots_of=target.slots_of,
+        adapters=adapters,
     )
     layout, weights = sizing.layout, weight_bytes(model, target)
     num_blocks, context, problem = _pool(config, folder, sizing, target, weights)
     is_shrunk = config.model.max_model_len == "auto" and problem is None
     max_model_len = context if is_shrunk else folder.max_model_len
-    one = layout.blocks_for(max_model_len, _lookahead(config))
-    windows = _window_blocks(layout, max_model_len, _lookahead(config))
+    lookahead = config.scheduler.max_num_batched_tokens * (config.scheduler.async_depth + 1)
+    one = layout.blocks_for(max_model_len, lookahead)
     full_groups = sum(group.spec.kind in ("full", "latent") for group in layout.groups)
     return Budget(
         architecture=folder.architecture,
@@ -221,14 +233,12 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         device=target.name,
         usable_bytes=target.available_bytes,
         weight_bytes=weights,
+        adapter_bytes=0 if adapters is None else adapters.num_bytes,
         workspace_bytes=sizing.workspace_bytes,
         cache_bytes=num_blocks * layout.page_bytes,
         bytes_per_token=full_groups * layout.page_bytes // layout.block_tokens,
-        window_bytes_per_sequence=windows * layout.page_bytes,
-        cross_bytes_per_sequence=replace(
-            layout, groups=tuple(layout.groups[i] for i in layout.cross_groups)
-        ).blocks_for(max_model_len, 0)
-        * layout.page_bytes,
+        window_bytes_per_sequence=_bytes_of(layout, "window", max_model_len, lookahead),
+        cross_bytes_per_sequence=_bytes_of(layout, "cross", max_model_len, lookahead),
         num_blocks=num_blocks,
         block_tokens=layout.block_tokens,
         block_bytes=layout.page_bytes,
@@ -370,13 +380,10 @@ def _least_gib(config: EngineConfig, budget: Budget) -> int:
     return (int(gib) // step + 1) * step
 
 
-def _lookahead(config: EngineConfig) -> int:
-    return config.scheduler.max_num_batched_tokens * (config.scheduler.async_depth + 1)
-
-
-def _window_blocks(layout: CacheLayout, num_tokens: int, lookahead: int) -> int:
-    windows = tuple(group for group in layout.groups if group.spec.window is not None)
-    return replace(layout, groups=windows).blocks_for(num_tokens, lookahead)
+def _bytes_of(layout: CacheLayout, kind: CacheKind, num_tokens: int, lookahead: int) -> int:
+    """Most that the layers of one kind take for a sequence."""
+    groups = tuple(group for group in layout.groups if group.spec.kind == kind)
+    return replace(layout, groups=groups).blocks_for(num_tokens, lookahead) * layout.page_bytes
 
 
 def _file_bytes(folder: ModelFolder) -> int | None:

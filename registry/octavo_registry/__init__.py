@@ -1,6 +1,12 @@
 """The contract between Octavo and its plugins. Importing it loads neither torch nor a plugin."""
 
-from octavo_registry.adapters import Adapter, AdapterFormat, AdapterResolver
+from octavo_registry.adapters import (
+    Adapter,
+    AdapterFolders,
+    AdapterFormat,
+    AdapterResolver,
+    ListsAdapters,
+)
 from octavo_registry.attention import AttentionBackend, QKTransform, StoresRows
 from octavo_registry.cache import CacheSpec
 from octavo_registry.commands import Command
@@ -23,7 +29,7 @@ from octavo_registry.guided import (
 from octavo_registry.hooks import hookimpl
 from octavo_registry.host import PluginHost
 from octavo_registry.lazy import Entry, LazyRegistry
-from octavo_registry.linear import FusedProducts, QuantizationMethod
+from octavo_registry.linear import FusedProducts, LinearAdapters, QuantizationMethod
 from octavo_registry.logits import LogitsProcessor
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import (
@@ -74,6 +80,7 @@ from octavo_registry.transcription import Passage, Transcriber, TranscriptionTas
 __all__ = [
     "API_VERSION",
     "Adapter",
+    "AdapterFolders",
     "AdapterFormat",
     "AdapterResolver",
     "AttendsAcross",
@@ -102,6 +109,8 @@ __all__ = [
     "InputRegistry",
     "LayerCache",
     "LazyRegistry",
+    "LinearAdapters",
+    "ListsAdapters",
     "LogitsProcessor",
     "Manifest",
     "ManifestMismatchError",

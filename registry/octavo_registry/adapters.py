@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -13,34 +13,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """One adapter's weights on the host, by full names of the model's linears."""
+    """One adapter's weights on the host, by full names of the model's linears.
+
+    All mappings have the same names. What a linear adds to its outputs is
+    scaling * (x @ down.T) @ up.T.
+    """
 
     rank: int
-    scaling: float
+    """The largest of its linears' ranks; those of others may be smaller."""
+    scaling: Mapping[str, float]
     down: Mapping[str, Tensor]
     """A matrices [rank, in_features]."""
     up: Mapping[str, Tensor]
     """B matrices [out_features, rank]."""
     content_hash: str
-    """SHA-256 of the files; seeds the prefix cache."""
+    """SHA-256 of all that changes its results, in hex: the same wherever it is read."""
+    base_model: str | None = None
+    """What it was trained on, as its files say."""
 
 
 @runtime_checkable
 class AdapterFormat(Protocol):
-    """Reads one on-disk format. Made without arguments, once a process."""
+    """Reads one on-disk format. Made without arguments, when adapters are first used."""
 
     def read(self, folder: Path) -> Adapter | None:
         """Return the adapter; None when the folder is of another format.
 
-        Raises an OctavoError naming file and tensor when the folder is of this format and damaged.
+        Raises an OctavoError naming file and tensor when the folder is of this format and damaged,
+        or has what cannot be computed. Tensors are copies in memory: the files may change later.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFolders:
+    """Where adapters may lie."""
+
+    allowed: tuple[Path, ...] | None = ()
+    """Paths are taken below these alone; None: anywhere, for who names them may read all files."""
+    watched: tuple[Path, ...] = ()
+    """Each folder in one of these is an adapter of its own name, as soon as it is there."""
+
+
+@runtime_checkable
+class AdapterResolver(Protocol):
+    """Finds adapters by name at run time. Made without arguments, when they are first used."""
+
+    def find(self, name: str, folders: AdapterFolders) -> Path | None:
+        """Return the adapter's folder, fetched if need be; None when the name is not known.
+
+        A name may come from a request: what is outside of the folders is answered as what is not
+        there.
         """
         ...
 
 
 @runtime_checkable
-class AdapterResolver(Protocol):
-    """Finds adapters by name at run time. Made without arguments, once a process."""
+class ListsAdapters(Protocol):
+    """A resolver that can tell which names it knows, as a list of models shows them."""
 
-    def find(self, name: str) -> Path | None:
-        """Return the adapter's folder, fetched if need be; None when the name is not known."""
+    def names(self, folders: AdapterFolders) -> Sequence[str]:
+        """All names that ``find`` would know now."""
         ...

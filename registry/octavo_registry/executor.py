@@ -17,6 +17,8 @@ class ExecutorFacts:
     num_blocks: int
     num_swap_blocks: int
     max_model_len: int
+    adapters: Any | None = None
+    """An ``octavo.engine.messages.AdapterFacts``; None: there is no room for adapters."""
 
 
 class PendingStep(Protocol):

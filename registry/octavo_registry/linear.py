@@ -61,3 +61,12 @@ class FusedProducts(Protocol):
     ) -> Tensor:
         """Return activation(gate) * up, the product's first and second half of outputs."""
         ...
+
+
+@runtime_checkable
+class LinearAdapters(Protocol):
+    """What adds adapters to linears, whatever method multiplies there."""
+
+    def around(self, method: QuantizationMethod) -> QuantizationMethod:
+        """Return the method of one linear: ``method``'s products, and the adapters' part."""
+        ...

@@ -108,6 +108,4 @@ class Step:
     """By the names that ``Model.cache_specs`` gave."""
     sample_tokens_R: Tensor
     """Indices into T of the tokens whose logits are asked for; may be longer than the rows."""
-    adapter_ids_R: Tensor | None = None
-    """LoRA slot of each row, -1 for none; None when no adapters are enabled."""
     media: MediaRows | None = None

@@ -6,6 +6,7 @@ its idle work never ends ("restless"); a prompt that ends in one of the tokens b
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ from octavo.config import EngineConfig
 from octavo.engine.messages import (
     EngineReady,
     EngineRequest,
+    PackedAdapter,
     PromptReport,
     SequenceEnd,
     StepOutputs,
@@ -53,6 +55,8 @@ class StubCore:
             max_num_batched_tokens=512,
         )
         self.idle_times = 0
+        self.adapters: dict[str, str] = {}
+        """SHA-256 of the bytes by name."""
         self._live: dict[int, list[int]] = {}
         """By sequence: the next token, how many are left, the prompt's length; -1 once reported."""
         self._refused: list[SequenceEnd] = []
@@ -73,6 +77,12 @@ class StubCore:
     def abort(self, sequences: list[int]) -> None:
         for sequence in sequences:
             self._live.pop(sequence, None)
+
+    def add_adapter(self, adapter: PackedAdapter) -> None:
+        self.adapters[adapter.head.content_hash] = hashlib.sha256(adapter.data).hexdigest()
+
+    def remove_adapter(self, content_hash: str) -> None:
+        del self.adapters[content_hash]
 
     def use_idle_time(self) -> bool:
         is_left = self.config.model.model == "restless" or self.idle_times < IDLE_TIMES
@@ -102,6 +112,8 @@ class StubCore:
         return StepOutputs(sequences=sequences, tokens=tokens, ends=ends, prompts=prompts)
 
     def call(self, method: str) -> Any:
+        if method == "adapters":
+            return self.adapters
         if method == "stats":
             return {"live": len(self._live), "pid": os.getpid(), "idle": self.idle_times}
         raise ConfigError(f"no engine method {method!r}")

@@ -280,8 +280,8 @@ def test_bad_options_are_the_callers_by_name(folder: Path) -> None:
     make: Callable[..., AsyncLLM] = AsyncLLM
     with pytest.raises(TypeError, match=r"AsyncLLM\(\) got .* 'max_model_length'"):
         make(str(folder), max_model_length=5)
-    with pytest.raises(ConfigError, match="enable_lora"):
-        make(str(folder), enable_lora=True)
+    with pytest.raises(ConfigError, match="speculative_config"):
+        make(str(folder), speculative_config={"model": "x"})
 
 
 async def test_closing_ends_the_threads_that_compile_constraints_and_who_waits_for_them(

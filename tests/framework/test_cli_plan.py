@@ -96,6 +96,21 @@ def test_nothing_is_allocated_and_no_weights_are_needed(host, llama_8b) -> None:
     assert 0 <= budget.usable_bytes - parts < 16 * budget.bytes_per_token
 
 
+def test_the_pool_of_adapters_is_planned_beside_the_weights(host, llama_8b, tmp_path) -> None:
+    check_plan(make_random_model(tmp_path), host, enable_lora=True, lora_pool_rank=40)
+    plain, adapted = (
+        plan(config_of(llama_8b, enable_lora=enabled, max_loras=4), host, 140)
+        for enabled in (False, True)
+    )
+    hidden, inner, kv = 4096, 14336, 1024
+    down = (3 + 1 + 2) * hidden + inner
+    up = hidden + 2 * kv + hidden + 2 * inner + hidden
+    assert adapted.adapter_bytes == 4 * 16 * 32 * 2 * (down + up)
+    assert adapted.weight_bytes - plain.weight_bytes == adapted.adapter_bytes
+    assert adapted.cache_bytes < plain.cache_bytes - adapted.adapter_bytes
+    assert plain.adapter_bytes == 0
+
+
 def test_tensor_parallel_devices_share_weights_and_cache(host, llama_8b) -> None:
     alone = plan(config_of(llama_8b), host, 140)
     shared = plan(config_of(llama_8b, tensor_parallel_size=2), host, 140)

@@ -10,6 +10,7 @@ import pytest
 from model_mutants import ALWAYS_WRONG
 from model_mutants import VARIANTS as MUTANT_VARIANTS
 from octavo.errors import PluginError
+from octavo.testing.adapters import MISTAKES
 from octavo.testing.faults import own_faults
 from octavo.testing.model import check_model, check_variant, make_trial
 from octavo.testing.modes import MODES
@@ -43,10 +44,10 @@ def test_llama_passes_the_kit_and_every_fault_is_noticed(host: PluginHost, name:
     checks = check_variant(host, "LlamaForCausalLM", name, VARIANTS[name])
     assert failures(checks) == {}
     noticed = {c.name.partition("notices ")[2] for c in checks if c.detail.startswith("noticed: ")}
-    assert noticed == ALWAYS | USED[name]
+    assert noticed == ALWAYS | MISTAKES.keys() | USED[name]
     unused = {c.name.partition("notices ")[2] for c in checks if c.detail.startswith("not used: ")}
     assert unused == {"an ignored window", "a missing rope scaling"} - USED[name]
-    assert len(checks) == 2 + len(MODES) + len(noticed | unused)
+    assert len(checks) == 3 + len(MODES) + len(noticed | unused)
 
 
 def test_each_variant_is_tried(host: PluginHost) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import random
 import signal
@@ -14,10 +15,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from octavo.config import EngineConfig, ModelConfig
-from octavo.engine.messages import EngineRequest, StepOutputs, TokenSampling
+from octavo.engine.messages import (
+    AdapterHead,
+    EngineRequest,
+    PackedAdapter,
+    StepOutputs,
+    TokenSampling,
+)
 from octavo.engine.process_client import ProcessClient
 from octavo.engine.socket_client import LAST_WORDS_MILLISECONDS
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
@@ -108,6 +116,19 @@ def test_a_call_keeps_the_outputs_that_come_before_its_answer(start: Start) -> N
     assert client.call("stats")["pid"] == client.pid
     steps = poll_until_end(client, 1)
     assert [t for step in steps for t in step.tokens] == list(range(11, 61))
+
+
+def test_an_adapters_bytes_arrive_between_other_messages_and_one_may_be_taken_back(
+    start: Start,
+) -> None:
+    client = start("ok")
+    data = np.random.default_rng(0).integers(0, 256, 5_000_000, np.uint8)
+    for name in ("a", "b"):
+        head = AdapterHead(content_hash=name, rank=1, dtype="float32", shapes={"x": (1, 2, 3)})
+        client.add_adapter(PackedAdapter(head, data.data))
+    client.remove_adapter("a")
+    client.remove_adapter("never added")
+    assert client.call("adapters") == {"b": hashlib.sha256(data).hexdigest()}
 
 
 def test_a_utility_that_raises_is_the_callers_error_only(start: Start) -> None:

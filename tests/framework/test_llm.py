@@ -246,15 +246,15 @@ def test_what_the_model_cannot_do_is_refused_by_name(llm: LLM) -> None:
     for method in (llm.embed, llm.classify, llm.score, llm.encode):
         with pytest.raises(ConfigError, match="LlamaForCausalLM has: generate"):
             method("text")
-    with pytest.raises(ConfigError, match="adapters are not available"):
+    with pytest.raises(ConfigError, match="the engine takes no adapters"):
         llm.generate("x", GREEDY, lora_request=LoRARequest(name="a"))
 
 
 def test_bad_options_are_refused_before_anything_is_loaded(folder: Path) -> None:
     with pytest.raises(TypeError, match="close: max_num_seqs"):
         LLM(folder, max_num_seq=3)
-    with pytest.raises(ConfigError, match="enable_lora=True is not available"):
-        LLM(folder, enable_lora=True)
+    with pytest.raises(ConfigError, match=r"speculative_config=.* is not available"):
+        LLM(folder, speculative_config={"model": "x"})
 
 
 def test_after_close_every_call_is_an_error(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from octavo.engine.messages import TokenSampling
-from scheduling_world import FACTS, LATE_FACTS, MAX_LEN, POISON, VOCAB, Case, World
+from scheduling_world import ADAPTERS, FACTS, LATE_FACTS, MAX_LEN, POISON, VOCAB, Case, World
 from shadow_device import RemainderGuide
 
 # Few distinct beginnings, so that prefixes meet.
@@ -52,8 +52,11 @@ class SchedulingMachine(RuleBasedStateMachine):
         poison=st.sampled_from([False] * 15 + [True]),
         guide=guides,
         is_guided=st.sampled_from([False] * 5 + [True]),
+        adapter=st.sampled_from(["", "", *ADAPTERS]),
     )
-    def add(self, prompt, n, max_tokens, seed, priority, salt, detail, poison, guide, is_guided):
+    def add(
+        self, prompt, n, max_tokens, seed, priority, salt, detail, poison, guide, is_guided, adapter
+    ):
         if len(self.world.live()) < 12:
             guide = guide if is_guided else None
             prompt = [*prompt, POISON] if poison else prompt
@@ -61,12 +64,16 @@ class SchedulingMachine(RuleBasedStateMachine):
             if guide is not None:
                 detail = {k: v for k, v in detail.items() if k != "min_tokens"}
             sampling = TokenSampling(seed=seed, max_tokens=max_tokens, **detail)
-            self.world.add(prompt, n, sampling, priority, salt, guide)
+            self.world.add(prompt, n, sampling, priority, salt, guide, adapter)
 
     @rule(count=st.sampled_from([1, 2, 4, 8, 16]))
     def step(self, count):
         for _ in range(count):
             self.world.step()
+
+    @rule(adapter=st.sampled_from([*ADAPTERS]))
+    def load_or_unload(self, adapter):
+        self.world.hold(adapter)
 
     @rule(count=st.integers(1, 9))
     def let_masks_be_late(self, count):
@@ -179,3 +186,17 @@ def test_a_long_prompt_swapped_out_after_one_chunk_comes_back_to_the_smallest_po
     world.preempt(0)
     assert world.scheduler.placement.num_swaps == 1
     world.drain()
+
+
+def test_an_adapter_is_copied_while_its_request_waits_for_a_slot_and_once():
+    """The seventh takes the slot of the first; then the eighth, which has an adapter, is next."""
+    world = World(Case("full", "recompute", "fcfs", 2, num_blocks=60), Counter())
+    for seed in range(8):
+        sampling = TokenSampling(seed=seed, max_tokens=15 if seed else 3)
+        world.add([1], 1, sampling, adapter="a" if seed == 7 else "")
+    while not any(world.device.rank_rows):
+        world.step()
+    assert len(world.scheduler.waiting) == 1
+    world.drain()
+    assert world.seen["steps"] > 5
+    assert world.scheduler.adapters.num_loads == 1

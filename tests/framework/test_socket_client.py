@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -13,7 +14,7 @@ import pytest
 import zmq
 
 from octavo.engine import socket_client
-from octavo.engine.messages import StepOutputs
+from octavo.engine.messages import AdapterHead, PackedAdapter, StepOutputs
 from octavo.engine.socket_client import SocketClient
 from octavo.errors import EngineDeadError
 
@@ -60,8 +61,18 @@ class CloseAtLine:
         return self
 
 
+CALLS: dict[str, Callable[[Client], object]] = {
+    "poll": lambda client: client.poll(0.001),
+    "abort": lambda client: client.abort([1]),
+    "add_adapter": lambda client: client.add_adapter(ADAPTER),
+}
+ADAPTER = PackedAdapter(
+    AdapterHead(content_hash="a", rank=1, dtype="float32", shapes={}), memoryview(bytes(100_000))
+)
+
+
 @pytest.mark.parametrize("waits", ["nothing", "a message", "a wake"])
-@pytest.mark.parametrize("method", ["poll", "abort"])
+@pytest.mark.parametrize("method", CALLS)
 def test_a_client_may_be_closed_at_any_line(tmp_path: Path, method: str, waits: str) -> None:
     at, closed = 0, True
     while closed:
@@ -75,7 +86,7 @@ def test_a_client_may_be_closed_at_any_line(tmp_path: Path, method: str, waits: 
         close_at_line = CloseAtLine(client, at)
         sys.settrace(close_at_line)
         try:
-            client.poll(0.001) if method == "poll" else client.abort([1])
+            CALLS[method](client)
         except EngineDeadError as error:
             assert "was closed" in str(error)  # noqa: PT017
         finally:

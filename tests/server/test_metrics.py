@@ -59,6 +59,7 @@ OURS = (
     "event_loop_lag_seconds",
     "engine_up",
     "num_swaps_total",
+    "adapter_requests_total",
     "prompt_tokens_cached_total",
 )
 

@@ -21,6 +21,7 @@ from octavo_registry.naming import near_matches
 USER_ERRORS = (BadRequestError, ConfigError, UnknownNameError)
 """Exit code 2; any other error is 1."""
 BUILT_IN = {
+    "adapter": ("adapter:AdapterCommand", "show, check or merge a LoRA adapter"),
     "bench": ("bench:BenchCommand", "measure a server or an engine"),
     "chat": ("chat:ChatCommand", "talk with a model"),
     "complete": ("complete:CompleteCommand", "continue lines as they are typed"),

@@ -64,9 +64,11 @@ def _write(budget: Budget, model: str, terminal: Terminal) -> None:
     if budget.cross_bytes_per_sequence:
         per_token += f", {_gib(budget.cross_bytes_per_sequence)} a sequence for encoded media"
     rows = counted(budget.max_num_seqs, "row")
+    adapters = ("  adapters", _gib(budget.adapter_bytes), "at a time")
     terminal.rows(
         [
-            ("  weights", _gib(budget.weight_bytes), stored),
+            ("  weights", _gib(budget.weight_bytes - budget.adapter_bytes), stored),
+            *([adapters] if budget.adapter_bytes else []),
             ("  workspace", _gib(budget.workspace_bytes), f"{rows} a step"),
             ("  KV cache", _gib(budget.cache_bytes), per_token),
         ]

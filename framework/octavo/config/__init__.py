@@ -7,11 +7,13 @@ from octavo.config.engine import (
     ParallelConfig,
     SchedulerConfig,
 )
+from octavo.config.lora import LoRAConfig
 from octavo.config.model_folder import ModelFolder, open_model
 
 __all__ = [
     "CacheConfig",
     "EngineConfig",
+    "LoRAConfig",
     "ModelConfig",
     "ModelFolder",
     "ParallelConfig",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from octavo.config.checks import check_choice, check_range
+from octavo.config.lora import LoRAConfig
 from octavo.config.media import MediaConfig
 from octavo.errors import ConfigError
 from octavo.params import shown
@@ -164,6 +165,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
+    lora: LoRAConfig = field(default_factory=LoRAConfig)
     logits_processors: tuple[str, ...] = ()
     """Registered processors to run on every step's logits, in order."""
     plugin_options: dict[str, dict[str, Any]] = field(default_factory=dict)

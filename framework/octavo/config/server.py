@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from octavo.config.checks import check_choice, check_range
 from octavo.errors import ConfigError
@@ -143,6 +144,61 @@ class ServeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterConfig:
+    """Which LoRA adapters requests may name as their model; needs enable_lora."""
+
+    lora_modules: tuple[str, ...] = ()
+    """NAME=PATH, or a JSON object with "name", "path" and "base_model_name", what the adapter was
+    trained on where that is MODEL by another name. PATH is a folder, or a name of a hub's."""
+    lora_dir: tuple[str, ...] = ()
+    """Each folder in this one is an adapter of its own name, as soon as it is there."""
+    allow_runtime_lora: bool = False
+    """Whether requests may load and unload adapters."""
+    allowed_lora_path: tuple[str, ...] = ()
+    """A folder below which requests may load adapters."""
+
+    def __post_init__(self) -> None:
+        names = [module.name for module in self.modules]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"lora_modules has two adapters named {name!r}")
+
+    @property
+    def modules(self) -> list[LoRAModule]:
+        """``lora_modules``, read."""
+        return [read_module(text) for text in self.lora_modules]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoRAModule:
+    """One adapter that a server starts with."""
+
+    name: str
+    path: str
+    base_model_name: str | None = None
+
+
+def read_module(text: str) -> LoRAModule:
+    """Read NAME=PATH or a JSON object."""
+    name, equals, path = text.partition("=")
+    entries: Any = {"name": name, "path": path} if equals else {}
+    if text.lstrip().startswith("{"):
+        try:
+            entries = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"lora_modules={text!r} is no JSON: {error}") from error
+    known = [field.name for field in fields(LoRAModule)]
+    if not {"name", "path"} <= entries.keys() <= set(known) or not all(
+        isinstance(value, str) and value for value in entries.values()
+    ):
+        raise ConfigError(
+            f"lora_modules={text!r} must be NAME=PATH, or a JSON object with texts for name, path "
+            "and base_model_name"
+        )
+    return LoRAModule(**entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Everything that ``octavo serve`` knows besides the engine's options."""
 
@@ -150,3 +206,4 @@ class ServerConfig:
     access: AccessConfig = AccessConfig()
     limits: LimitConfig = LimitConfig()
     serve: ServeConfig = ServeConfig()
+    adapters: AdapterConfig = AdapterConfig()

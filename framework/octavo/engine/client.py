@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
+from octavo.engine.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
 from octavo.errors import EngineDeadError, OctavoError
 from octavo_registry.faults import one_line
 
@@ -30,6 +30,14 @@ class Engine(Protocol):
 
     def abort(self, sequences: list[int]) -> None:
         """End these now; unknown ids are ignored."""
+        ...
+
+    def add_adapter(self, adapter: PackedAdapter) -> None:
+        """Let later requests name it."""
+        ...
+
+    def remove_adapter(self, content_hash: str) -> None:
+        """Take no more requests that name it; those that are there go on."""
         ...
 
     def step(self) -> StepOutputs:
@@ -68,6 +76,14 @@ class EngineClient(Protocol):
 
     def abort(self, sequences: list[int]) -> None:
         """End these; outputs that are already on their way may still come."""
+        ...
+
+    def add_adapter(self, adapter: PackedAdapter) -> None:
+        """Let later requests name it by its content hash; it has been checked."""
+        ...
+
+    def remove_adapter(self, content_hash: str) -> None:
+        """Take back one ``add_adapter``; requests that are there go on."""
         ...
 
     def poll(self, timeout_seconds: float) -> StepOutputs | None:
@@ -119,6 +135,16 @@ class InProcessClient:
         """End these now."""
         self._check_alive()
         self._core.abort(sequences)
+
+    def add_adapter(self, adapter: PackedAdapter) -> None:
+        """Let later requests name it."""
+        self._check_alive()
+        self._core.add_adapter(adapter)
+
+    def remove_adapter(self, content_hash: str) -> None:
+        """Take no more requests that name it."""
+        self._check_alive()
+        self._core.remove_adapter(content_hash)
 
     def poll(self, timeout_seconds: float) -> StepOutputs | None:
         """Run one step; without work, wait for ``wake``."""

@@ -15,7 +15,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder, open_model
-from octavo.engine.messages import EngineReady, EngineRequest, StepOutputs
+from octavo.engine.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
 from octavo.errors import ConfigError, EngineDeadError, ParameterError
 from octavo.guided.guides import CompilingRequests, Guides
 from octavo.guided.vocabulary import read_vocabulary
@@ -75,6 +75,7 @@ class EngineCore:
             block_tokens=config.cache.block_size,
             max_num_seqs=facts.state.num_slots,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+            adapters=facts.adapters,
         )
         record_start(architecture=folder.architecture, dtype=str(folder.dtype))
         host.notify(
@@ -83,7 +84,7 @@ class EngineCore:
                 model=config.model.model,
                 architecture=folder.architecture,
                 dtype=folder.dtype,
-                **msgspec.structs.asdict(self.ready),
+                **{k: v for k, v in msgspec.structs.asdict(self.ready).items() if k != "adapters"},
             ),
         )
 
@@ -94,16 +95,30 @@ class EngineCore:
 
     def add(self, requests: list[EngineRequest]) -> None:
         """Queue requests; one that is refused ends with an error in the next step's outputs."""
+        adapters = self._scheduler.adapters
         for request in requests:
-            if request.guide is None:
+            refusal = adapters.refusal(request.adapter)
+            if refusal is not None:
+                self._scheduler.refuse(request, refusal)
+            elif request.guide is None:
                 self._scheduler.add(request)
             else:
+                adapters.begin(request.adapter, 1)
                 self._compiling.add(request, request.guide)
 
     def abort(self, sequences: list[int]) -> None:
         """End sequences now and free what they hold."""
-        self._compiling.abort(sequences)
+        for request in self._compiling.abort(sequences):
+            self._scheduler.adapters.end(request.adapter)
         self._scheduler.abort(sequences)
+
+    def add_adapter(self, adapter: PackedAdapter) -> None:
+        """Let later requests name it; it goes to the device when one is to run."""
+        self._scheduler.adapters.add(adapter)
+
+    def remove_adapter(self, content_hash: str) -> None:
+        """Take back one ``add_adapter``; requests that are there go on."""
+        self._scheduler.adapters.remove(content_hash)
 
     def step(self) -> StepOutputs:
         """Launch the next step, if there is one, and return what the oldest under way gave.
@@ -162,6 +177,7 @@ class EngineCore:
                 self._scheduler.refuse(request, guide)
             else:
                 self._scheduler.add(request, guide)
+            self._scheduler.adapters.end(request.adapter)
 
     def use_idle_time(self) -> bool:
         """Prepare something for later steps; False if nothing is left to prepare."""
@@ -194,6 +210,7 @@ class EngineCore:
             "num_prefix_query_tokens": placement.num_prefix_query_tokens,
             "num_media_encoded": scheduler.media.num_encoded,
             "num_media_reused": scheduler.media.num_reused,
+            **scheduler.adapters.stats(),
         }
 
     def close(self) -> None:

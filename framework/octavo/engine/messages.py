@@ -7,7 +7,7 @@ templates belong to the client.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -123,6 +123,34 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """So many of the prompt's last tokens belong to the text that the guide is for."""
 
 
+class AdapterHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter's bytes are: the matrices of each linear in this order, down before up."""
+
+    content_hash: str
+    rank: int
+    """The largest of its linears' ranks."""
+    dtype: str
+    shapes: dict[str, tuple[int, int, int]]
+    """Rank, inputs and outputs by the linear's name."""
+
+
+class PackedAdapter(NamedTuple):
+    """An adapter, checked and ready for the device; see ``octavo.adapters.packed``."""
+
+    head: AdapterHead
+    data: memoryview
+    """Crosses to an engine process as a frame of its own, which nobody copies."""
+
+
+class AdapterFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a front end must know of the model to check and pack adapters."""
+
+    linears: dict[str, tuple[int, int, bool]]
+    """By name: inputs, outputs, and whether checkpoints store them as [in, out]."""
+    max_rank: int
+    dtype: str
+
+
 class StartEngine(msgspec.Struct, frozen=True, tag=True):
     """First message to an engine process: what it loads, exactly."""
 
@@ -145,6 +173,18 @@ class AbortSequences(msgspec.Struct, frozen=True, tag=True):
     sequences: list[int]
 
 
+class AddAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Let later requests name an adapter; its bytes are the frame behind this one."""
+
+    head: AdapterHead
+
+
+class RemoveAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Take no more requests that name it; those that are there go on."""
+
+    content_hash: str
+
+
 class CallUtility(msgspec.Struct, frozen=True, tag=True):
     """Run a named engine method between steps: "reset_prefix_cache", "stats", "metrics"."""
 
@@ -163,7 +203,15 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End the engine."""
 
 
-ClientMessage = AddRequests | AbortSequences | CallUtility | ReplaceWorker | Shutdown
+ClientMessage = (
+    AddRequests
+    | AbortSequences
+    | AddAdapter
+    | RemoveAdapter
+    | CallUtility
+    | ReplaceWorker
+    | Shutdown
+)
 
 
 class SequenceLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -253,6 +301,8 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True):
     block_tokens: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    adapters: AdapterFacts | None = None
+    """None: it takes none."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True):

@@ -22,11 +22,14 @@ from octavo.config import EngineConfig
 from octavo.engine.client import Engine, cause_of
 from octavo.engine.messages import (
     AbortSequences,
+    AddAdapter,
     AddRequests,
     CallUtility,
     ClientMessage,
     EngineFailed,
     EngineMessage,
+    PackedAdapter,
+    RemoveAdapter,
     ReplaceWorker,
     Shutdown,
     StartEngine,
@@ -96,6 +99,8 @@ class _Link:
         self.socket = socket
         self.sequences: set[int] = set()
         """What was asked for here and has not ended."""
+        self.adapters: list[str] = []
+        """Added here and not removed, by content hash; one may be there several times."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ClientMessage)
         self._told_seconds = 0.0
@@ -111,6 +116,10 @@ class _Link:
         if has_news or now - self._told_seconds > PROGRESS_SECONDS:
             self.send(outputs)
             self._told_seconds = now
+
+    def receive_data(self) -> memoryview:
+        """The frame behind the message, which has come with it."""
+        return self.socket.recv(copy=False).buffer
 
     def receive(self) -> ClientMessage | None:
         """None where none waits."""
@@ -135,13 +144,13 @@ class _Clients:
     def add_workers(self, addresses: tuple[str, ...]) -> None:
         self._workers += [self._connected(address) for address in addresses]
 
-    def replace_worker(self, place: int, address: str) -> list[int]:
-        """Connect to another in a lost one's place; returns the sequences that nobody reads now."""
+    def replace_worker(self, place: int, address: str) -> _Link:
+        """Connect to another in a lost one's place; returns that one."""
         lost = self._workers[place]
         self._poller.unregister(lost.socket)
         lost.socket.close()
         self._workers[place] = self._connected(address)
-        return list(lost.sequences)
+        return lost
 
     def _connected(self, address: str) -> _Link:
         socket = self._context.socket(zmq.DEALER)
@@ -223,8 +232,18 @@ def _apply(message: ClientMessage, core: Engine, clients: _Clients, link: _Link)
         case AbortSequences(sequences):
             link.sequences.difference_update(sequences)
             core.abort(sequences)
+        case AddAdapter(head):
+            core.add_adapter(PackedAdapter(head, link.receive_data()))
+            link.adapters.append(head.content_hash)
+        case RemoveAdapter(content_hash):
+            if content_hash in link.adapters:
+                link.adapters.remove(content_hash)
+                core.remove_adapter(content_hash)
         case ReplaceWorker(place, address):
-            core.abort(clients.replace_worker(place, address))
+            lost = clients.replace_worker(place, address)
+            core.abort(list(lost.sequences))
+            for content_hash in lost.adapters:
+                core.remove_adapter(content_hash)
         case CallUtility(call_id, method):
             try:
                 link.send(UtilityResult(call_id, core.call(method)))

@@ -16,6 +16,7 @@ import zmq
 
 from octavo.engine.messages import (
     AbortSequences,
+    AddAdapter,
     AddRequests,
     CallUtility,
     ClientMessage,
@@ -23,6 +24,8 @@ from octavo.engine.messages import (
     EngineMessage,
     EngineReady,
     EngineRequest,
+    PackedAdapter,
+    RemoveAdapter,
     StartEngine,
     StepOutputs,
     UtilityResult,
@@ -78,6 +81,14 @@ class SocketClient(ABC):
         """Ask the engine to end these."""
         self._send(AbortSequences(sequences))
 
+    def add_adapter(self, adapter: PackedAdapter) -> None:
+        """Send it; requests that come behind it may name it."""
+        self._send(AddAdapter(adapter.head), adapter.data)
+
+    def remove_adapter(self, content_hash: str) -> None:
+        """Ask the engine to take no more requests that name it."""
+        self._send(RemoveAdapter(content_hash))
+
     def poll(self, timeout_seconds: float) -> StepOutputs | None:
         """Wait for the next outputs."""
         self._check_alive()
@@ -122,10 +133,14 @@ class SocketClient(ABC):
         if self._end is not None:
             raise EngineDeadError(self._end)
 
-    def _send(self, message: ClientMessage | StartEngine) -> None:
+    def _send(self, message: ClientMessage | StartEngine, data: memoryview | None = None) -> None:
         self._check_alive()
         try:
-            self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+            if data is None:
+                self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+            else:
+                frames = self._encoder.encode(message), data
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         except zmq.Again:  # the queue is unlimited, so nobody is connected any more
             raise self._died() from None
         except zmq.ZMQError:

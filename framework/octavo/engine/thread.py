@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from octavo.detokenizing.processor import OutputProcessor, ProcessedStep
 from octavo.engine.client import EngineClient, cause_of
-from octavo.engine.messages import StepOutputs, join_steps
+from octavo.engine.messages import PackedAdapter, StepOutputs, join_steps
 from octavo.errors import EngineDeadError, OctavoError, ParameterError
 from octavo.inputs.processor import PreparedRequest
 from octavo.streaming import Mailbox, Stream
@@ -105,6 +105,18 @@ class EngineThread:
             if self._open.get(request_id) is stream:
                 del self._open[request_id]
         self._inbox.append(partial(self._release, request_id, stream))
+        self._client.wake()
+
+    def add_adapter(self, adapter: PackedAdapter) -> None:
+        """Let requests that are submitted later name it."""
+        self._tell(partial(self._client.add_adapter, adapter))
+
+    def remove_adapter(self, content_hash: str) -> None:
+        """Take it back; requests that were submitted go on."""
+        self._tell(partial(self._client.remove_adapter, content_hash))
+
+    def _tell(self, command: Callable[[], None]) -> None:
+        self._inbox.append(command)
         self._client.wake()
 
     def call(self, method: str) -> Future[Any]:

@@ -19,7 +19,8 @@ class DeviceState:
         self.tokens_SL = self._view("tokens")
         self.num_tokens_S = self._view("num_tokens")
         self.computed_S = self._view("computed")
-        self.adapter_S = self._view("adapter")
+        self.adapter_first_S = self._view("adapter_first")
+        self.adapter_rank_S = self._view("adapter_rank")
         self.position_delta_S = self._view("position_delta")
         self.cross_rows_S = self._view("cross_rows")
         self.tables_SB = [self._view(f"table{group}") for group in range(layout.num_groups)]

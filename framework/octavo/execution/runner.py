@@ -23,6 +23,7 @@ from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
+from octavo.layers.adapted import AdapterRows
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch, TokenMask
@@ -36,6 +37,8 @@ from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
 """Decode steps of up to so many rows are recorded before the first request."""
+_FAMILIES = ("", " with adapters")
+"""Of recordings: within the second no mix of adapters, ranks or counts makes a difference."""
 LOGIT_ROWS = 512
 """Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
 
@@ -80,6 +83,7 @@ class ModelRunner:
         batch_invariant: bool,
         position_axes: int,
         encoder: MediaEncoder | None,
+        adapters: AdapterRows | None = None,
     ) -> None:
         self.model = model
         self._rules = model if isinstance(model, RulesOutTokens) else None
@@ -95,6 +99,7 @@ class ModelRunner:
         self._batch_invariant = batch_invariant
         self._position_axes = position_axes
         self._encoder = encoder
+        self._adapters = adapters
         num_slots = state_layout.num_slots
         self._starts_R1 = torch.arange(num_slots + 1, dtype=torch.int32, device=device)
         """Query starts of rows that have one token each."""
@@ -111,8 +116,9 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Load the kernels of a decode step, and record greedy ones of some sizes."""
         if self._graphs is not None:
-            for num_rows in WARM_UP_ROWS:
-                self._graphs.prepare(num_rows, *self._whole_step(Work(0)))
+            for adapted in (True, False) if self._adapters is not None else (False,):
+                for num_rows in WARM_UP_ROWS:
+                    self._graphs.prepare(num_rows, *self._whole_step(Work(0), adapted))
 
     @torch.inference_mode()
     def use_idle_time(self) -> bool:
@@ -152,6 +158,7 @@ class ModelRunner:
             positions=parts["positions"],
             media=media,
             cuts=plan.cuts,
+            adapted=plan.has_adapters,
         )
         return self._draw_or_await(
             _Undrawn(
@@ -185,9 +192,11 @@ class ModelRunner:
             if self._recorded_version != self._sampler.version:
                 self._recorded_version = self._sampler.version
                 graphs.forget()  # there are more tables of parameters than they read
-            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work))
+            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work, plan.has_adapters))
             return Drawn(tokens_R[:num_rows], None, None)
-        hidden_RD = graphs.run(slots_R, "forward", self._decode_in_place)[:num_rows]
+        kind = f"forward{_FAMILIES[plan.has_adapters]}"
+        forward = partial(self._decode_in_place, adapted=plan.has_adapters)
+        hidden_RD = graphs.run(slots_R, kind, forward)[:num_rows]
         slots_R = slots_R[:num_rows]
         return self._draw_or_await(
             _Undrawn(
@@ -213,28 +222,29 @@ class ModelRunner:
         self.state.advance(undrawn.slots_R, undrawn.query_starts_R1, drawn_slots_R, tokens_R)
         return drawn
 
-    def _decode(self, slots_R: Tensor) -> Tensor:
+    def _decode(self, slots_R: Tensor, adapted: bool) -> Tensor:
         """The hidden states of rows of one token each; follows from the device state alone."""
         num_rows = len(slots_R)
         longest = np.full(num_rows, self.state.layout.max_model_len, np.int32)
         bounds = StepBounds(query_lens_R=np.ones(num_rows, np.int32), context_lens_R=longest)
         starts_R1 = self._starts_R1[: num_rows + 1]
-        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds)
+        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds, adapted=adapted)
 
-    def _decode_in_place(self, slots_R: Tensor) -> Tensor:
+    def _decode_in_place(self, slots_R: Tensor, *, adapted: bool) -> Tensor:
         """Hidden states in memory of all recordings: their own would be 140 MiB of a Llama 8B."""
-        hidden_RD = self._decode(slots_R)
+        hidden_RD = self._decode(slots_R, adapted)
         if self._hidden_RD is None:  # before anything of the kind is recorded
             most_rows = min(self.state.layout.num_slots, SIZES[-1])
             self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
         return self._hidden_RD[: len(slots_R)].copy_(hidden_RD)
 
-    def _whole_step(self, work: Work) -> tuple[str, StepFunction]:
+    def _whole_step(self, work: Work, adapted: bool) -> tuple[str, StepFunction]:
         """By kind: steps whose rows need nothing of the host between forward and drawing."""
-        return f"step {int(work)}", partial(self._decode_and_draw, work=work)
+        draw = partial(self._decode_and_draw, work=work, adapted=adapted)
+        return f"step {int(work)}{_FAMILIES[adapted]}", draw
 
-    def _decode_and_draw(self, slots_R: Tensor, *, work: Work) -> Tensor:
-        logits_RV = self._logits(self._decode(slots_R), slots_R)
+    def _decode_and_draw(self, slots_R: Tensor, *, work: Work, adapted: bool) -> Tensor:
+        logits_RV = self._logits(self._decode(slots_R, adapted), slots_R)
         tokens_R = self._sampler.draw(logits_RV, slots_R, work)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
@@ -242,6 +252,9 @@ class ModelRunner:
     def _begin(self, plan: StepPlan) -> None:
         """Bring the cache and what is attached to slots to where the step begins."""
         self.memory.move(plan.moves)
+        if self._adapters is not None:
+            for load in plan.adapters:
+                self._adapters.load(load)
         for slot in plan.detach:
             for processor in self._processors:
                 processor.detach(slot)
@@ -260,6 +273,7 @@ class ModelRunner:
         positions: Tensor | None = None,
         media: MediaRows | None = None,
         cuts: RowCuts | None = None,
+        adapted: bool = False,
     ) -> Tensor:
         """Ids to hidden states [T, D]."""
         block_tokens = self._layout.block_tokens
@@ -297,6 +311,11 @@ class ModelRunner:
             sample_tokens_R=logit_tokens_R,
             media=media,
         )
+        if self._adapters is not None:
+            self._adapters.end()
+            if adapted:
+                runs_S = self.state.adapter_first_S, self.state.adapter_rank_S
+                self._adapters.begin(*(_of_tokens(each, slots_R, inputs.rows_T) for each in runs_S))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
 
     def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
@@ -373,3 +392,7 @@ class ModelRunner:
             bitmask_MW=self._mask_staging.send(masks.bits_MW.reshape(-1)).view(masks.bits_MW.shape),
             in_logprobs_M=masks.in_logprobs_M,
         )
+
+
+def _of_tokens(values_S: Tensor, slots_R: Tensor, rows_T: Tensor) -> Tensor:
+    return values_S.index_select(0, slots_R).index_select(0, rows_T)

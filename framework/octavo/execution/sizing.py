@@ -14,6 +14,7 @@ from octavo.errors import ConfigError
 from octavo.execution.decode_graphs import SIZES
 from octavo.execution.runner import LOGIT_ROWS
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
+from octavo.layers.adapted import AdapterRows
 from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.mlp import GatedMLP
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
@@ -36,6 +37,16 @@ class Sizing:
     workspace_bytes: int
 
 
+def adapter_rows(config: EngineConfig) -> AdapterRows | None:
+    """The pool that the config asks for; each linear of a model that is built with it has rows."""
+    lora = config.lora
+    if not lora.enable_lora:
+        return None
+    return AdapterRows(
+        lora.num_rank_rows, lora.highest_rank, batch_invariant=config.model.batch_invariant
+    )
+
+
 def size_engine(
     model: Model,
     config: EngineConfig,
@@ -44,6 +55,7 @@ def size_engine(
     *,
     device: torch.device,
     slots_of: str | None = None,
+    adapters: AdapterRows | None = None,
 ) -> Sizing:
     """Choose backends and cut the cache; the model may be on the meta device.
 
@@ -75,7 +87,8 @@ def size_engine(
         num_slots=num_slots,
         workspace_bytes=_workspace(
             model, config, folder, num_slots, device=device, is_recorded=is_recorded
-        ),
+        )
+        + (0 if adapters is None else adapters.sums_bytes(config.scheduler.max_num_batched_tokens)),
     )
 
 
@@ -144,7 +157,9 @@ def _workspace(
     dtype: torch.dtype = getattr(torch, folder.dtype)
     item_bytes = dtype.itemsize
     # A quantization of its own may make gates and ups apart; a plan without a GPU takes them so.
-    is_fused = folder.quantization is None and fuses_gates(dtype, device)
+    # Adapters' parts come between the product and the activation.
+    has_adapters = config.lora.enable_lora
+    is_fused = folder.quantization is None and not has_adapters and fuses_gates(dtype, device)
     forward = (
         model.workspace_bytes
         if isinstance(model, HasWorkspace)

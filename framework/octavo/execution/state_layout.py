@@ -29,7 +29,8 @@ INT_FIELDS = (
     "min_len",
     "features",
     "top_k",
-    "adapter",
+    "adapter_first",
+    "adapter_rank",
     "position_delta",
     "cross_rows",
 )

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import cast
 
 import torch
+from torch import nn
 
+from octavo.adapters.check import linears_of
 from octavo.cache.budget import GIB, DeviceMemory, size_pool
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
+from octavo.engine.messages import AdapterFacts
 from octavo.errors import ConfigError
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.runner import ModelRunner
-from octavo.execution.sizing import size_engine
+from octavo.execution.sizing import adapter_rows, size_engine
 from octavo.execution.state_layout import StateLayout
+from octavo.layers.adapted import AdaptedLinear
 from octavo.weights.load import load_model
 from octavo.wording import counted
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts
-from octavo_registry.model import EncodesMedia
+from octavo_registry.model import EncodesMedia, Model
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +54,9 @@ class Worker:
         self.device = choose_device(config.model.device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        model = load_model(folder, host, config=config.model, device=self.device)
-        sizing = size_engine(model, config, folder, host, device=self.device)
+        adapters = adapter_rows(config)
+        model = load_model(folder, host, config=config.model, device=self.device, adapters=adapters)
+        sizing = size_engine(model, config, folder, host, device=self.device, adapters=adapters)
         layout, num_slots = sizing.layout, sizing.num_slots
         size = size_pool(
             config,
@@ -91,6 +97,7 @@ class Worker:
             batch_invariant=config.model.batch_invariant,
             position_axes=folder.capabilities.position_axes,
             encoder=encoder,
+            adapters=adapters,
         )
         self.runner.warm_up()
         self.facts = ExecutorFacts(
@@ -99,6 +106,7 @@ class Worker:
             num_blocks=size.num_blocks,
             num_swap_blocks=size.num_swap_blocks,
             max_model_len=size.max_model_len,
+            adapters=None if adapters is None else adapter_facts(model, config, folder),
         )
         log.info(
             "%s on %s in %s, %.1f s; kv cache: %d blocks of %d tokens, %.2f GiB, %s",
@@ -111,6 +119,20 @@ class Worker:
             size.num_blocks * layout.page_bytes / GIB,
             counted(len(layout.groups), "group"),
         )
+
+
+def adapter_facts(model: Model, config: EngineConfig, folder: ModelFolder) -> AdapterFacts:
+    """What adapters of this model must be like."""
+    linears = linears_of(
+        cast(nn.Module, model), lambda linear: isinstance(linear.quantization, AdaptedLinear)
+    )
+    return AdapterFacts(
+        linears={
+            name: (size.inputs, size.outputs, size.transposed) for name, size in linears.items()
+        },
+        max_rank=config.lora.highest_rank,
+        dtype=folder.dtype,
+    )
 
 
 def device_memory(device: torch.device) -> DeviceMemory | None:

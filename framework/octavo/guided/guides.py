@@ -99,10 +99,17 @@ class CompilingRequests:
         """Begin to compile."""
         self._waiting.append((request, self._guides.guide(guide), time.monotonic()))
 
-    def abort(self, sequences: list[int]) -> None:
-        """Forget requests of which nothing is left to do."""
+    def abort(self, sequences: list[int]) -> list[EngineRequest]:
+        """Forget requests of which nothing is left to do, and return them."""
         ended = set(sequences)
-        self._waiting = [each for each in self._waiting if not ended.issuperset(each[0].sequences)]
+        waiting, self._waiting = self._waiting, []
+        forgotten = []
+        for each in waiting:
+            if ended.issuperset(each[0].sequences):
+                forgotten.append(each[0])
+            else:
+                self._waiting.append(each)
+        return forgotten
 
     def take(self, seconds: float) -> list[tuple[EngineRequest, CompiledGuide | Exception]]:
         """Those that wait no more, with guide or failure; waits so long for the first."""

@@ -7,8 +7,10 @@ import logging
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import structs
 
 from octavo.engine.messages import EngineRequest, GuideRequest
 from octavo.errors import (
@@ -53,6 +55,12 @@ class PreparedRequest:
     """The prompt's text, where text was given."""
     reader: AnswerReader | None = None
     """Takes a chat's answers apart; None: their text is all there is."""
+
+
+def with_adapter(prepared: PreparedRequest, content_hash: str) -> PreparedRequest:
+    """Return the request for that adapter; "" is none."""
+    request = structs.replace(prepared.request, adapter=content_hash)
+    return replace(prepared, request=request)
 
 
 def _no_guide(params: GuidedParams) -> GuideRequest:

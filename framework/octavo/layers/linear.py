@@ -51,6 +51,8 @@ class Linear(nn.Module):
             or spec.quantization
             or UnquantizedLinear(batch_invariant=spec.batch_invariant)
         )
+        if spec.adapters is not None and quantization is None:
+            self.quantization = spec.adapters.around(self.quantization)
         self._fused = self.quantization if isinstance(self.quantization, FusedProducts) else None
         self._axes: dict[str, tuple[Axis, ...]] = dict(
             self.quantization.create(

@@ -47,7 +47,15 @@ def activation_of(config: Mapping[str, Any], default: str) -> Activation:
 
 def tower_spec(spec: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
     """For a part of the model with settings of its own, which no rank shares and none quantizes."""
-    return replace(spec, config=config, tp_rank=0, tp_size=1, collectives=None, quantization=None)
+    return replace(
+        spec,
+        config=config,
+        tp_rank=0,
+        tp_size=1,
+        collectives=None,
+        quantization=None,
+        adapters=None,
+    )
 
 
 class Parameter(nn.Module):

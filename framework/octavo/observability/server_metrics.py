@@ -18,6 +18,7 @@ from octavo.observability.metrics import (
     add_up,
     exposition,
     gauge,
+    total,
 )
 from octavo.observability.request_metrics import REQUEST_SECONDS, RequestMeter
 from octavo.observability.shared_metrics import PUBLISH_SECONDS, SharedMetrics
@@ -118,7 +119,13 @@ class ServerMeter:
     def read(self) -> list[MetricValues]:
         """Return what this process counts."""
         http = [] if self.http is None else self.http.read()
-        own = [*self.requests.read(), *http, *self.loop.read()]
+        by_adapter = total(
+            "adapter_requests_total",
+            "Requests by LoRA adapter; an empty name is the model alone.",
+            self._engine.adapters.num_requests.copy(),
+            label="adapter",
+        )
+        own = [*self.requests.read(), by_adapter, *http, *self.loop.read()]
         return [*own, *plugin_metrics(self._faults)]
 
     async def text(self) -> str:

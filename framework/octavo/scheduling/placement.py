@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from octavo.adapters.pool import AdapterPool
 from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import cross_digests, extend_chain, find_all, longest_prefix
 from octavo.cache.tables import BlockMoves, BlockTables
@@ -52,7 +53,9 @@ class Placement:
         rows: Rows,
         state: StateLayout,
         num_swap_blocks: int,
+        adapters: AdapterPool,
     ) -> None:
+        self.adapters = adapters
         self.tables = tables
         self.rows = rows
         self.pool: BlockPool = tables.pool
@@ -85,8 +88,10 @@ class Placement:
         Returns how many tokens it may compute in this step, at most ``budget``; ``clip`` says how
         many have their media.
         """
-        if self.rows.num_free == 0:
+        run = self.adapters.provide(sequence.request.adapter)
+        if self.rows.num_free == 0 or run is None:
             return 0
+        sequence.run = run
         num_tokens = len(sequence.tokens)
         if self._caching:
             extend_chain(
@@ -104,6 +109,7 @@ class Placement:
                 start = self._place_fresh(sequence)
         if start < 0:
             return 0
+        self.adapters.pin(sequence.request.adapter)
         if sequence.placed_seconds is None:
             sequence.placed_seconds = time.monotonic()
         slot = sequence.slot
@@ -146,6 +152,7 @@ class Placement:
         """Take a sequence off its slot and give its blocks back."""
         if self._processors:
             self.draft.detach.append(sequence.slot)
+        self.adapters.unpin(sequence.request.adapter)
         self.tables.release(sequence.slot)
         self.rows.leave(sequence)
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.adapters.pool import AdapterLoad
 from octavo.cache.tables import BlockMoves
 from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import Ints, Slots, StateDiff
@@ -59,6 +60,10 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     moves: BlockMoves = msgspec.field(default_factory=BlockMoves)
     encode: list[EncodeItem] = msgspec.field(default_factory=list)
     """Media whose rows are made before the forward pass."""
+    adapters: list[AdapterLoad] = msgspec.field(default_factory=list)
+    """What is copied to the device before the forward pass; done in this order."""
+    has_adapters: bool = False
+    """Whether any row has one."""
     cuts: RowCuts | None = None
     """How attention takes the rows, where that is not as they are."""
 

@@ -107,6 +107,7 @@ class StepResults:
             for slot in other.slots[current].tolist():
                 scheduler.requeue(rows.at(slot), after_fault=True)
         scheduler.media.forget_all()
+        scheduler.adapters.load_again()
         outputs = self.news()
         outputs.ends.extend(ends)
         return outputs

@@ -45,6 +45,8 @@ class Rows:
         """Rows whose next token must be one that a guide allows."""
         self.media_end_S = np.zeros(num_slots, np.int32)
         """Up to this token the prompt's media matter, as rows or by the positions they make."""
+        self.adapted_S = np.zeros(num_slots, np.bool_)
+        """Rows that have an adapter."""
         self.cross_due_S = np.zeros(num_slots, np.bool_)
         """Rows whose blocks for encoded media are still to be filled, by their first step."""
         self.membership = 0
@@ -90,6 +92,7 @@ class Rows:
         self.leads_S[slot] = bool(sequence.followers)
         self.guided_S[slot] = sequence.guide is not None
         self.media_end_S[slot] = sequence.media_end
+        self.adapted_S[slot] = sequence.run.rank > 0
         self.cross_due_S[slot] = False
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
@@ -103,7 +106,7 @@ class Rows:
                 min_len,
                 int(self.features_S[slot]),
                 max(sampling.top_k, 0),
-                -1,
+                *sequence.run,
                 sequence.position_delta,
                 sequence.num_cross_rows,
             ],

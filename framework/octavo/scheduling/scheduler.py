@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from octavo.adapters.pool import AdapterPool
 from octavo.cache.groups import CacheLayout
 from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import chain_seed
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
 from octavo.engine.messages import EngineRequest, SequenceEnd
-from octavo.errors import (
-    OctavoError,
-    ParameterError,
-    PromptError,
-    QueueFullError,
-    RequestFailedError,
-)
+from octavo.errors import OctavoError, RequestFailedError
 from octavo.execution.state_layout import Ints, Slots, StateLayout
 from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
+from octavo.scheduling.entering import Entering
+from octavo.scheduling.limits import refusal_of
 from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
@@ -54,7 +51,8 @@ class Scheduler:
         self.rows = Rows(state.num_slots, state.max_model_len)
         max_blocks = state.fields["table0"].width
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
-        self.placement = Placement(config, tables, self.rows, state, num_swap_blocks)
+        self.adapters = AdapterPool(config.lora.num_rank_rows, config.lora.highest_rank)
+        self.placement = Placement(config, tables, self.rows, state, num_swap_blocks, self.adapters)
         self.waiting = WaitingQueue(by_priority=scheduler.scheduling_policy == "priority")
         self.sequences: dict[int, Sequence] = {}
         self.refused: list[SequenceEnd] = []
@@ -73,6 +71,7 @@ class Scheduler:
         self._config = scheduler
         self._model_identity = model_identity
         self._vocab_size = vocab_size
+        self._entering = Entering(self.waiting, self.adapters)
         self._corrected: list[tuple[int, int, int]] = []
         """Slots whose last draw does not count, their epochs and what was known before it."""
         self._num_arrivals = 0
@@ -88,7 +87,13 @@ class Scheduler:
 
     def add(self, request: EngineRequest, guide: CompiledGuide | None = None) -> None:
         """Queue a request, or note why not; ``guide`` is the one that it asked for."""
-        refusal = self._refusal(request)
+        refusal = refusal_of(
+            request,
+            self._config,
+            self.waiting,
+            is_in_use=self.sequences.__contains__,
+            media=self.media,
+        )
         if refusal is not None:
             self.refuse(request, refusal)
             return
@@ -109,6 +114,7 @@ class Scheduler:
             except BaseException as error:  # a plugin's, or a panic: this request's failure only
                 self.refuse(request, as_error(error))
                 return
+        self.adapters.begin(request.adapter, len(family))
         leader, *followers = family
         leader.followers = followers
         for sequence in family:
@@ -127,22 +133,6 @@ class Scheduler:
             )
             for sequence in request.sequences
         ]
-
-    def _refusal(self, request: EngineRequest) -> OctavoError | None:
-        limits, waiting = self._config, self.waiting
-        most = limits.max_queued_requests
-        if most is not None and len(waiting) >= most:
-            return QueueFullError(f"the queue is full: {len(waiting)} requests wait; try later")
-        num_tokens = len(request.prompt_token_ids)
-        most = limits.max_queued_tokens
-        if most is not None and num_tokens > most:
-            return PromptError(f"the prompt has {num_tokens} tokens; max_queued_tokens={most}")
-        total = waiting.num_tokens + num_tokens
-        if most is not None and total > most:
-            return QueueFullError(f"the queue is full: {total} prompt tokens would wait; try later")
-        if any(sequence in self.sequences for sequence in request.sequences):
-            return ParameterError(f"request {request.request_id}: a sequence id is in use already")
-        return self.media.refusal(request)
 
     def abort(self, sequence_ids: list[int]) -> None:
         """End sequences now; unknown ids are ignored."""
@@ -163,6 +153,7 @@ class Scheduler:
             self.placement.forget_swapped(sequence)
             self.waiting.remove(sequence)
         self._release_followers(sequence)
+        self.adapters.end(sequence.request.adapter)
 
     def withdraw(self, record: StepRecord, place: int) -> None:
         """Undo the draw of a row of the newest step; it runs again for the same token."""
@@ -206,7 +197,7 @@ class Scheduler:
 
     def schedule(self) -> tuple[StepPlan, StepRecord] | None:
         """Plan the next step; None when there is nothing to run now."""
-        if not self.suspects and not (self.waiting and self.rows.num_free):
+        if not self.suspects and not (self.rows.num_free and self.waiting.peek()):
             steady = self._steady.next(self._step_id + 1)
             if steady is not None:
                 self._step_id += 1
@@ -264,7 +255,7 @@ class Scheduler:
     def _admit(self, slots: Slots, counts: Ints, budget: int) -> tuple[Slots, Ints]:
         entered: list[tuple[int, int]] = []
         while budget > 0:
-            sequence = self.waiting.peek()
+            sequence = self._entering.next()
             if sequence is None:
                 break
             count = self.placement.place(sequence, budget, self._clip)
@@ -348,6 +339,8 @@ class Scheduler:
             detach=draft.detach,
             moves=draft.moves,
             encode=self.media.take_draft(),
+            adapters=self.adapters.take_draft(),
+            has_adapters=bool(rows.adapted_S[slots].any()),
             cuts=self.media.cuts(rows, slots, starts, counts),
         )
         record = StepRecord(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.adapters.pool import NO_RUN
 from octavo.engine.messages import EngineRequest, MediaInput, SequenceLogprobs
 from octavo.guided.sequence import GuidedSequence
 
@@ -41,6 +42,7 @@ class Sequence:
         "prompt_logprobs",
         "reported",
         "request",
+        "run",
         "slot",
         "suspect_until",
         "swapped",
@@ -72,6 +74,8 @@ class Sequence:
             )
             self.position_delta = int(self.positions_AP[:, -1].max()) + 1 - self.prompt_len
         self.slot = -1
+        self.run = NO_RUN
+        """The rank rows of its adapter while it runs."""
         self.digests: list[bytes] = []
         self.swapped: SwappedBlocks | None = None
         self.leader: Sequence | None = None

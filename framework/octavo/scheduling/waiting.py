@@ -7,14 +7,20 @@ import heapq
 from octavo.scheduling.sequence import Sequence
 
 SortKey = tuple[int, int, int]
+Heap = list[tuple[SortKey, int]]
 
 
 class WaitingQueue:
-    """Ordered by priority (under that policy), then arrival; a preempted one keeps its place."""
+    """Ordered by priority (under that policy), then arrival; a preempted one keeps its place.
+
+    Those that wait for their adapter's rank rows are set aside, in the same order, so that the
+    others pass them.
+    """
 
     def __init__(self, *, by_priority: bool) -> None:
         self._by_priority = by_priority
-        self._heap: list[tuple[SortKey, int]] = []
+        self._heap: Heap = []
+        self._aside: Heap = []
         self._sequences: dict[int, Sequence] = {}
         self.num_tokens = 0
 
@@ -33,15 +39,26 @@ class WaitingQueue:
         heapq.heappush(self._heap, (self.sort_key(sequence), sequence.id))
 
     def peek(self) -> Sequence | None:
-        """Return the first, or None when the queue is empty."""
-        while self._heap:
-            sequence = self._sequences.get(self._heap[0][1])
-            if sequence is not None:
-                return sequence
-            heapq.heappop(self._heap)
-        return None
+        """Return the first, or None when nobody is left but those that were set aside."""
+        return self._first(self._heap)
+
+    def peek_aside(self) -> Sequence | None:
+        """Return the first of those that were set aside."""
+        return self._first(self._aside)
+
+    def set_aside(self) -> None:
+        """Let others pass the first one."""
+        heapq.heappush(self._aside, heapq.heappop(self._heap))
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it stands."""
         del self._sequences[sequence.id]
         self.num_tokens -= len(sequence.tokens)
+
+    def _first(self, heap: Heap) -> Sequence | None:
+        while heap:
+            sequence = self._sequences.get(heap[0][1])
+            if sequence is not None:
+                return sequence
+            heapq.heappop(heap)
+        return None

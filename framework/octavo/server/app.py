@@ -26,6 +26,7 @@ from octavo_registry import LazyRegistry, PluginHost
 from octavo_registry.routes import Endpoint, RouteGroup
 
 BUILT_IN: Final = {
+    "adapters": "adapters:AdapterRoutes",
     "chat": "chat:ChatRoutes",
     "completions": "completions:CompletionRoutes",
     "health": "health:HealthRoutes",

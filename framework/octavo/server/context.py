@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -14,8 +15,10 @@ import msgspec
 
 from octavo.async_llm import AsyncLLM
 from octavo.config.server import ServerConfig
+from octavo.errors import UnknownAdapterError
 from octavo.observability.server_metrics import ServerMeter
-from octavo.params import SamplingParams, shown
+from octavo.params import LoRARequest, SamplingParams, shown
+from octavo.server.adapters import ServedAdapters
 from octavo.server.body import read_json
 from octavo.server.boundary import Gate
 from octavo.server.errors import HttpError
@@ -45,6 +48,11 @@ class ServerContext:
         return (
             "octavo_" + sha256(f"{version('octavo')} {self.model_names}".encode()).hexdigest()[:12]
         )
+
+    @cached_property
+    def adapters(self) -> ServedAdapters:
+        """The adapters that requests may name."""
+        return ServedAdapters(self.engine, self.config.adapters, self.model_names)
 
     @cached_property
     def meter(self) -> ServerMeter:
@@ -93,17 +101,23 @@ class ServerContext:
             method=method, path=path, app=app, authenticated=authenticated, operation=operation
         )
 
-    def check_model(self, name: str) -> str:
-        """Return the name to show; a body that names no model gets the one there is."""
-        if name and name not in self.model_names:
-            raise HttpError(
-                404,
-                f"the model {shown(name)} does not exist; this server has "
-                f"{', '.join(self.model_names)}",
-                param="model",
-                code="model_not_found",
-            )
-        return name or self.model_names[0]
+    async def check_model(self, name: str) -> tuple[str, LoRARequest | None]:
+        """Return the name to show, and the adapter that it is, if it is one.
+
+        A body that names no model gets the one there is.
+        """
+        if not name or name in self.model_names:
+            return name or self.model_names[0], None
+        with suppress(UnknownAdapterError):
+            if self.adapters.is_on:
+                return name, await self.adapters.find(name)
+        raise HttpError(
+            404,
+            f"the model {shown(name)} does not exist; this server has "
+            f"{', '.join(self.model_names)}",
+            param="model",
+            code="model_not_found",
+        )
 
     def check_sequences(self, num_prompts: int, params: SamplingParams) -> None:
         """Raise when one body asks for too much at once."""

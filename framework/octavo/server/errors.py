@@ -14,6 +14,7 @@ from octavo.errors import (
     OctavoError,
     PromptTooLongError,
     QueueFullError,
+    UnknownAdapterError,
     UnknownNameError,
 )
 from octavo.multimodal.errors import MediaTooLargeError
@@ -103,6 +104,8 @@ def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
             reply = ErrorReply(error.status, text, error.param, error.code, error.retry_after)
         case MediaTooLargeError():
             reply = ErrorReply(413, text, error.param)
+        case UnknownAdapterError():
+            reply = ErrorReply(404, text, error.param, "model_not_found")
         case BadRequestError():
             param = error.param and dialect.names.get(error.param, error.param)
             code = "context_length_exceeded" if isinstance(error, PromptTooLongError) else None

@@ -47,6 +47,7 @@ ERRORS: Final = {
     404: "no such model or path",
     405: "the path takes another method",
     408: "the body came too slowly",
+    409: "an adapter of that name is there",
     411: "nothing says how long the body is",
     413: "the body is too long",
     415: "the body is of another kind",

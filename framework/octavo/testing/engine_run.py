@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.adapters.check import LinearSize, check_adapter
+from octavo.adapters.packed import pack
 from octavo.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.messages import (
@@ -22,9 +24,9 @@ from octavo.engine.messages import (
     StepOutputs,
     TokenSampling,
 )
-from octavo.errors import EngineDeadError, RequestFailedError
+from octavo.errors import ConfigError, EngineDeadError, RequestFailedError
 from octavo.inputs.media import PlacedMedia
-from octavo_registry import PluginHost
+from octavo_registry import Adapter, PluginHost
 
 Tokens = tuple[int, ...]
 EnginePrompt = Tokens | PlacedMedia
@@ -77,8 +79,19 @@ class _Received:
 class EngineRun:
     """One engine, used as a context manager; it may run several batches, one after the other."""
 
-    def __init__(self, config: EngineConfig, host: PluginHost) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        host: PluginHost,
+        *,
+        adapters: Iterable[Adapter] = (),
+        adapter_of: Callable[[Tokens], str] = lambda prompt: "",
+    ) -> None:
+        """``adapter_of`` a prompt is the content hash of one of the adapters, or "" for none."""
         self._core = EngineCore(config, host)
+        self._adapter_of = adapter_of
+        for adapter in adapters:
+            self.add_adapter(adapter)
         self._ids = itertools.count()
         self.num_blocks = self._core.ready.num_blocks
         self.vocab_size = self._core.ready.vocab_size
@@ -88,6 +101,24 @@ class EngineRun:
 
     def __exit__(self, *error: object) -> None:
         self._core.close()
+
+    @property
+    def linears(self) -> dict[str, LinearSize]:
+        """What adapters can change; none where the engine takes no adapters."""
+        facts = self._core.ready.adapters
+        return {} if facts is None else {n: LinearSize(*it) for n, it in facts.linears.items()}
+
+    def add_adapter(self, adapter: Adapter) -> None:
+        """Give it to the engine, checked as any other."""
+        facts = self._core.ready.adapters
+        if facts is None:
+            raise ConfigError("the engine takes no adapters; set enable_lora")
+        checked = check_adapter(adapter, self.linears, max_rank=facts.max_rank)
+        self._core.add_adapter(pack(checked, facts.dtype))
+
+    def remove_adapter(self, content_hash: str) -> None:
+        """Take it back."""
+        self._core.remove_adapter(content_hash)
 
     def count(self, name: str) -> int:
         """One of the engine's counters, by its name in ``EngineCore.stats``."""
@@ -141,6 +172,7 @@ class EngineRun:
             sequences=ids,
             prompt_token_ids=prompt.token_ids,
             sampling=sampling,
+            adapter=self._adapter_of(tokens_of(prompt)),
             media=prompt.inputs,
             positions=prompt.positions,
         )

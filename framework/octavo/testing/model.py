@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 from octavo.config import open_model
+from octavo.testing.adapters import MISTAKES, RANKS, with_adapters
+from octavo.testing.comparison import Comparison
 from octavo.testing.engine_run import EnginePrompt
 from octavo.testing.faults import Fault, faults_for, own_faults
 from octavo.testing.media_model import MediaChecks
@@ -22,6 +25,7 @@ from octavo.testing.modes import (
     Trial,
     alone,
     engine_config,
+    in_a_batch,
     make_prompts,
     teacher_forced,
 )
@@ -158,6 +162,26 @@ def _checks(
         yield _compared(f"{title}: the same {way}", mode, trial)
     for mistake, fault in {**faults_for(trial), **own_faults(variant.without)}.items():
         yield _noticed(f"{title}: the kit notices {mistake}", fault, trial)
+    if host.models.info(architecture).metadata["capabilities"].lora:
+        yield from _adapter_checks(title, trial)
+
+
+def _adapter_checks(title: str, trial: Trial) -> Iterator[Check]:
+    """Random adapters on all linears, each against a reference with weights merged by hand."""
+    ranks = ", ".join(map(str, RANKS))
+    name = f"{title}: adapters of ranks {ranks} and none in a batch equal merged weights"
+    if not isinstance(trial.reference, ModuleReference):
+        yield Check(name=name, passed=True, detail=NO_REFERENCE)
+        return
+    try:
+        adapted = with_adapters(trial, RANKS, num_rank_rows=sum(RANKS))
+    except Exception as error:
+        yield Check(name=name, passed=False, detail=one_line(error))
+        return
+    yield _compared(name, in_a_batch, adapted)
+    for mistake, change in MISTAKES.items():
+        mistaken = partial(in_a_batch, change(adapted))
+        yield _told_apart(f"{title}: the kit notices {mistake}", mistaken)
 
 
 def _compared(name: str, mode: Mode, trial: Trial) -> Check:
@@ -169,11 +193,15 @@ def _compared(name: str, mode: Mode, trial: Trial) -> Check:
 
 
 def _noticed(name: str, fault: Fault | None, trial: Trial) -> Check:
-    """A comparison that passes while a mechanism is off proves nothing while it is on."""
     if fault is None:
         return Check(name=name, passed=True, detail="not used: the configuration has none")
+    return _told_apart(name, lambda: fault.mode(fault.put_into(trial)))
+
+
+def _told_apart(name: str, mistaken: Callable[[], Comparison]) -> Check:
+    """A comparison that passes while something is wrong proves nothing while it is right."""
     try:
-        comparison = fault.mode(fault.put_into(trial))
+        comparison = mistaken()
     except Exception as error:
         return Check(name=name, passed=False, detail=one_line(error))
     text = comparison.as_text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from octavo.options import read_options
 from octavo.testing.comparison import Comparison, compare
 from octavo.testing.engine_run import EnginePrompt, EngineRun, Tokens
 from octavo.testing.reference import Reference
-from octavo_registry import PluginHost
+from octavo_registry import Adapter, PluginHost
 
 MAX_TOKENS: Final = 48
 NUM_FORKS: Final = 3
@@ -51,10 +51,18 @@ class Trial:
     prompts: tuple[EnginePrompt, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     """Engine options beside the kit's own."""
+    adapters: Sequence[Adapter] = ()
+    adapter_of: Callable[[Tokens], str] = lambda prompt: ""
+    """By prompt the content hash of one of them, or none."""
 
     def engine(self, **options: Any) -> EngineRun:
         """A new engine."""
-        return EngineRun(engine_config(self.folder, **{**self.options, **options}), self.host)
+        return EngineRun(
+            engine_config(self.folder, **{**self.options, **options}),
+            self.host,
+            adapters=self.adapters,
+            adapter_of=self.adapter_of,
+        )
 
 
 Mode = Callable[[Trial], Comparison]

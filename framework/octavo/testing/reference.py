@@ -47,7 +47,7 @@ class ModuleReference:
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
-        self._module = module
+        self.module = module
 
     def logprobs(self, sequences: Sequence[EnginePrompt]) -> list[Logprobs]:
         """One forward over all; the padding behind a sequence cannot be seen from within it."""
@@ -57,7 +57,7 @@ class ModuleReference:
         for row_T, tokens in zip(tokens_BT, rows, strict=True):
             row_T[: len(tokens)] = torch.tensor(tokens)
         with torch.inference_mode():
-            found = self._module(tokens_BT, items) if items else self._module(tokens_BT)
+            found = self.module(tokens_BT, items) if items else self.module(tokens_BT)
             logits_BTV: Tensor = getattr(found, "logits", found)
             logprobs_BTV = logits_BTV.float().log_softmax(-1)
         lengths = [len(tokens) - 1 for tokens in rows]

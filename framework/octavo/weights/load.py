@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from octavo.config.engine import ModelConfig
 from octavo.config.model_folder import ModelFolder
-from octavo.errors import ModelError, OctavoError, PluginError
+from octavo.errors import ConfigError, ModelError, OctavoError, PluginError
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.dummy import fill_dummy
 from octavo.weights.staging import staged_tensors
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
-from octavo_registry.linear import QuantizationMethod
+from octavo_registry.linear import LinearAdapters, QuantizationMethod
 from octavo_registry.model import Collectives, Model, ModelSpec
 
 MAX_NAMES_SHOWN = 10
@@ -36,6 +36,7 @@ def load_model(
     tp_size: int = 1,
     first_layer: int = 0,
     last_layer: int | None = None,
+    adapters: LinearAdapters | None = None,
 ) -> Model:
     """Return the model with all weights loaded and gradients off, ready for ``forward``.
 
@@ -52,6 +53,7 @@ def load_model(
         tp_size=tp_size,
         first_layer=first_layer,
         last_layer=last_layer,
+        adapters=adapters,
     )
     with torch.no_grad():
         if dummy:
@@ -74,6 +76,7 @@ def build_model(
     first_layer: int = 0,
     last_layer: int | None = None,
     collectives: Collectives | None = None,
+    adapters: LinearAdapters | None = None,
 ) -> nn.Module:
     """Return the model with its weights not filled; on the meta device they take no memory."""
     spec = ModelSpec(
@@ -92,7 +95,10 @@ def build_model(
         folder=folder.path,
         trust_remote_code=config.trust_remote_code,
         batch_invariant=config.batch_invariant,
+        adapters=adapters,
     )
+    if adapters is not None and not folder.capabilities.lora:
+        raise ConfigError(f"enable_lora: {folder.architecture} takes no adapters; leave it out")
     with torch.no_grad():
         return _build(spec, folder, host)
 

@@ -150,7 +150,7 @@ def register_executors(executors: LazyRegistry[Executor]) -> None:
 def register_adapters(adapters: LazyRegistry[AdapterFormat | AdapterResolver]) -> None:
     """Add adapter formats (they have ``read``) and resolvers (they have ``find``).
 
-    The target is called without arguments, once a process, when adapters are first used. All are
+    The target is called without arguments when adapters are first used. All are
     asked in order of names until one does not answer None.
     """
 

@@ -53,7 +53,7 @@ class ChatRoutes:
     async def create(self, exchange: Exchange) -> Reply | EventStream:
         """Answer one request."""
         request, warnings = self._server.read(exchange, ChatRequest, CHAT_FIELDS)
-        model = self._server.check_model(request.model)
+        model, adapter = await self._server.check_model(request.model)
         params = self._params(request)
         self._server.check_sequences(1, params)
         named = request.request_id or exchange.request_id
@@ -74,6 +74,7 @@ class ChatRoutes:
             priority=request.priority,
             cache_salt=request.cache_salt,
             strict=True,
+            lora_request=adapter,
         )
         if request.stream:
             return EventStream(answer.events(outputs))

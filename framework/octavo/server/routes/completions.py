@@ -11,7 +11,7 @@ import msgspec
 from octavo.errors import PromptTooLongError
 from octavo.inputs import Prompt
 from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
-from octavo.params import SamplingParams
+from octavo.params import LoRARequest, SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, event
@@ -48,14 +48,14 @@ class CompletionRoutes:
     async def create(self, exchange: Exchange) -> Reply | EventStream:
         """Answer one request."""
         request, warnings = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)
-        model = self._server.check_model(request.model)
+        model, adapter = await self._server.check_model(request.model)
         params = self._params(request)
         self._check_length(request.prompt)
         prompts = _prompts(request.prompt)
         self._server.check_sequences(len(prompts), params)
         named = request.request_id or exchange.request_id
         answer = _Answer(request, f"cmpl-{named}", model, params.n, self._server, warnings)
-        streams = [self._generate(prompt, number, request, params, len(prompts))
+        streams = [self._generate(prompt, number, request, params, adapter, len(prompts))
                    for number, prompt in enumerate(prompts)]  # fmt: skip
         if request.stream:
             return EventStream(answer.events(streams))
@@ -73,6 +73,7 @@ class CompletionRoutes:
         number: int,
         request: CompletionRequest,
         params: SamplingParams,
+        adapter: LoRARequest | None,
         num_prompts: int,
     ) -> AsyncGenerator[RequestOutput, None]:
         named = request.request_id
@@ -87,6 +88,7 @@ class CompletionRoutes:
             request_id=named,
             priority=request.priority,
             add_special_tokens=request.add_special_tokens,
+            lora_request=adapter,
         )
 
     def _params(self, request: CompletionRequest) -> SamplingParams:

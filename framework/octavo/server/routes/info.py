@@ -97,7 +97,7 @@ class InfoRoutes:
         answers = server.engine.answer_format
         can = server.engine.model_folder.capabilities
         trusts = server.config.access.trust_request_chat_template
-        lora = f"adapters are {_LATER}" if can.lora else "this architecture takes no adapters"
+        takes_none = Feature(False, "this architecture takes no adapters")
         return {
             "completions": Feature(True),
             "chat": self._chat(),
@@ -114,7 +114,7 @@ class InfoRoutes:
             "structured_output": _guided(server.host.guided_backends.names()),
             "tools": _flag(answers.tool_parser is not None, "--tool-call-parser NAME"),
             "reasoning": _flag(answers.reasoning_parser is not None, "--reasoning-parser NAME"),
-            "lora": Feature(False, lora),
+            "lora": _flag(server.adapters.is_on, "--enable-lora") if can.lora else takes_none,
             "media": Feature(bool(can.modalities), ", ".join(can.modalities) or "only text"),
             "pooling": Feature(False, _LATER),
         }

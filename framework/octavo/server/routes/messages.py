@@ -59,7 +59,7 @@ class MessageRoutes:
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
         request, warnings = self._server.read(exchange, MessageRequest, MESSAGE_FIELDS)
-        model = self._server.check_model(request.model)
+        model, adapter = await self._server.check_model(request.model)
         check_thinking(request)
         params = self._params(request)
         answer = _Answer(request, f"msg_{exchange.request_id}", model, warnings)
@@ -73,6 +73,7 @@ class MessageRoutes:
             chat_template_kwargs=self._template_kwargs(request),
             continue_final_message=_continues(request),
             strict=True,
+            lora_request=adapter,
         )
         if request.stream:
             return EventStream(answer.events(outputs), end=b"", failed=_failed)
@@ -80,7 +81,7 @@ class MessageRoutes:
 
     async def _count(self, exchange: Exchange) -> Reply:
         request, _ = self._server.read(exchange, CountRequest, COUNT_FIELDS)
-        self._server.check_model(request.model)
+        await self._server.check_model(request.model)
         choice, parallel = chat_tool_choice(request.tool_choice)
         use = read_tool_use(chat_tools(request.tools), choice, parallel)
         ids = await self._server.engine.tokenize_chat(

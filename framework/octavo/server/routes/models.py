@@ -21,6 +21,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     created: int
     owned_by: str = "octavo"
     root: str
+    parent: str | None = None
+    """The model that this is an adapter of."""
     max_model_len: int
 
 
@@ -47,11 +49,11 @@ class ModelRoutes:
         ]
 
     async def _list(self, exchange: Exchange) -> Reply:
-        return Reply(encode(ModelList(list(self._cards().values()))))
+        return Reply(encode(ModelList(list((await self._cards()).values()))))
 
     async def _one(self, exchange: Exchange) -> Reply:
         name = exchange.path_params["id"]
-        card = self._cards().get(name)
+        card = (await self._cards()).get(name)
         if card is None:
             raise HttpError(
                 404, f"the model {name[:128]!r} does not exist", param="model",
@@ -59,14 +61,19 @@ class ModelRoutes:
             )  # fmt: skip
         return Reply(encode(card))
 
-    def _cards(self) -> dict[str, ModelCard]:
-        server = self._server
-        return {
-            name: ModelCard(
-                id=name,
-                created=server.started,
-                root=server.model_names[0],
-                max_model_len=server.engine.max_model_len,
-            )
-            for name in server.model_names
-        }
+    async def _cards(self) -> dict[str, ModelCard]:
+        base = self._server.model_names[0]
+        cards = {name: self._card(name, base) for name in self._server.model_names}
+        for module in await self._server.adapters.listed():
+            parent = module.base_model_name or base
+            cards[module.name] = self._card(module.name, module.path, parent)
+        return cards
+
+    def _card(self, name: str, root: str, parent: str | None = None) -> ModelCard:
+        return ModelCard(
+            id=name,
+            created=self._server.started,
+            root=root,
+            parent=parent,
+            max_model_len=self._server.engine.max_model_len,
+        )

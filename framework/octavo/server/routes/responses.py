@@ -56,7 +56,7 @@ class ResponseRoutes:
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
         server = self._server
         request, warnings = server.read(exchange, ResponseRequest, RESPONSE_FIELDS)
-        model = server.check_model(request.model)
+        model, adapter = await server.check_model(request.model)
         check_metadata(request.metadata)
         params = self._params(request)
         answer = _Answer(request, exchange.request_id, model, params, warnings)
@@ -71,6 +71,7 @@ class ResponseRoutes:
             priority=request.priority,
             cache_salt=request.cache_salt,
             strict=True,
+            lora_request=adapter,
         )
         if request.stream:
             return EventStream(answer.events(outputs), end=b"", failed=answer.failed)

@@ -50,7 +50,7 @@ class TokenizeRoutes:
 
     async def _tokenize(self, exchange: Exchange) -> Reply:
         request, warnings = self._server.read(exchange, TokenizeRequest, TOKENIZE_FIELDS)
-        self._server.check_model(request.model)
+        await self._server.check_model(request.model)
         engine = self._server.engine
         if (request.prompt is None) == (request.messages is None):
             raise HttpError(400, "give prompt or messages, one of them", param="prompt")
@@ -87,7 +87,7 @@ class TokenizeRoutes:
 
     async def _detokenize(self, exchange: Exchange) -> Reply:
         request, warnings = self._server.read(exchange, DetokenizeRequest, DETOKENIZE_FIELDS)
-        self._server.check_model(request.model)
+        await self._server.check_model(request.model)
         engine = self._server.engine
         most = engine.max_model_len * MAX_CHARS_PER_TOKEN
         if len(request.tokens) > most:

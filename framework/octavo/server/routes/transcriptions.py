@@ -86,7 +86,7 @@ class TranscriptionRoutes:
         if not isinstance(file, bytes) or not file:
             raise HttpError(400, "file must be a file, and not empty", param="file")
         request, warnings = self._server.read(exchange, kind, table, is_form=True)
-        self._server.check_model(request.model)
+        await self._server.check_model(request.model)
         _check_format(request)
         params, form = self._params(request), request.response_format
         task = TranscriptionTask(

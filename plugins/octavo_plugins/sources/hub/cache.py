@@ -20,6 +20,8 @@ from octavo_plugins.sources.hub.files import RemoteFile
 
 LOCK_SECONDS: Final = 0.2
 """Between two looks at a lock that another process has."""
+CONFIG_FILES: Final = ("config.json", "adapter_config.json")
+"""A model's, and an adapter's: one of them is in every snapshot that was fetched for us."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -40,7 +42,7 @@ class ModelCache:
             except OSError:
                 return None
         snapshot = self.snapshot(commit)
-        return snapshot if (snapshot / "config.json").exists() else None
+        return snapshot if any((snapshot / name).exists() for name in CONFIG_FILES) else None
 
     def snapshot(self, commit: str) -> Path:
         """Where a commit's files are, whether or not they are there."""

@@ -1,0 +1,1 @@
+"""LoRA adapters: found, read and checked, kept, and given to the device."""

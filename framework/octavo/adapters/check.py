@@ -1,0 +1,187 @@
+"""Whether an adapter fits a model; what does not is an error that lists names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from octavo.errors import AdapterError
+from octavo.layers.linear import Linear
+from octavo.wording import counted, listed
+from octavo_registry.adapters import Adapter
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+WRAPPERS = ("base_model", "model", "language_model", "text_model", "transformer")
+"""What may stand before a name, or not: it says what a model is wrapped in, and versions of
+Transformers differ in it."""
+NOT_YET = re.compile(
+    r"(^|\.)(experts|gate|router|kv_b_proj|embed_\w+|wte|wpe|lm_head|score|visual|vision_\w+"
+    r"|multi_modal_projector)(\.|$)"
+)
+"""Parts of names that PEFT can adapt and an engine cannot: experts and what chooses them, latent
+projections that are multiplied into others, embeddings and heads, towers of media."""
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSize:
+    """One linear as checkpoints and adapters know it: whole, whatever ranks hold of it."""
+
+    inputs: int
+    outputs: int
+    transposed: bool = False
+    """Checkpoints have its weight as [in, out]; an adapter's matrices stand as everywhere."""
+
+
+def linears_of(
+    model: nn.Module, is_adapted: Callable[[Linear], bool] = lambda linear: True
+) -> dict[str, LinearSize]:
+    """The linears of a model that adapters may touch, by their names in checkpoints.
+
+    Several that the model has fused have a name each; one that is stored fused has one. The model
+    may be on the meta device, where it takes no memory.
+    """
+    return {
+        name: LinearSize(linear.inputs.total, part.total, linear.transposed)
+        for linear in model.modules()
+        if isinstance(linear, Linear) and is_adapted(linear)
+        for name, part in linear.parts
+        if NOT_YET.search(name) is None
+    }
+
+
+def check_adapter(
+    adapter: Adapter,
+    linears: Mapping[str, LinearSize],
+    *,
+    model_names: Collection[str] = (),
+    max_rank: int | None = None,
+) -> Adapter:
+    """Return the adapter under the model's own names; raise an ``AdapterError`` if it does not fit.
+
+    ``model_names`` are all names of the model that the engine runs; without any, what the adapter
+    was trained on is not compared.
+    """
+    if not adapter.down:
+        raise AdapterError("the adapter has no tensors: it would change nothing")
+    names = matching_names(adapter.down, linears)
+    _check_base(adapter.base_model, model_names)
+    adapter = replace(
+        adapter,
+        scaling={names[name]: value for name, value in adapter.scaling.items()},
+        down={names[name]: tensor for name, tensor in adapter.down.items()},
+        up={names[name]: tensor for name, tensor in adapter.up.items()},
+    )
+    _check_shapes(adapter, linears)
+    _check_ranks(adapter, max_rank)
+    _check_numbers(adapter)
+    return adapter
+
+
+def matching_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """The model's name for each of an adapter's; one that has none, or another's, is an error."""
+    known = list(known)
+    stems = Counter(map(_stem, known))
+    by_stem = {_stem(name): name for name in known if stems[_stem(name)] == 1}
+    exact = set(known)
+    names = {name: name if name in exact else by_stem.get(_stem(name), "") for name in given}
+    unknown = sorted(name for name, ours in names.items() if not ours)
+    if not_yet := [name for name in unknown if NOT_YET.search(name)]:
+        raise AdapterError(
+            "adapters of experts and routers, embeddings and heads, latent projections and towers "
+            f"of media are not supported: {listed(not_yet)}"
+        )
+    if len(unknown) == len(names):
+        raise AdapterError(
+            f"the adapter touches no linear of the model: it has {listed(unknown)}, and the model "
+            f"{listed(sorted(known))}"
+        )
+    if unknown:
+        raise AdapterError(
+            f"{counted(len(unknown), 'module')} of the adapter match no linear of the model: "
+            f"{listed(unknown)}; the model has {listed(_kinds(known))} in each layer"
+        )
+    if twice := sorted(ours for ours, times in Counter(names.values()).items() if times > 1):
+        raise AdapterError(f"the adapter has two pairs of matrices for {listed(twice)}")
+    return names
+
+
+def _stem(name: str) -> str:
+    parts = name.split(".")
+    while len(parts) > 1 and parts[0] in WRAPPERS:
+        del parts[0]
+    return ".".join(parts)
+
+
+def _kinds(names: Iterable[str]) -> list[str]:
+    """Last parts of names, each once."""
+    return list(dict.fromkeys(name.rpartition(".")[2] for name in names))
+
+
+def _check_base(trained_on: str | None, model_names: Collection[str]) -> None:
+    """Names of repositories are compared; a folder may be called anything."""
+    repositories = {name.lower() for name in model_names if _REPOSITORY.fullmatch(name)}
+    if trained_on is None or not _REPOSITORY.fullmatch(trained_on) or not repositories:
+        return
+    if trained_on.lower() not in repositories:
+        raise AdapterError(
+            f"the adapter was trained on {trained_on!r}, not on {listed([*model_names])}; if that "
+            "is the same, say so with base_model_name"
+        )
+
+
+def _check_shapes(adapter: Adapter, linears: Mapping[str, LinearSize]) -> None:
+    wrong = []
+    for name in adapter.down:
+        size, down, up = linears[name], adapter.down[name], adapter.up[name]
+        rank = down.shape[0] if down.dim() == 2 else 0
+        if down.shape != (rank, size.inputs) or up.shape != (size.outputs, rank):
+            wrong.append(
+                f"{name} (A {[*down.shape]} and B {[*up.shape]}, not [rank, {size.inputs}] and "
+                f"[{size.outputs}, rank])"
+            )
+    if wrong:
+        raise AdapterError(f"the adapter's shapes are another model's: {listed(wrong)}")
+
+
+def _check_ranks(adapter: Adapter, max_rank: int | None) -> None:
+    ranks = {name: down.shape[0] for name, down in adapter.down.items()}
+    if empty := [name for name, rank in ranks.items() if rank < 1]:
+        raise AdapterError(f"the adapter has a rank of 0 at {listed(empty)}")
+    if adapter.rank != max(ranks.values()):
+        raise AdapterError(
+            f"the adapter says that its rank is {adapter.rank}; its largest is "
+            f"{max(ranks.values())}"
+        )
+    if max_rank is not None and adapter.rank > max_rank:
+        beyond = [f"{name} ({rank})" for name, rank in ranks.items() if rank > max_rank]
+        raise AdapterError(
+            f"the adapter's rank of {adapter.rank} is above {max_rank}, which the engine was "
+            f"started with (max_lora_rank, or lora_pool_rank without it): {listed(beyond)}"
+        )
+
+
+def _check_numbers(adapter: Adapter) -> None:
+    tensors = [
+        (f"{name} ({letter})", tensor)
+        for letter, matrices in (("A", adapter.down), ("B", adapter.up))
+        for name, tensor in matrices.items()
+    ]
+    if wrong := [
+        f"{name} in {tensor.dtype}" for name, tensor in tensors if tensor.dtype not in DTYPES
+    ]:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise AdapterError(f"an adapter's tensors must be in {known}; not {listed(wrong)}")
+    if wrong := [name for name, tensor in tensors if not _is_finite(tensor)]:
+        raise AdapterError(f"the adapter has numbers that are not finite in {listed(wrong)}")
+    if wrong := [name for name, value in adapter.scaling.items() if not _is_finite(value)]:
+        raise AdapterError(f"the adapter's scaling is not finite at {listed(wrong)}")
+
+
+def _is_finite(value: Tensor | float) -> bool:
+    return bool(torch.as_tensor(value).isfinite().all())

@@ -1,0 +1,79 @@
+"""Adapters by name: which plugin knows where one is, and which can read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from octavo.errors import AdapterError, ModelError, OctavoError, UnknownAdapterError
+from octavo.params import shown
+from octavo.weights.sources import find_model
+from octavo_registry import PluginHost
+from octavo_registry.adapters import (
+    Adapter,
+    AdapterFolders,
+    AdapterFormat,
+    AdapterResolver,
+    ListsAdapters,
+)
+
+
+class AdapterLibrary:
+    """All formats and resolvers of a process. What reads files belongs in a thread.
+
+    With ``uses_hub`` a name that no resolver knows is looked up as a model's is; that fetches
+    whatever is named, and so is not for names that come in requests.
+    """
+
+    def __init__(
+        self, host: PluginHost, folders: AdapterFolders, *, uses_hub: bool = False
+    ) -> None:
+        self._host = host
+        self._folders = folders
+        self._uses_hub = uses_hub
+        made = [(host.adapters.info(key).plugin, host.adapters.load(key)()) for key in
+                host.adapters.names()]  # fmt: skip
+        self._formats = [(plugin, it) for plugin, it in made if isinstance(it, AdapterFormat)]
+        self._resolvers = [(plugin, it) for plugin, it in made if isinstance(it, AdapterResolver)]
+
+    def find(self, name: str) -> Path:
+        """Return the folder of the first resolver that knows the name."""
+        for plugin, resolver in self._resolvers:
+            with self._host.faults.guard(plugin, f"finding adapter {shown(name)}", request=True):
+                path = resolver.find(name, self._folders)
+            if path is not None:
+                return path
+        if not self._uses_hub:
+            raise UnknownAdapterError(
+                f"no adapter {shown(name)}: it is neither a folder below those allowed nor known "
+                "by another resolver"
+            )
+        try:
+            return find_model(self._host, name)
+        except ModelError as error:
+            raise UnknownAdapterError(f"no adapter {shown(name)}: {error}") from error
+
+    def read(self, folder: Path) -> Adapter:
+        """Return the adapter from the first format that is the folder's."""
+        for plugin, format_ in self._formats:
+            try:
+                with self._host.faults.guard(plugin, f"reading adapter {folder}", request=True):
+                    adapter = format_.read(folder)
+            except AdapterError:
+                raise
+            except OctavoError as error:
+                raise AdapterError(f"{folder}: {error}") from error
+            if adapter is not None:
+                return adapter
+        formats = ", ".join(plugin for plugin, _ in self._formats) or "none"
+        raise AdapterError(
+            f"{folder} is no adapter of a known format; formats come from: {formats}"
+        )
+
+    def names(self) -> list[str]:
+        """All names that resolvers can list, each once, sorted."""
+        names: set[str] = set()
+        for plugin, resolver in self._resolvers:
+            if isinstance(resolver, ListsAdapters):
+                with self._host.faults.guard(plugin, "listing adapters", request=True):
+                    names.update(resolver.names(self._folders))
+        return sorted(names)

@@ -1,0 +1,162 @@
+"""The LoRA adapters that requests may name as their model."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from octavo.adapters.library import AdapterLibrary
+from octavo.async_llm import AsyncLLM
+from octavo.config.server import AdapterConfig, LoRAModule
+from octavo.environment import ALLOW_RUNTIME_LORA
+from octavo.errors import AdapterError, ConfigError, UnknownAdapterError
+from octavo.params import LoRARequest, shown
+from octavo.server.errors import HttpError
+from octavo_registry.adapters import AdapterFolders
+
+NAME: Final = re.compile(r"[^\x00-\x20\x7f]([^\x00-\x1f\x7f]{0,126}[^\x00-\x20\x7f])?")
+"""What a list of models, a label of a metric and a line of the log can show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An adapter that was named by the operator, or by a request that may."""
+
+    module: LoRAModule
+    folders: AdapterFolders
+    """Where its path may lie, whenever it is read."""
+
+
+class ServedAdapters:
+    """Adapters by the names of requests.
+
+    What may be read is decided here: the engine's ``LoadedAdapters`` is given folders only.
+    """
+
+    def __init__(self, engine: AsyncLLM, config: AdapterConfig, model_names: Collection[str]):
+        self._engine = engine
+        self._model_names = model_names
+        self._served: dict[str, Served] = {}
+        """By name; names that resolvers know are looked up anew each time."""
+        self._libraries: dict[AdapterFolders, AdapterLibrary] = {}
+        self._watched = AdapterFolders(watched=tuple(map(Path, config.lora_dir)))
+        self._allowed = AdapterFolders(allowed=tuple(map(Path, config.allowed_lora_path)))
+        self.allows_runtime = config.allow_runtime_lora or ALLOW_RUNTIME_LORA.is_on()
+        self._modules = config.modules
+        self._changing = asyncio.Lock()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the engine takes adapters."""
+        return self._engine.config.lora.enable_lora
+
+    def start(self, num_processes: int) -> None:
+        """Load the operator's adapters; blocks. One that cannot be used is an error."""
+        if not self.is_on:
+            if self._modules or self._watched.watched or self.allows_runtime:
+                raise ConfigError("adapters need enable_lora; give --enable-lora")
+            return
+        if self.allows_runtime and num_processes > 1:
+            raise ConfigError(
+                "allow_runtime_lora: with api_workers only one of the processes would hear of it; "
+                "use one, or lora_dir"
+            )
+        for folder in (*self._watched.watched, *(self._allowed.allowed or ())):
+            if not folder.is_dir():
+                raise ConfigError(f"{folder}: lora_dir and allowed_lora_path must be folders")
+        for module in self._modules:
+            if module.name in self._model_names:
+                raise ConfigError(f"lora_modules: {module.name!r} is the model's own name")
+            served = Served(module, AdapterFolders(allowed=None))
+            self._replace(served)
+            self._served[module.name] = served
+
+    async def find(self, name: str) -> LoRARequest:
+        """What to give the engine for requests of this name; it need not have been loaded."""
+        if self._engine.adapters.get(name) is not None:
+            return LoRARequest(name)
+        return await asyncio.to_thread(self._find, name)
+
+    async def load(self, module: LoRAModule, *, in_place: bool) -> None:
+        """Load an adapter that a request names; one that cannot be used changes nothing."""
+        self._check_name(module.name)
+        async with self._changing:
+            if module.name in self._served and not in_place:
+                raise HttpError(
+                    409,
+                    f"the adapter {shown(module.name)} is loaded already; unload it first, or give "
+                    "load_inplace",
+                    param="lora_name",
+                )
+            served = Served(module, self._allowed)
+            try:
+                await asyncio.to_thread(self._replace, served)
+            except AdapterError as error:
+                error.param = "lora_path"
+                raise
+            self._served[module.name] = served
+
+    async def unload(self, name: str) -> None:
+        """Forget a name; requests that run with it go on. One that was looked up is so again."""
+        async with self._changing:
+            is_loaded = self._engine.adapters.get(name) is not None
+            if self._served.pop(name, None) is None and not is_loaded:
+                raise HttpError(
+                    404, f"no adapter {shown(name)} is loaded", param="lora_name",
+                    code="model_not_found",
+                )  # fmt: skip
+            if is_loaded:
+                self._engine.adapters.unload(name)
+
+    async def listed(self) -> list[LoRAModule]:
+        """All adapters that have names, each with its folder."""
+        modules = {name: served.module for name, served in self._served.items()}
+        if self.is_on:
+            for name, folder in await asyncio.to_thread(self._looked_up):
+                modules.setdefault(name, LoRAModule(name=name, path=folder))
+        return [modules[name] for name in sorted(modules) if name not in self._model_names]
+
+    def _find(self, name: str) -> LoRARequest:
+        served = self._served.get(name)
+        if served is not None:
+            return self._request(served)
+        if NAME.fullmatch(name) is None:
+            raise UnknownAdapterError(f"no adapter {shown(name)}")
+        return LoRARequest(name, path=str(self._library(self._watched).find(name)))
+
+    def _request(self, served: Served) -> LoRARequest:
+        module = served.module
+        folder = self._library(served.folders).find(module.path)
+        return LoRARequest(module.name, path=str(folder), base_model_name=module.base_model_name)
+
+    def _replace(self, served: Served) -> None:
+        adapters = self._engine.adapters
+        adapters.release(adapters.load(self._request(served), replace=True))
+
+    def _looked_up(self) -> list[tuple[str, str]]:
+        library = self._library(self._watched)
+        found = []
+        for name in library.names():
+            try:
+                found.append((name, str(library.find(name))))
+            except AdapterError:
+                continue  # gone meanwhile
+        return found
+
+    def _library(self, folders: AdapterFolders) -> AdapterLibrary:
+        if folders not in self._libraries:
+            made = AdapterLibrary(self._engine.host, folders, uses_hub=folders.allowed is None)
+            self._libraries[folders] = made
+        return self._libraries[folders]
+
+    def _check_name(self, name: str) -> None:
+        if name in self._model_names:
+            raise HttpError(409, f"{shown(name)} is the model's own name", param="lora_name")
+        if NAME.fullmatch(name) is None:
+            raise HttpError(
+                400, "lora_name must be of 1 to 128 printable characters", param="lora_name"
+            )

@@ -1,0 +1,157 @@
+"""A model with several adapters at once, against one model for each with merged weights.
+
+Axis suffixes: R rank, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from octavo.adapters.check import LinearSize
+from octavo.adapters.tensors import content_hash
+from octavo.testing.engine_run import EnginePrompt, Logprobs, Tokens, tokens_of
+from octavo.testing.modes import Trial
+from octavo.testing.reference import ModuleReference, Reference
+from octavo_registry import Adapter
+
+RANKS: Final = (4, 33, 256)
+STRENGTH: Final = 0.5
+"""Of what an adapter adds, as a part of the weight that it is added to."""
+
+
+def random_adapter(
+    reference: ModuleReference, linears: Mapping[str, LinearSize], *, rank: int, seed: int
+) -> Adapter:
+    """Change all linears, each by as much as the next, with scalings of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = dict(reference.module.named_parameters())
+    down, up, scaling = {}, {}, {}
+    for index, (name, size) in enumerate(linears.items()):
+        std = float(weights[f"{name}.weight"].detach().std())
+        scaling[name] = 0.5 + index % 3
+        down[name] = torch.randn(rank, size.inputs, generator=generator)
+        up[name] = torch.randn(size.outputs, rank, generator=generator)
+        up[name] *= STRENGTH * std / (scaling[name] * rank**0.5)
+    return Adapter(
+        rank=rank,
+        scaling=scaling,
+        down=down,
+        up=up,
+        content_hash=content_hash(down, up, scaling),
+    )
+
+
+def merged(
+    reference: ModuleReference, linears: Mapping[str, LinearSize], adapter: Adapter
+) -> ModuleReference:
+    """The reference with W + scaling * B A in the place of each W, added in float64."""
+    module = copy.deepcopy(reference.module)
+    weights = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, down_RI in adapter.down.items():
+            product = adapter.up[name].double() @ down_RI.double() * adapter.scaling[name]
+            weight: Tensor = weights[f"{name}.weight"]
+            added = product.mT if linears[name].transposed else product
+            weight.copy_(weight.double() + added)
+    return ModuleReference(f"{reference.name} with {adapter.content_hash[:8]}", module)
+
+
+class AdaptedReference:
+    """For each sequence that of the adapter which its prompt has."""
+
+    name = "those of merged weights"
+
+    def __init__(
+        self, references: Mapping[str, Reference], prompts: Sequence[EnginePrompt]
+    ) -> None:
+        """``references`` are by content hash; prompts take turns with them."""
+        self.references = references
+        turns = zip(map(tokens_of, prompts), cycle(references), strict=False)
+        self._hashes = dict(turns)
+        self._prompts = sorted(self._hashes, key=len, reverse=True)
+
+    def adapter_of(self, tokens: Tokens) -> str:
+        """Of a prompt, or of what continues one."""
+        return next(
+            self._hashes[prompt] for prompt in self._prompts if tokens[: len(prompt)] == prompt
+        )
+
+    def logprobs(self, sequences: Sequence[EnginePrompt]) -> list[Logprobs]:
+        """See ``Reference``."""
+        adapters = [self.adapter_of(tokens_of(each)) for each in sequences]
+        found: dict[int, Logprobs] = {}
+        for adapter, reference in self.references.items():
+            places = [i for i, its in enumerate(adapters) if its == adapter]
+            if places:
+                found |= zip(
+                    places, reference.logprobs([sequences[i] for i in places]), strict=True
+                )
+        return [found[i] for i in range(len(sequences))]
+
+
+def with_adapters(trial: Trial, ranks: Sequence[int], *, num_rank_rows: int) -> Trial:
+    """The same model with random adapters of these ranks; prompts take turns with them and none."""
+    base = trial.reference
+    assert isinstance(base, ModuleReference)
+    options = {**trial.options, "enable_lora": True, "lora_pool_rank": num_rank_rows}
+    with replace(trial, options=options).engine() as engine:
+        linears = engine.linears
+    adapters = [
+        random_adapter(base, linears, rank=rank, seed=seed) for seed, rank in enumerate(ranks)
+    ]
+    references: dict[str, Reference] = {"": base}
+    references |= {it.content_hash: merged(base, linears, it) for it in adapters}
+    reference = AdaptedReference(references, trial.prompts)
+    return replace(
+        trial,
+        options=options,
+        reference=reference,
+        adapters=adapters,
+        adapter_of=reference.adapter_of,
+    )
+
+
+def swapped(trial: Trial) -> Trial:
+    """Requests of the first two adapters get one another's."""
+    first, second = (adapter.content_hash for adapter in trial.adapters[:2])
+    others, adapter_of = {first: second, second: first}, trial.adapter_of
+
+    def other_of(tokens: Tokens) -> str:
+        return others.get(adapter_of(tokens), adapter_of(tokens))
+
+    return replace(trial, adapter_of=other_of)
+
+
+def wrongly_scaled(trial: Trial) -> Trial:
+    """One linear of the first adapter counts half as much again."""
+    first, *others = trial.adapters
+    name = next(iter(first.scaling))
+    scaling = {**first.scaling, name: 1.5 * first.scaling[name]}
+    return replace(trial, adapters=[replace(first, scaling=scaling), *others])
+
+
+def without_a_target(trial: Trial) -> Trial:
+    """One linear of the first adapter is left as it is."""
+    first, *others = trial.adapters
+    name = next(iter(first.down))
+
+    def rest(entries: Mapping[str, Any]) -> dict[str, Any]:
+        return {other: value for other, value in entries.items() if other != name}
+
+    less = replace(first, down=rest(first.down), up=rest(first.up), scaling=rest(first.scaling))
+    return replace(trial, adapters=[less, *others])
+
+
+MISTAKES: Final[Mapping[str, Callable[[Trial], Trial]]] = {
+    "swapped adapters": swapped,
+    "a wrong scaling": wrongly_scaled,
+    "a dropped target": without_a_target,
+}
+"""What the comparison of a batch with adapters must notice."""

@@ -1,0 +1,1 @@
+"""Formats of LoRA adapters, and resolvers that find them."""

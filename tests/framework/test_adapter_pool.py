@@ -1,0 +1,129 @@
+"""Rank rows on the device: who has them, who gives them up, and what is copied."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from octavo.adapters.pool import NO_RUN, AdapterPool, Run
+from octavo.config import LoRAConfig
+from octavo.config.lora import MAX_RANK_ROWS
+from octavo.engine.messages import AdapterHead, PackedAdapter
+from octavo.errors import ConfigError, OctavoError
+from octavo.layers.adapted import AdapterRows
+from octavo.layers.sharding import Shard
+from octavo_kernels.lora import MAX_POOL_ROWS, num_splits
+
+
+def adapter(name: str, rank: int) -> PackedAdapter:
+    head = AdapterHead(content_hash=name, rank=rank, dtype="float32", shapes={})
+    return PackedAdapter(head, memoryview(b""))
+
+
+def pool_of(num_rows: int, **ranks: int) -> AdapterPool:
+    pool = AdapterPool(num_rows, num_rows)
+    for name, rank in ranks.items():
+        pool.add(adapter(name, rank))
+    return pool
+
+
+def loads(pool: AdapterPool) -> list[tuple[str, Run]]:
+    return [(load.adapter.head.content_hash, load.run) for load in pool.take_draft()]
+
+
+def test_adapters_of_any_rank_lie_side_by_side_and_are_copied_once() -> None:
+    pool = pool_of(16, a=4, b=9, c=3)
+    assert [pool.provide(name) for name in "abca"] == [(0, 4), (4, 9), (13, 3), (0, 4)]
+    assert loads(pool) == [("a", (0, 4)), ("b", (4, 9)), ("c", (13, 3))]
+    assert loads(pool) == []
+    assert pool.provide("") == NO_RUN
+
+
+def test_the_idle_one_that_was_used_longest_ago_gives_way_and_a_running_one_never() -> None:
+    pool = pool_of(12, a=4, b=4, c=4, d=4)
+    for name in "abc":
+        pool.provide(name)
+    pool.pin("a")
+    pool.provide("b")  # so that c is older
+    assert pool.provide("d") == (8, 4)
+    assert pool.provide("c") == (4, 4)
+    for name in "cd":
+        pool.pin(name)
+    assert pool.provide("b") is None
+    pool.unpin("c")
+    assert pool.provide("b") == (4, 4)
+
+
+def test_nothing_is_evicted_in_vain() -> None:
+    """Idle rows on both sides of a running adapter's do not make one run of six."""
+    pool = pool_of(12, a=4, b=4, c=4, large=6)
+    for name in "abc":
+        pool.provide(name)
+    pool.pin("b")
+    pool.take_draft()
+    assert pool.provide("large") is None
+    assert [pool.provide(name) for name in "ac"] == [(0, 4), (8, 4)]
+    assert loads(pool) == []
+    pool.unpin("b")
+    assert pool.provide("large") == (0, 6)
+
+
+def test_what_is_evicted_before_a_step_is_not_copied_in_it() -> None:
+    pool = pool_of(4, a=4, b=4)
+    pool.provide("a")
+    pool.provide("b")
+    assert loads(pool) == [("b", (0, 4))]
+
+
+def test_what_is_removed_lives_until_its_sequences_have_ended_and_is_named_no_more() -> None:
+    pool = pool_of(8, a=8)
+    pool.add(adapter("a", 8))  # another client has it too
+    pool.begin("a", 2)
+    pool.remove("a")
+    assert pool.refusal("a") is None
+    pool.remove("a")
+    assert "unloaded" in str(pool.refusal("a"))
+    pool.end("a")
+    assert pool.provide("a") == (0, 8)
+    pool.end("a")
+    assert len(pool) == 0
+    pool.add(adapter("b", 8))
+    assert pool.provide("b") == (0, 8)
+    pool.remove("a")  # nobody has it; nothing happens
+    assert "unloaded" in str(pool.refusal("a"))
+    assert pool.refusal("") is None
+
+
+def test_after_a_fault_all_that_the_device_should_hold_is_copied_again() -> None:
+    pool = pool_of(8, a=4, b=4, c=1)
+    pool.provide("a")
+    pool.provide("b")
+    pool.take_draft()
+    pool.load_again()
+    assert loads(pool) == [("a", (0, 4)), ("b", (4, 4))]
+
+
+def test_a_rank_that_the_pool_never_holds_is_refused() -> None:
+    with pytest.raises(OctavoError, match="rank 9 is above 8"):
+        AdapterPool(8, 8).add(adapter("a", 9))
+
+
+def test_a_bound_on_ranks_above_the_pool_is_an_error_where_there_is_a_pool() -> None:
+    with pytest.raises(ConfigError, match="max_lora_rank=64 is above the pool's 32 rank rows"):
+        LoRAConfig(enable_lora=True, max_loras=2, max_lora_rank=64)
+    assert LoRAConfig(enable_lora=True, lora_pool_rank=64, max_lora_rank=64).highest_rank == 64
+    assert LoRAConfig(max_loras=2, max_lora_rank=64).num_rank_rows == 0
+
+
+def test_the_largest_pool_is_what_the_kernels_take() -> None:
+    assert MAX_RANK_ROWS == MAX_POOL_ROWS
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_the_sums_of_a_step_are_planned_as_they_are_made(batch_invariant: bool) -> None:
+    rows = AdapterRows(32, 17, batch_invariant=batch_invariant)
+    for name, inputs in (("narrow", 64), ("wide", 4096), ("middling", 512)):
+        down_PQI, up_PO = torch.zeros(32, 1, inputs), torch.zeros(32, 8)
+        rows.add(down_PQI, up_PO, {name: [Shard.whole(8)]}, Shard.whole(inputs))
+    splits = num_splits(32, 4096, 16, batch_invariant)
+    assert rows.sums_bytes(32) == 4 * splits * 32 * 32

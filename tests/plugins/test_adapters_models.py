@@ -1,0 +1,152 @@
+"""Adapters on all linears of every architecture that takes some, against merged weights."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from octavo.adapters.check import linears_of
+from octavo.adapters.library import AdapterLibrary
+from octavo.adapters.packed import pack
+from octavo.adapters.pool import AdapterLoad, Run
+from octavo.errors import ConfigError
+from octavo.layers.adapted import AdapterRows
+from octavo.testing.adapters import RANKS, AdaptedReference, merged, random_adapter, with_adapters
+from octavo.testing.engine_run import EngineRun
+from octavo.testing.model import make_trial
+from octavo.testing.modes import engine_config, in_a_batch
+from octavo.testing.reference import ModuleReference, Reference
+from octavo.testing.variants import TINY
+from octavo_registry import AdapterFolders
+from peft_adapters import save_adapter
+from small_models import (
+    GPU,
+    HOST,
+    TEXT_MODELS,
+    TOKENS,
+    Case,
+    Checkpoint,
+    cases_of,
+    run_ranks,
+    run_stages,
+)
+
+MEDIA_MODELS = [name for name in HOST.models.names() if name not in (*TEXT_MODELS, "transformers")]
+TAKING = [name for name in TEXT_MODELS if HOST.models.info(name).metadata["capabilities"].lora]
+VARIANTS = cases_of(*TAKING)
+FIRST = {case[0]: case for case in reversed(VARIANTS)}
+RUN = Run(5, 7)
+"""Not at the beginning of the pool, nor at its end."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", VARIANTS, ids=", ".join)
+def test_several_ranks_and_none_in_a_batch_equal_merged_weights(case: Case, tmp_path: Path) -> None:
+    plain = make_trial(HOST, case[0], VARIANTS[case], tmp_path)
+    trial = with_adapters(plain, RANKS, num_rank_rows=sum(RANKS))
+    for adapter in trial.adapters:
+        assert {name.rpartition(".")[2] for name in adapter.down} >= LINEARS.get(case[0], set())
+    comparison = in_a_batch(trial)
+    assert comparison.passed, comparison.as_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+def test_what_peft_saves_of_all_linears_gives_what_peft_computes(
+    case: Case, tmp_path: Path
+) -> None:
+    trial = make_trial(HOST, case[0], VARIANTS[case], tmp_path / "model")
+    base = trial.reference
+    assert isinstance(base, ModuleReference)
+    references: dict[str, Reference] = {"": base}
+    adapters = []
+    for rank in (8, 17):
+        folder = tmp_path / str(rank)
+        module = save_adapter(base.module, folder, r=rank, target_modules="all-linear")
+        adapters.append(AdapterLibrary(HOST, AdapterFolders(allowed=None)).read(folder))
+        references[adapters[-1].content_hash] = ModuleReference("PEFT", module)
+    reference = AdaptedReference(references, trial.prompts)
+    options = {**trial.options, "enable_lora": True}
+    comparison = in_a_batch(
+        replace(
+            trial,
+            options=options,
+            reference=reference,
+            adapters=adapters,
+            adapter_of=reference.adapter_of,
+        )
+    )
+    assert comparison.passed, comparison.as_text()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", VARIANTS, ids=", ".join)
+def test_so_they_do_in_recorded_steps_on_a_device(
+    case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "octavo.execution.decode_graphs")
+    plain = make_trial(HOST, case[0], VARIANTS[case], tmp_path)
+    trial = with_adapters(
+        replace(plain, options={**plain.options, **GPU}), RANKS, num_rank_rows=sum(RANKS)
+    )
+    comparison = in_a_batch(trial)
+    assert comparison.passed, comparison.as_text()
+    assert any("with adapters" in message for message in caplog.messages)
+
+
+LINEARS = {
+    "GPT2LMHeadModel": {"c_attn", "c_proj", "c_fc"},
+    "Phi3ForCausalLM": {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"},
+    "OPTForCausalLM": {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"},
+    "LlamaForCausalLM": {
+        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+    },
+}  # fmt: skip
+"""As PEFT addresses them: what the checkpoint has fused is one."""
+
+
+def adapted(checkpoint: Checkpoint, base: ModuleReference, **changes: Any) -> Any:
+    """The model with one adapter for all tokens; the checkpoint then expects merged weights."""
+    rows = AdapterRows(RUN.first + RUN.rank + 2, RUN.rank)
+    model = checkpoint.loaded(adapters=rows, **changes)
+    linears = linears_of(checkpoint.model(device=torch.device("meta")))
+    adapter = random_adapter(base, linears, rank=RUN.rank, seed=0)
+    rows.load(AdapterLoad(RUN, pack(adapter, "float32")))
+    first_T, rank_T = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN)
+    rows.begin(first_T, rank_T)
+    checkpoint.reference = merged(base, linears, adapter)
+    return model
+
+
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+def test_tensor_parallel_ranks_and_pipeline_stages_cut_the_matrices(
+    case: Case, tmp_path: Path
+) -> None:
+    checkpoint = Checkpoint(case, VARIANTS[case], tmp_path)
+    base = checkpoint.reference
+    stages = [{"last_layer": 1}, {"first_layer": 1}]
+    checkpoint.check(run_stages([adapted(checkpoint, base, **stage) for stage in stages]))
+
+    def run(ranks: Any) -> Tensor:
+        changes = {"tp_rank": ranks.rank, "tp_size": 2, "collectives": ranks}
+        return run_stages([adapted(checkpoint, base, **changes)])
+
+    for logits_TV in run_ranks(2, run):
+        checkpoint.check(logits_TV)
+
+
+@pytest.mark.parametrize("architecture", ["MixtralForCausalLM", *MEDIA_MODELS])
+def test_an_architecture_that_takes_no_adapters_says_so(architecture: str, tmp_path: Path) -> None:
+    variant = next(iter(cases_of(architecture).values()))
+    settings = {**TINY, **variant.config, "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    config = engine_config(tmp_path, enable_lora=True, load_format="dummy")
+    with pytest.raises(ConfigError, match=f"enable_lora: {architecture} takes no adapters"):
+        EngineRun(config, HOST)
