@@ -34,6 +34,8 @@ from octavo.benchmarking.workload import Ask, Endpoint, arrivals, plan
 from octavo.client import Address, ServerError, get_json, parse_address
 
 START_SECONDS = 300.0
+VLLM_SETTINGS = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1"}
+"""Without FlashInfer it would not start."""
 QUESTIONS = (
     "What is the capital of {}?",
     "Tell me about {}.",
@@ -179,7 +181,7 @@ def server(
     ``path`` is where the server is imported from, if not from where this is.
     """
     address = parse_address(f"http://127.0.0.1:{port}")
-    environment = os.environ | ({"PYTHONPATH": path} if path else {})
+    environment = os.environ | VLLM_SETTINGS | ({"PYTHONPATH": path} if path else {})
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     try:
         wait_for(address, child)
