@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from octavo.config import EngineConfig
 from octavo.config.engine import ModelConfig
+from octavo.config.media import MediaConfig
 from octavo.config.model_folder import ModelFolder, open_model
 from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import EngineClient, InProcessClient
@@ -165,6 +166,7 @@ def make_frontend(
         capabilities=folder.capabilities,
         media_texts=_media_texts(folder, host),
     )
+    media = _media_inputs(config.media, folder, tokenizer, host)
     client = start_engine(as_found(config, folder), host)
     guides: GuideChecker | None = None
     if start_engine is not _start_in_process and tokenizer is not None:
@@ -195,18 +197,7 @@ def make_frontend(
             seed=config.model.seed,
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
-            media=MediaInputs(
-                folder.architecture,
-                read_settings(
-                    folder.path,
-                    folder.config,
-                    config.media.mm_processor_kwargs,
-                    tokenizer,
-                    modalities=folder.capabilities.modalities,
-                ),
-                host,
-                config.media,
-            ),
+            media=media,
             choose_guide=remembering_choice(host) if guides is None else guides.check,
         ),
         outputs=_outputs(tokenizer, host),
@@ -214,6 +205,19 @@ def make_frontend(
         guides=guides,
         start_engine=start_engine,
     )
+
+
+def _media_inputs(
+    config: MediaConfig, folder: ModelFolder, tokenizer: Tokenizer | None, host: PluginHost
+) -> MediaInputs:
+    modalities = folder.capabilities.modalities
+    settings = read_settings(
+        folder.path, folder.config, config.mm_processor_kwargs, tokenizer, modalities=modalities
+    )
+    inputs = MediaInputs(folder.architecture, settings, host, config)
+    if modalities:
+        inputs.reader.load(modalities)
+    return inputs
 
 
 def _media_texts(folder: ModelFolder, host: PluginHost) -> dict[str, str]:

@@ -96,6 +96,17 @@ class GuidedParams:
                 f"GuidedParams needs exactly one constraint, got: {names}", param="guided"
             )
 
+    @classmethod
+    def of(cls, output_type: Any, *, backend: str | None = None) -> GuidedParams:
+        """Return the constraint that an output type is, as the package Outlines means it.
+
+        A type of Python (``int``, ``Literal``, an Enum, ``list[...]``, a TypedDict, a dataclass, a
+        Pydantic model, a function's arguments), or a term of ``outlines.types``.
+        """
+        from octavo.guided.output_types import guided_params  # Outlines takes a second to import
+
+        return guided_params(output_type, backend)
+
     @property
     def constraint(self) -> str:
         """The name of the field that is given."""

@@ -16,7 +16,7 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 from media_equality import randomize
 from octavo.layers import speech
 from octavo.layers.loading import load_weights
-from octavo.layers.mel import HOP, RATE, WINDOW, LogMel, mel_filters
+from octavo.layers.mel import HOP, RATE, WINDOW, LogMel
 from octavo.layers.speech import SpeechEncoder
 from octavo_registry.model import ModelSpec
 
@@ -60,12 +60,6 @@ def test_features_of_a_long_sound_are_made_in_blocks() -> None:
     found = LogMel(80, CPU)(samples_S[None])
     assert found.shape == expected.shape
     assert (found - expected).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("num_mels", [40, 80, 128])
-def test_filters_are_those_of_librosa(num_mels: int) -> None:
-    expected_MK = librosa.filters.mel(sr=RATE, n_fft=WINDOW, n_mels=num_mels)
-    np.testing.assert_allclose(mel_filters(num_mels).T, expected_MK, atol=1e-8)
 
 
 def test_features_are_the_spectrum_of_librosa_in_the_range_of_whisper() -> None:

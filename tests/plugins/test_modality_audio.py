@@ -1,4 +1,4 @@
-"""Sounds: equal to libsndfile, FFmpeg, soxr and librosa; limits, cut files and arrays."""
+"""Sounds: equal to libsndfile, FFmpeg, soxr and librosa.load; limits, cut files and arrays."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ def test_an_m4a_or_webm_is_what_ffmpeg_decodes(container) -> None:
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(48000, 16000), (22050, 16000), (8000, 24000)])
-def test_a_sound_is_resampled_chunk_by_chunk_as_in_one_piece(rate, wanted) -> None:
-    num_samples = 7 * rate + 5
+@pytest.mark.parametrize("num_samples", [1, 100, 150_005])
+def test_an_array_is_resampled_by_soxr_and_as_long_as_it_was(rate, wanted, num_samples) -> None:
     noise = np.random.default_rng(0).uniform(-1, 1, num_samples).astype(np.float32)
     clip = convert((noise, rate), wanted)
     expected = soxr.resample(noise, rate, wanted, quality="HQ")
     assert clip.rate == wanted
-    assert len(clip.samples) == -(-num_samples * wanted // rate)  # as librosa has it
+    assert clip.samples.dtype == np.float32
+    assert len(clip.samples) == -(-num_samples * wanted // rate)
     assert np.array_equal(clip.samples[: len(expected)], expected[: len(clip.samples)])
 
 

@@ -72,7 +72,7 @@ def schema_of(given: Any) -> Mapping[str, Any] | bool:
     elif isinstance(given, type) and (
         dataclasses.is_dataclass(given) or issubclass(given, msgspec.Struct)
     ):
-        given = _closed(msgspec.json.schema(given))
+        given = closed(msgspec.json.schema(given))
     if not isinstance(given, (Mapping, bool)):
         raise _refused(
             "json", given, "must be a schema: a dict, JSON text, a Pydantic model or a dataclass"
@@ -80,13 +80,13 @@ def schema_of(given: Any) -> Mapping[str, Any] | bool:
     return given
 
 
-def _closed(schema: Any) -> Any:
+def closed(schema: Any) -> Any:
     """Without names that no field has: what is read back could not be made of them."""
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [closed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: _closed(value) for name, value in schema.items()}
+    found = {name: closed(value) for name, value in schema.items()}
     is_object = found.get("type") == "object" and "properties" in found
     return {"additionalProperties": False, **found} if is_object else found
 

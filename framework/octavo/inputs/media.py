@@ -79,7 +79,7 @@ class MediaInputs:
 
     @cached_property
     def reader(self) -> MediaReader:
-        """Made when the first item comes: it has threads."""
+        """Made for a model that takes media: it has threads."""
         from octavo.multimodal.reader import MediaReader
 
         return MediaReader(self._host, self._config)

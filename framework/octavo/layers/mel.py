@@ -5,11 +5,12 @@ Axis suffixes: N sounds, S samples, F frames, K frequencies of a frame, M mels.
 
 from __future__ import annotations
 
-import numpy as np
+import librosa
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from octavo.multimodal.librosa_loading import loading_librosa
 
 RATE = 16_000
 """Samples per second."""
@@ -21,8 +22,6 @@ BLOCK = 3000
 FLOOR = 1e-10
 RANGE = 8.0
 """Powers of ten below a sound's loudest mel at which what is quieter is cut."""
-LINEAR_HERTZ, LINEAR_MELS, LOG_STEP = 1000.0, 15.0, np.log(6.4) / 27
-"""Slaney's scale: mels are even in Hertz up to there, and in its logarithm beyond."""
 
 
 class LogMel(nn.Module):
@@ -39,7 +38,9 @@ class LogMel(nn.Module):
         self.register_buffer(
             "_window_S", torch.hann_window(WINDOW, device=device), persistent=False
         )
-        filters_KM = torch.from_numpy(mel_filters(num_mels)).to(device, torch.float32)
+        with loading_librosa():
+            filters_MK = librosa.filters.mel(sr=RATE, n_fft=WINDOW, n_mels=num_mels)
+        filters_KM = torch.from_numpy(filters_MK).to(device).T.contiguous()
         self.register_buffer("_filters_KM", filters_KM, persistent=False)
         self._num_mels = num_mels
         self.bytes_per_frame = 4 * (WINDOW + 4 * (WINDOW // 2 + 1) + 3 * num_mels)
@@ -71,24 +72,3 @@ class LogMel(nn.Module):
         power_NFK = spectrum_NFK.real.square() + spectrum_NFK.imag.square()
         mels_NFM: Tensor = (power_NFK @ self._filters_KM).clamp_(min=FLOOR).log10_()
         return mels_NFM
-
-
-def mel_filters(num_mels: int) -> NDArray[np.float64]:
-    """Triangles [K, M] over the frequencies, even on Slaney's scale, each of the same area."""
-    frequencies_K = np.linspace(0, RATE / 2, WINDOW // 2 + 1)
-    top = LINEAR_MELS + np.log(RATE / 2 / LINEAR_HERTZ) / LOG_STEP
-    corners = _hertz(np.linspace(0, top, num_mels + 2))
-    low, middle, high = corners[:-2], corners[1:-1], corners[2:]
-    rising_KM = (frequencies_K[:, None] - low) / (middle - low)
-    falling_KM = (high - frequencies_K[:, None]) / (high - middle)
-    triangles_KM = np.maximum(0, np.minimum(rising_KM, falling_KM))
-    filters_KM: NDArray[np.float64] = triangles_KM * (2 / (high - low))
-    return filters_KM
-
-
-def _hertz(mels: NDArray[np.float64]) -> NDArray[np.float64]:
-    beyond = np.maximum(mels - LINEAR_MELS, 0)
-    hertz: NDArray[np.float64] = (
-        np.minimum(mels, LINEAR_MELS) * (LINEAR_HERTZ / LINEAR_MELS) * np.exp(beyond * LOG_STEP)
-    )
-    return hertz

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock
@@ -52,6 +52,15 @@ class MediaReader:
         self._decoding = WorkPool(
             "decoding of media", num_threads=config.num_threads, max_calls=MAX_WAITING
         )
+
+    def load(self, modalities: Iterable[str]) -> None:
+        """Import what decodes them, for which no request is to wait: tenths of a second, or more.
+
+        Nothing is asked of those that no request may have, or no plugin decodes.
+        """
+        for modality in modalities:
+            if modality in self._host.modalities and self._config.max_items(modality):
+                self._decoder(modality)
 
     def split(
         self,

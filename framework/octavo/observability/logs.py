@@ -33,6 +33,8 @@ def configure_logging(*, default: str | None = None, form: str = FORMAT) -> None
         # Torch does so itself at the end of its import, which Ctrl-C may come before: it would then
         # show statistics of its own at exit.
         logging.getLogger("torch").setLevel(logging.WARNING)
+        # Numba would tell of every instruction that it compiles.
+        logging.getLogger("numba").setLevel(logging.WARNING)
 
 
 def warn_of_misspelled_variables() -> None:

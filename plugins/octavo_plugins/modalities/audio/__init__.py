@@ -1,4 +1,4 @@
-"""Audio: WAV, FLAC, MP3 and Ogg by libsndfile, M4A by PyAV, resampled by soxr."""
+"""Audio: WAV, FLAC, MP3 and Ogg by libsndfile, M4A by PyAV, resampled by librosa."""
 
 from __future__ import annotations
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import librosa
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 
+from octavo.multimodal.librosa_loading import loading_librosa
 from octavo_plugins.modalities.audio.reading import open_sound
 from octavo_plugins.modalities.formats import read_options
 from octavo_registry.modalities import AudioClip, MediaError, MediaLimits
@@ -38,6 +39,11 @@ class AudioOptions:
 class AudioDecoder:
     """Returns an AudioClip."""
 
+    def __init__(self) -> None:
+        with loading_librosa():
+            silence_CT = np.zeros((1, 2), np.float32)
+            librosa.resample(librosa.to_mono(silence_CT), orig_sr=2, target_sr=1)
+
     def decode(self, data: bytes, limits: MediaLimits, options: Mapping[str, Any]) -> AudioClip:
         """Decode a WAV, FLAC, MP3, Ogg, M4A or WebM, chunk by chunk."""
         wanted = read_options(AudioOptions, options)
@@ -46,7 +52,7 @@ class AudioDecoder:
             _check_channels(sound.channels)
             clip = _Clip(sound.rate, wanted, limits)
             for chunk in sound.chunks():
-                clip.add(chunk.mean(axis=0) if len(chunk) > 1 else chunk[0])
+                clip.add(chunk)
         return clip.finish()
 
     def convert(self, given: Any, limits: MediaLimits, options: Mapping[str, Any]) -> AudioClip:
@@ -71,8 +77,7 @@ class AudioDecoder:
         scale = np.float32(1 / FULL_SCALE.get(samples.dtype.name, 1.0))
         clip = _Clip(rate, wanted, limits)
         for start in range(0, samples_CT.shape[1], CHUNK):
-            chunk = samples_CT[:, start : start + CHUNK].astype(np.float32) * scale
-            clip.add(chunk.mean(axis=0) if len(chunk) > 1 else chunk[0])
+            clip.add(samples_CT[:, start : start + CHUNK].astype(np.float32) * scale)
         return clip.finish()
 
     def is_item(self, given: Sequence[Any]) -> bool:
@@ -91,43 +96,36 @@ class AudioDecoder:
 
 
 class _Clip:
-    """Collects a mono sound, resampled as it comes: equal to librosa.resample of the whole."""
+    """Collects a sound in one channel, for librosa to resample the whole."""
 
     def __init__(self, rate: int, wanted: AudioOptions, limits: MediaLimits) -> None:
         self._from = int(rate)
         self._to = int(wanted.rate or rate)
         self._limits = limits
-        self._resampler = (
-            None if self._from == self._to else soxr.ResampleStream(self._from, self._to, 1)
-        )
         self._chunks: list[NDArray[np.float32]] = []
         self._num_samples = 0
 
-    def add(self, samples: NDArray[np.float32]) -> None:
+    def add(self, samples_CT: NDArray[np.float32]) -> None:
         self._limits.check_time()
-        self._num_samples += len(samples)
+        num_samples = samples_CT.shape[1]
+        self._num_samples += num_samples
         self._limits.check_seconds(self._num_samples / self._from)
-        if len(samples) and not (samples.min() >= -LOUDEST and samples.max() <= LOUDEST):
+        if num_samples and not (samples_CT.min() >= -LOUDEST and samples_CT.max() <= LOUDEST):
             raise MediaError(f"it has samples that are not finite, or beyond {LOUDEST:g}")
-        self._keep(samples)
+        self._limits.reserve(2 * num_samples * SAMPLE_BYTES)  # also in one piece at the end
+        self._chunks.append(librosa.to_mono(samples_CT))
 
     def finish(self) -> AudioClip:
         if self._num_samples == 0:
             raise MediaError("it has no samples")
         self._limits.check_time()
-        if self._resampler is not None:
-            self._keep(np.empty(0, np.float32), last=True)
-        length = -(-self._num_samples * self._to // self._from)
-        samples = np.zeros(length, np.float32)
-        found = np.concatenate(self._chunks)[:length]
-        samples[: len(found)] = found
+        samples = np.concatenate(self._chunks)
+        self._chunks.clear()
+        if self._from != self._to:
+            length = -(-self._num_samples * self._to // self._from)
+            self._limits.reserve(2 * length * SAMPLE_BYTES)  # once more to be of just that length
+            samples = librosa.resample(samples, orig_sr=self._from, target_sr=self._to)
         return AudioClip(samples=samples, rate=self._to)
-
-    def _keep(self, samples: NDArray[np.float32], *, last: bool = False) -> None:
-        if self._resampler is not None:
-            samples = self._resampler.resample_chunk(samples, last=last)
-        self._limits.reserve(2 * len(samples) * SAMPLE_BYTES)  # also in one piece at the end
-        self._chunks.append(samples)
 
 
 def _check_rate(rate: Any) -> None:
