@@ -6,9 +6,11 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import NoneType
 from typing import Any, Final, NoReturn, cast
 
@@ -23,12 +25,7 @@ from octavo.beam_search import (
 from octavo.beam_steps import candidates_of, guided_by
 from octavo.detokenizing import IncrementalDetokenizer
 from octavo.engine.messages import EngineReady
-from octavo.errors import (
-    ConfigError,
-    EngineDeadError,
-    ParameterError,
-    RequestFailedError,
-)
+from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestFailedError
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
 from octavo.inputs.messages import Message
@@ -89,13 +86,8 @@ class LLM:
         all_params = self._spread(sampling_params, len(split))
         with self._leased(lora_request, len(split)) as adapters:
             each = zip(split, all_params, priorities, adapters, strict=True)
-            return self._run(
-                [
-                    self._prepare(prompt, params, priority=number, adapter=adapter)
-                    for prompt, params, number, adapter in each
-                ],
-                use_tqdm=use_tqdm,
-            )
+            calls = [self._preparing(*one) for one in each]
+            return self._run(self._prepared(calls), use_tqdm=use_tqdm)
 
     def chat(
         self,
@@ -124,8 +116,9 @@ class LLM:
         many = isinstance(messages, (list, tuple)) and bool(messages)
         chats = messages if many and not isinstance(messages[0], Mapping) else [messages]
         each = zip(chats, self._spread(sampling_params, len(chats)), strict=True)
-        requests = [
-            self._front.prepare_chat(
+        calls = [
+            partial(
+                self._front.prepare_chat,
                 str(next(self._request_ids)),
                 cast("Sequence[Message]", chat),
                 self._final(params),
@@ -140,6 +133,7 @@ class LLM:
             )
             for chat, params in each
         ]
+        requests = self._prepared(calls)
         with self._leased(lora_request, len(requests)) as adapters:
             requests = [
                 with_adapter(request, adapter)
@@ -174,7 +168,7 @@ class LLM:
     ) -> list[BeamSearchOutput]:
         ready, eos = self._front.client.ready, self._front.eos_token_ids
         first = [
-            self._prepare(prompt, SamplingParams(max_tokens=1, guided=params.guided)).request
+            self._preparing(prompt, SamplingParams(max_tokens=1, guided=params.guided))().request
             for prompt in split_prompts(prompts)
         ]
         if any(request.media for request in first):
@@ -189,7 +183,7 @@ class LLM:
             requests = [
                 guided_by(
                     first[0].guide,
-                    self._prepare(prompt + tokens, one_token, adapter=adapter),
+                    self._preparing(prompt + tokens, one_token, adapter=adapter)(),
                     len(tokens),
                 )
                 for prompt, tokens in sequences
@@ -283,21 +277,28 @@ class LLM:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _prepare(
+    def _preparing(
         self,
         prompt: Prompt,
         params: SamplingParams | None,
-        *,
         priority: int = 0,
         adapter: str = "",
-    ) -> PreparedRequest:
-        return self._front.inputs.process(
+    ) -> Callable[[], PreparedRequest]:
+        return partial(
+            self._front.inputs.process,
             str(next(self._request_ids)),
             prompt,
             self._final(params),
             priority=priority,
             adapter=adapter,
         )
+
+    def _prepared(self, calls: Sequence[Callable[[], PreparedRequest]]) -> list[PreparedRequest]:
+        """In threads where prompts may have media, which are decoded and resized there."""
+        if len(calls) < 2 or not self._front.folder.capabilities.modalities:
+            return [call() for call in calls]
+        with ThreadPoolExecutor(self._front.config.media.num_threads) as threads:
+            return list(threads.map(lambda call: call(), calls))
 
     @contextmanager
     def _leased(
@@ -318,7 +319,8 @@ class LLM:
             yield [stack.enter_context(self._adapters.leased(request)) for request in each]
 
     def _final(self, params: SamplingParams | None) -> SamplingParams:
-        return replace(self._front.inputs.params_or_default(params), output_kind="final")
+        inputs = self._front.inputs
+        return replace(inputs.seeded(inputs.params_or_default(params)), output_kind="final")
 
     def _run(self, requests: list[PreparedRequest], *, use_tqdm: bool) -> list[RequestOutput]:
         """Queue the requests and step until each has ended; on any exception none is left."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from octavo import LLM, BeamSearchParams, SamplingParams
 from octavo.errors import PromptError
 from octavo.execution.media_encoder import MediaEncoder
+from octavo.inputs.media import MediaInputs, PlacedMedia
 from tiny_llava import ROWS, make_tiny_llava, picture
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -101,7 +104,7 @@ def test_an_item_that_cannot_be_encoded_fails_its_request_alone(folder, monkeypa
         encode(self, items)
 
     with open_llm(folder) as llm:
-        requests = [llm._prepare(each, PARAMS) for each in prompts]
+        requests = [llm._preparing(each, PARAMS)() for each in prompts]
         poison = requests[2].request.media[0].content_hash
         expected = tokens(llm, prompts)
         llm.reset_prefix_cache()
@@ -140,3 +143,22 @@ def test_media_that_fit_no_place_are_refused(llm, given, problem) -> None:
         else pytest.raises(ValueError, match=problem)
     ):
         llm.generate(given, PARAMS, use_tqdm=False)
+
+
+def test_pictures_of_a_batch_are_read_at_once_and_draws_stay_in_order(folder, monkeypatch) -> None:
+    params = SamplingParams(temperature=1, max_tokens=6, ignore_eos=True)
+    prompts = [prompt("one", 0), prompt("two", 1)]
+    with open_llm(folder, seed=5, media_threads=1) as llm:
+        expected = tokens(llm, prompts, params)
+    both = threading.Barrier(2, timeout=30)
+    place = MediaInputs.place
+
+    def together(self: MediaInputs, *args: Any, **kwargs: Any) -> PlacedMedia:
+        first = both.wait() == 0
+        placed = place(self, *args, **kwargs)
+        time.sleep(0.05 * first)  # either may come first
+        return placed
+
+    monkeypatch.setattr(MediaInputs, "place", together)
+    with open_llm(folder, seed=5, media_threads=2) as llm:
+        assert tokens(llm, prompts, params) == expected

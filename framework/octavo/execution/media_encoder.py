@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from octavo.engine.messages import TensorData
 from octavo.errors import PluginError
+from octavo.sampling.uploads import send, upload
 from octavo.scheduling.media import EncodeItem
 from octavo_registry.attention import StoresRows
 from octavo_registry.modalities import ROWS
@@ -31,7 +33,7 @@ class MediaEncoder:
             return
         device = self._buffer_NW.device
         tensors = [
-            {name: read_tensor(data).to(device) for name, data in each.item.tensors.items()}
+            {name: send(read_tensor(data), device) for name, data in each.item.tensors.items()}
             for each in items
         ]
         waiting = [each for each in tensors if ROWS not in each]
@@ -46,7 +48,7 @@ class MediaEncoder:
                     f"an item is to have {each.item.num_rows} rows, and its encoder gave "
                     f"{list(rows_MW.shape)} instead of {list(expected)}"
                 )
-            places = torch.from_numpy(each.rows).to(device, torch.int64)
+            places = upload(each.rows.astype(np.int64), device)
             self._buffer_NW.index_copy_(0, places, rows_MW.to(self._buffer_NW.dtype))
 
     def fill(

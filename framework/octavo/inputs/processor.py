@@ -185,6 +185,10 @@ class InputProcessor:
             )
         return params
 
+    def seeded(self, params: SamplingParams) -> SamplingParams:
+        """Draw the seed now, where requests are not processed in the order that they came in."""
+        return replace(params, seed=self._limits.seed_of(params.seed))
+
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Return the text's ids, which may be more than the context has."""
         self._check_text(text)

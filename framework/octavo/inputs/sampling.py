@@ -29,6 +29,12 @@ class SamplingLimits:
     seeds: random.Random
     """For requests that bring no seed."""
 
+    def seed_of(self, seed: int | None) -> int:
+        """The one that a request brings, or a drawn one; -1 means none, as elsewhere."""
+        if seed is None or seed == -1:
+            return self.seeds.getrandbits(_SEED_BITS)
+        return seed & ((1 << _SEED_BITS) - 1)
+
 
 def resolve_sampling(
     params: SamplingParams, limits: SamplingLimits, *, num_prompt_tokens: int
@@ -81,7 +87,7 @@ def resolve_sampling(
         top_p=float(params.top_p),
         top_k=0 if params.top_k >= vocab_size else max(params.top_k, 0),
         min_p=float(params.min_p),
-        seed=_seed(params.seed, limits.seeds),
+        seed=limits.seed_of(params.seed),
         min_tokens=params.min_tokens,
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
         stop_token_ids=stop_token_ids,
@@ -109,12 +115,6 @@ def _plain_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
             f"extra_args must be made of JSON types, with names as keys: {error}",
             param="extra_args",
         ) from error
-
-
-def _seed(seed: int | None, seeds: random.Random) -> int:
-    if seed is None or seed == -1:
-        return seeds.getrandbits(_SEED_BITS)
-    return seed & ((1 << _SEED_BITS) - 1)
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:

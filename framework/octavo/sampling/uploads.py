@@ -11,7 +11,11 @@ from torch import Tensor
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
     """Copy to the device; the array must not change afterwards when the device is a CPU."""
-    tensor = torch.from_numpy(array)
+    return send(torch.from_numpy(array), device)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same of a tensor on the host."""
     if device.type == "cuda":
         # Only a copy from pinned memory leaves the host free while earlier kernels run.
         tensor = tensor.pin_memory()
