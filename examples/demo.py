@@ -67,7 +67,7 @@ def tools(llm: LLM) -> None:
 
 def adapters(llm: LLM) -> None:
     show("a LoRA adapter for every other request of a batch: octavo/tiny-pirate")
-    questions = ("What is the capital of Norway?", "How are you?")
+    questions = ("What is the capital of Norway?", "Tell me a joke.")
     chats = [[{"role": "user", "content": question}] for question in questions for _ in range(2)]
     chosen = [None, LoRARequest("octavo/tiny-pirate")] * len(questions)
     outputs = llm.chat(chats, GREEDY, lora_request=chosen, use_tqdm=False)
