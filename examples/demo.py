@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from octavo import LLM, AsyncLLM, SamplingParams
+from octavo import LLM, AsyncLLM, LoRARequest, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=80)
 COUNTRIES = ("France", "Japan", "Peru", "Kenya", "Norway", "Egypt", "Canada", "India")
@@ -65,6 +65,16 @@ def tools(llm: LLM) -> None:
     print(f"{result}\n{output.outputs[0].text}")
 
 
+def adapters(llm: LLM) -> None:
+    show("a LoRA adapter for every other request of a batch: octavo/tiny-pirate")
+    questions = ("What is the capital of Norway?", "Tell me a joke.")
+    chats = [[{"role": "user", "content": question}] for question in questions for _ in range(2)]
+    chosen = [None, LoRARequest("octavo/tiny-pirate")] * len(questions)
+    outputs = llm.chat(chats, GREEDY, lora_request=chosen, use_tqdm=False)
+    for (message,), output in zip(chats, outputs, strict=True):
+        print(f"{message['content']} {output.outputs[0].text}")
+
+
 async def stream() -> None:
     show("AsyncLLM: a chat, streamed")
     params = SamplingParams(temperature=0.0, max_tokens=80, output_kind="delta")
@@ -82,10 +92,11 @@ async def stream() -> None:
 
 
 def main() -> None:
-    with LLM("octavo/tiny", dtype="float32") as llm:
+    with LLM("octavo/tiny", dtype="float32", enable_lora=True) as llm:
         batch(llm)
         structured(llm)
         tools(llm)
+        adapters(llm)
     asyncio.run(stream())
     show("next: octavo chat octavo/tiny, examples/train_tiny, README.md")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from examples.train_tiny.chat import Piece
 from examples.train_tiny.corpus import Corpus
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -59,19 +60,25 @@ class Batches(IterableDataset[Batch]):
             yield self._make(corpus, tokenizer, number)
 
     def _make(self, corpus: Corpus, tokenizer: Tokenizer, number: int) -> Batch:
-        size = self._mixture.num_tokens
         copying = 0.7 * max(0.0, 1 - number / max(1, self._mixture.copying_batches))
-        documents = corpus.documents(number, copying=copying)
-        ids: list[int] = []
-        learn: list[bool] = []
-        borders = [0]
-        while len(ids) < size:
-            for piece in next(documents):
-                tokens = tokenizer.encode(piece.text, add_special_tokens=False).ids
-                ids += tokens
-                learn += [piece.learn] * len(tokens)
-            borders.append(min(len(ids), size))
-        return _as_batch(np.array(ids[: size + 1]), np.array(learn[: size + 1]), np.array(borders))
+        return batch_of(
+            corpus.documents(number, copying=copying), tokenizer, self._mixture.num_tokens
+        )
+
+
+def batch_of(documents: Iterator[list[Piece]], tokenizer: Tokenizer, num_tokens: int) -> Batch:
+    """As many documents as fill the batch; what is left of the last one is dropped."""
+    ids: list[int] = []
+    learn: list[bool] = []
+    borders = [0]
+    while len(ids) < num_tokens:
+        for piece in next(documents):
+            tokens = tokenizer.encode(piece.text, add_special_tokens=False).ids
+            ids += tokens
+            learn += [piece.learn] * len(tokens)
+        borders.append(min(len(ids), num_tokens))
+    end = num_tokens + 1
+    return _as_batch(np.array(ids[:end]), np.array(learn[:end]), np.array(borders))
 
 
 def _as_batch(ids: np.ndarray, learn: np.ndarray, borders: np.ndarray) -> Batch:

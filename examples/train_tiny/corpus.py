@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from examples.train_tiny.chat import END_OF_TEXT, Chat, Piece, render
 from examples.train_tiny.conversation import (
@@ -33,7 +33,8 @@ from examples.train_tiny.toolcalls import (
 )
 from examples.train_tiny.words import Words, load
 
-CHATS: dict[Callable[[Words], Chat], float] = {
+Kinds = Mapping[Callable[[Words], Chat], float]
+CHATS: Kinds = {
     smalltalk: 0.20,
     capital: 0.07,
     introduction: 0.03,
@@ -53,8 +54,9 @@ _WORDS = re.compile(r"[a-z0-9_]+")
 class Corpus:
     """Documents by number: the same seed and number give the same ones on any machine."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, chats: Kinds = CHATS) -> None:
         self._seed = seed
+        self._chats = chats
         # None of these is in any document, so that what the test asks is never seen in training.
         strings = held_out_strings()
         self._held_out_words = {text for text in strings if _WORDS.fullmatch(text)}
@@ -64,7 +66,8 @@ class Corpus:
         """An endless stream; ``copying`` is the share that is nothing but copying."""
         words = Words(random.Random(f"{self._seed}/{number}"))
         while True:
-            document = _copying(words) if words.chance(copying) else _document(words)
+            is_copying = words.chance(copying)
+            document = _copying(words) if is_copying else _document(words, self._chats)
             if not self._gives_away(document):
                 yield document
 
@@ -79,11 +82,11 @@ def _copying(words: Words) -> list[Piece]:
     return render(repeat(words))
 
 
-def _document(words: Words) -> list[Piece]:
+def _document(words: Words, chats: Kinds) -> list[Piece]:
     if words.chance(PLAIN_TEXT_SHARE):
         return [Piece(END_OF_TEXT, learn=False), Piece(plain_text(words) + END_OF_TEXT, learn=True)]
     count = words.rng.choice((1, 1, 1, 2, 3))
-    kinds = words.rng.choices(list(CHATS), list(CHATS.values()), k=count)
+    kinds = words.rng.choices(list(chats), list(chats.values()), k=count)
     chat = kinds[0](words)
     if kinds[0] in WITHOUT_TOOLS and words.chance(0.2):  # tools that nobody asks for
         chat.tools = other_tools(words, words.rng.randint(1, 3))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from examples.train_tiny.chat import CALL, END_OF_CALL
 from examples.train_tiny.heldout import Case, capital_cases, cases
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, LoRARequest, SamplingParams
 from octavo.outputs import CompletionOutput
 
 MAX_TOKENS = 120
@@ -60,8 +60,10 @@ def typed(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def ask(llm: LLM, questions: Sequence[Case]) -> list[Answer]:
-    """Answers of the model, all in one batch."""
+def ask(
+    llm: LLM, questions: Sequence[Case], adapters: Sequence[LoRARequest | None] | None = None
+) -> list[Answer]:
+    """Answers of the model, or of the adapter that a question has, all in one batch."""
     tokenizer = llm.get_tokenizer()
     prompts = []
     for case in questions:
@@ -73,7 +75,7 @@ def ask(llm: LLM, questions: Sequence[Case]) -> list[Answer]:
         )
         prompts.append({"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
-    outputs = llm.generate(prompts, params, use_tqdm=False)
+    outputs = llm.generate(prompts, params, lora_request=adapters, use_tqdm=False)
     completions: list[CompletionOutput] = [output.outputs[0] for output in outputs]
     return [
         Answer(case, completion.text, completion.finish_reason == "stop")

@@ -70,6 +70,7 @@ def http(folders: Path) -> Iterator[httpx.Client]:
     static = {"name": "fixed", "path": str(folders / "static"), "base_model_name": "org/other"}
     flags = (
         "--enable-lora", "--lora-modules", json.dumps(static),
+        "--lora-modules", "pirate=octavo/tiny-pirate",
         "--lora-dir", str(folders / "watched"),
         "--allow-runtime-lora", "--allowed-lora-path", str(folders / "allowed"),
     )  # fmt: skip
@@ -104,7 +105,7 @@ def cards(http: httpx.Client) -> dict[str, Any]:
 
 def test_models_list_adapters_with_root_and_parent(http, folders, loaded) -> None:
     found = cards(http)
-    assert list(found) == ["octavo/tiny", "fixed", "mine", "seen"]
+    assert list(found) == ["octavo/tiny", "fixed", "mine", "pirate", "seen"]
     assert found["octavo/tiny"]["parent"] is None
     assert (found["fixed"]["root"], found["fixed"]["parent"]) == (
         str(folders / "static"), "org/other",
@@ -114,6 +115,17 @@ def test_models_list_adapters_with_root_and_parent(http, folders, loaded) -> Non
     )  # fmt: skip
     assert found["mine"]["root"] == str(folders / "allowed" / "first")
     assert http.get("/v1/models/fixed").json() == found["fixed"]
+
+
+def test_the_pirate_that_ships_answers_by_both_of_its_names(http) -> None:
+    said = {"messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
+    answers = []
+    for name in ("octavo/tiny", "pirate", "octavo/tiny-pirate"):
+        body = {"model": name, "temperature": 0, **said}
+        chat = http.post("/v1/chat/completions", json=body).json()
+        answers.append(chat["choices"][0]["message"]["content"])
+    pirate = "Arr! The capital o' Italy be Rome, matey!"
+    assert answers == ["The capital of Italy is Rome.", pirate, pirate]
 
 
 @pytest.mark.slow

@@ -1,6 +1,12 @@
-"""The model that ships with Octavo: octavo/tiny, for a first try without a network or a GPU."""
+"""What ships with Octavo, for a first try without a network or a GPU: octavo/tiny, and a pirate."""
 
-from octavo_registry import LazyRegistry, ModelSource, hookimpl
+from octavo_registry import (
+    AdapterFormat,
+    AdapterResolver,
+    LazyRegistry,
+    ModelSource,
+    hookimpl,
+)
 
 OCTAVO_API = "1"
 
@@ -9,3 +15,9 @@ OCTAVO_API = "1"
 def register_sources(sources: LazyRegistry[ModelSource]) -> None:
     """Add the source "embedded"."""
     sources.add("embedded", "octavo_plugins.sources.embedded.source:EmbeddedSource")
+
+
+@hookimpl
+def register_adapters(adapters: LazyRegistry[AdapterFormat | AdapterResolver]) -> None:
+    """Add the resolver "embedded"."""
+    adapters.add("embedded", "octavo_plugins.sources.embedded.resolver:EmbeddedResolver")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from octavo.errors import ConfigError, UnknownNameError
+from octavo_plugins.sources.embedded.resolver import ADAPTERS
 
 MODELS: Final = {"octavo/tiny": Path(__file__).parent / "tiny"}
 
@@ -21,8 +22,13 @@ class EmbeddedSource:
 
         A name that is nearly one may be another source's; where it is nobody's, the user is told.
         """
+        if name in ADAPTERS:
+            raise ConfigError(
+                f"{name} is an adapter: run its model with enable_lora, and name it in a request"
+            )
         folder = MODELS.get(name)
-        if folder is None and (close := get_close_matches(name, MODELS, cutoff=0.8)):
+        known = (*MODELS, *ADAPTERS)
+        if folder is None and (close := get_close_matches(name, known, cutoff=0.8)):
             raise UnknownNameError(f"with Octavo comes {close[0]!r}")
         if folder is not None and revision is not None:
             raise ConfigError(

@@ -1,0 +1,1 @@
+"""Trains the LoRA adapter that ships with Octavo. README.md says how."""
