@@ -1,4 +1,4 @@
-"""Scores a model on what is held out: ``python -m examples.train_tiny_omni.evaluate MODEL``.
+"""Scores a model on what is held out: ``python -m examples.train_tiny_omni.evaluate [MODEL]``.
 
 Media go to ``octavo.LLM`` as encoded files, and it runs as any model does, greedily.
 """
@@ -101,7 +101,7 @@ def report(answers: Sequence[Answer]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.train_tiny_omni.evaluate")
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?", default="octavo/tiny-omni")
     started = time.perf_counter()
     with LLM(parser.parse_args().model, dtype="float32") as llm:
         answers = ask(llm, list(items(COUNTS)))

@@ -243,7 +243,7 @@ class Hints(nn.Module):
         """The mean of the losses of all that can be asked."""
         # Rows are as small as embeddings, and the language model, too, looks at them normalised.
         seen_ND, heard_ND = (
-            F.layer_norm(rows_NRD.mean(1), rows_NRD.shape[2:])
+            F.layer_norm(rows_NRD.float().mean(1), rows_NRD.shape[2:])
             for rows_NRD in (output.seen_NRD, output.heard_NRD)
         )
         first, last, ways = batch.moves.unbind(1)

@@ -1,4 +1,4 @@
-"""The model that ships with Octavo: octavo/tiny, for a first try without a network or a GPU."""
+"""The models that ship with Octavo, for a first try without a network or a GPU."""
 
 from octavo_registry import LazyRegistry, ModelSource, hookimpl
 
