@@ -142,8 +142,12 @@ def attend(q_THE: Tensor, k_THE: Tensor, v_THE: Tensor, borders: Tensor, longest
         return varlen_attn(
             q_THE, k_THE, v_THE, borders, borders, longest, longest, window_size=(-1, 0)
         )
-    tokens_T = torch.arange(len(q_THE), device=q_THE.device)
-    document_T = torch.searchsorted(borders, tokens_T, right=True)
-    seen_TT = (document_T[:, None] == document_T) & (tokens_T[:, None] >= tokens_T)
-    q_HTE, k_HTE, v_HTE = (x.transpose(0, 1) for x in (q_THE, k_THE, v_THE))
-    return F.scaled_dot_product_attention(q_HTE, k_HTE, v_HTE, attn_mask=seen_TT).transpose(0, 1)
+    lengths = borders.diff().tolist()
+    parts = zip(*(x_THE.split(lengths) for x_THE in (q_THE, k_THE, v_THE)), strict=True)
+    return torch.cat([_causal(*part) for part in parts])
+
+
+def _causal(q_THE: Tensor, k_THE: Tensor, v_THE: Tensor) -> Tensor:
+    """Attention within one document."""
+    q_HTE, k_HTE, v_HTE = (x_THE.transpose(0, 1) for x_THE in (q_THE, k_THE, v_THE))
+    return F.scaled_dot_product_attention(q_HTE, k_HTE, v_HTE, is_causal=True).transpose(0, 1)
