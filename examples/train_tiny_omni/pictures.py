@@ -25,7 +25,7 @@ COLOURS = {
 }
 """From and to: hue (0.99 to 0.02 goes through red), saturation, value."""
 NAMELESS = "nameless"
-PALE = (0.0, 1.0, 0.0, 0.5, 0.25, 0.88)
+PALE = (0.0, 1.0, 0.12, 0.5, 0.25, 1.0)
 """Tones that have no name here. Of figures in these only the shape is asked, which so becomes
 something that all colours have, also those in which it is never seen."""
 NAMELESS_SHARE = 0.3
