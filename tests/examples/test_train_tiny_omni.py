@@ -212,7 +212,7 @@ def test_training_lowers_the_losses_and_can_go_on_from_what_it_made(
     made = train(tmp_path, steps=9, **settings)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
     first, last = (float(lines[i].split("loss")[1].split(",")[0]) for i in (0, -1))
-    assert last < first - 1
+    assert last < 0.85 * first
     save(made, tmp_path)
     again = train(tmp_path / "again", steps=2, begin=tmp_path, factor=0.0, **settings)
     for name, parameter in again.named_parameters():
