@@ -1,9 +1,12 @@
-"""Octavo at work on octavo/tiny, the model of five million parameters that it ships with."""
+"""Octavo at work on octavo/tiny and octavo/tiny-omni, the small models that it ships with."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+
+import numpy as np
+from PIL import Image, ImageDraw
 
 from octavo import LLM, AsyncLLM, LoRARequest, SamplingParams
 
@@ -75,6 +78,34 @@ def adapters(llm: LLM) -> None:
         print(f"{message['content']} {output.outputs[0].text}")
 
 
+def circle(colour: str, left: int) -> Image.Image:
+    picture = Image.new("RGB", (200, 120), "lightgrey")
+    ImageDraw.Draw(picture).ellipse((left, 30, left + 60, 90), fill=colour)
+    return picture
+
+
+def media(llm: LLM) -> None:
+    show("a picture, a clip and a sound in one batch")
+    times = np.arange(6400) / 16000
+    beep = 0.3 * np.sin(2 * np.pi * 250 * times) * (times < 0.2)
+    asked = [
+        ({"type": "image", "image": circle("red", 80)}, "What is this?"),
+        (
+            {"type": "video", "video": [circle("blue", 10 + 15 * step) for step in range(8)]},
+            "What happens here? Answer in JSON with shape, colour and direction.",
+        ),
+        ({"type": "audio", "audio": (np.tile(beep, 3), 16000)}, "What do you hear?"),
+    ]
+    chats = [
+        [{"role": "user", "content": [part, {"type": "text", "text": question}]}]
+        for part, question in asked
+    ]
+    for (part, question), output in zip(
+        asked, llm.chat(chats, GREEDY, use_tqdm=False), strict=True
+    ):
+        print(f"{part['type']}: {question} |{output.outputs[0].text}")
+
+
 async def stream() -> None:
     show("AsyncLLM: a chat, streamed")
     params = SamplingParams(temperature=0.0, max_tokens=80, output_kind="delta")
@@ -97,8 +128,10 @@ def main() -> None:
         structured(llm)
         tools(llm)
         adapters(llm)
+    with LLM("octavo/tiny-omni", dtype="float32") as llm:
+        media(llm)
     asyncio.run(stream())
-    show("next: octavo chat octavo/tiny, examples/train_tiny, README.md")
+    show("next: octavo chat octavo/tiny, examples/train_tiny*, README.md")
 
 
 if __name__ == "__main__":

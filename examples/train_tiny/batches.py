@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -14,24 +16,31 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+B = TypeVar("B", bound="Tensors")
 PROMPT_WEIGHT = 0.1
 """How much a prompt's tokens count beside the answers': enough to learn what follows what."""
 
 
+class Tensors:
+    """A dataclass of tensors, which go the same way."""
+
+    def to(self, device: str) -> Self:
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return type(self)(*(change(tensor) for tensor in vars(self).values()))
+
+
 @dataclass(frozen=True)
-class Batch:
+class Batch(Tensors):
     ids_T: Tensor
     targets_T: Tensor
     weights_T: Tensor
     positions_T: Tensor
     borders: Tensor
-
-    def to(self, device: str) -> Batch:
-        tensors = (getattr(self, name) for name in self.__dataclass_fields__)
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
-
-    def pin_memory(self) -> Batch:
-        return Batch(*(getattr(self, name).pin_memory() for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
@@ -41,29 +50,46 @@ class Mixture:
     seed: int
     num_batches: int
     num_tokens: int
-    copying_batches: int
+    copying_batches: int = 0
 
 
-class Batches(IterableDataset[Batch]):
+class Numbered(IterableDataset[B]):
     """Batch i is the same whatever the number of workers: each makes every n-th."""
 
-    def __init__(self, tokenizer_file: Path, mixture: Mixture) -> None:
-        self._tokenizer_file = tokenizer_file
-        self._mixture = mixture
+    def __init__(self, num_batches: int, prepare: Callable[[], Callable[[int], B]]) -> None:
+        """``prepare`` is called once by each worker, and gives what makes batch i."""
+        self._num_batches = num_batches
+        self._prepare = prepare
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[B]:
         worker = get_worker_info()
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-        tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
-        corpus = Corpus(self._mixture.seed)
-        for number in range(first, self._mixture.num_batches, step):
-            yield self._make(corpus, tokenizer, number)
+        return map(self._prepare(), range(first, self._num_batches, step))
 
-    def _make(self, corpus: Corpus, tokenizer: Tokenizer, number: int) -> Batch:
-        copying = 0.7 * max(0.0, 1 - number / max(1, self._mixture.copying_batches))
-        return batch_of(
-            corpus.documents(number, copying=copying), tokenizer, self._mixture.num_tokens
-        )
+
+def load_numbered(batches: Numbered[B], num_workers: int) -> DataLoader[B]:
+    return DataLoader(
+        batches,
+        batch_size=None,
+        num_workers=num_workers,
+        prefetch_factor=2 if num_workers else None,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def load_batches(tokenizer_file: Path, mixture: Mixture, num_workers: int) -> DataLoader[Batch]:
+    prepare = partial(_prepare, tokenizer_file, mixture)
+    return load_numbered(Numbered(mixture.num_batches, prepare), num_workers)
+
+
+def _prepare(tokenizer_file: Path, mixture: Mixture) -> Callable[[int], Batch]:
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    return partial(_make, Corpus(mixture.seed), tokenizer, mixture)
+
+
+def _make(corpus: Corpus, tokenizer: Tokenizer, mixture: Mixture, number: int) -> Batch:
+    copying = 0.7 * max(0.0, 1 - number / max(1, mixture.copying_batches))
+    return batch_of(corpus.documents(number, copying=copying), tokenizer, mixture.num_tokens)
 
 
 def batch_of(documents: Iterator[list[Piece]], tokenizer: Tokenizer, num_tokens: int) -> Batch:
@@ -93,14 +119,4 @@ def _as_batch(ids: np.ndarray, learn: np.ndarray, borders: np.ndarray) -> Batch:
         torch.from_numpy(weights.astype(np.float32)),
         torch.from_numpy(positions.astype(np.int64)),
         torch.from_numpy(borders.astype(np.int32)),
-    )
-
-
-def load_batches(tokenizer_file: Path, mixture: Mixture, num_workers: int) -> DataLoader[Batch]:
-    return DataLoader(
-        Batches(tokenizer_file, mixture),
-        batch_size=None,
-        num_workers=num_workers,
-        prefetch_factor=4 if num_workers else None,
-        pin_memory=torch.cuda.is_available(),
     )

@@ -142,11 +142,12 @@ def attend(q_THE: Tensor, k_THE: Tensor, v_THE: Tensor, borders: Tensor, longest
         return varlen_attn(
             q_THE, k_THE, v_THE, borders, borders, longest, longest, window_size=(-1, 0)
         )
-    by_document = (x.tensor_split(borders[1:-1].long()) for x in (q_THE, k_THE, v_THE))
-    return torch.cat([causal(*parts) for parts in zip(*by_document, strict=True)])
+    lengths = borders.diff().tolist()
+    parts = zip(*(x_THE.split(lengths) for x_THE in (q_THE, k_THE, v_THE)), strict=True)
+    return torch.cat([_causal(*part) for part in parts])
 
 
-def causal(q_THE: Tensor, k_THE: Tensor, v_THE: Tensor) -> Tensor:
+def _causal(q_THE: Tensor, k_THE: Tensor, v_THE: Tensor) -> Tensor:
     """Attention within one document."""
-    q_HTE, k_HTE, v_HTE = (x.transpose(0, 1) for x in (q_THE, k_THE, v_THE))
+    q_HTE, k_HTE, v_HTE = (x_THE.transpose(0, 1) for x_THE in (q_THE, k_THE, v_THE))
     return F.scaled_dot_product_attention(q_HTE, k_HTE, v_HTE, is_causal=True).transpose(0, 1)

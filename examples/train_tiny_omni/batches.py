@@ -5,12 +5,14 @@ Axes in names: T tokens, F pictures and frames, N sounds, M tokens that rows rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from examples.train_tiny.batches import Mixture, Numbered, Tensors, load_numbered
 from examples.train_tiny_omni.clips import DIRECTIONS, Clip
 from examples.train_tiny_omni.corpus import AUDIO, IMAGE, VIDEO, Corpus, Document, Drawn
 from examples.train_tiny_omni.features import (
@@ -23,11 +25,11 @@ from examples.train_tiny_omni.features import (
     padded,
     square,
 )
-from examples.train_tiny_omni.pictures import COLOURS, SHAPES, Figure
+from examples.train_tiny_omni.pictures import COLOURS, NAMELESS, SHAPES, Figure
 from examples.train_tiny_omni.sounds import COUNTS, TONES, Sound
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader
 
 MAX_LENGTH = 1024
 PICTURE_ROWS, SOUND_ROWS = 9, SOUND_SLICES // MERGED
@@ -35,7 +37,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Tensors):
     ids_T: Tensor
     targets_T: Tensor
     weights_T: Tensor
@@ -57,13 +59,6 @@ class Batch:
     """Of clips, [clips, 3]: the first frame, the last one, the direction."""
     beeps: Tensor
     """[N, 2]: count and pitch."""
-
-    def to(self, device: str) -> Batch:
-        tensors = (getattr(self, name) for name in self.__dataclass_fields__)
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
-
-    def pin_memory(self) -> Batch:
-        return Batch(*(getattr(self, name).pin_memory() for name in self.__dataclass_fields__))
 
 
 class Line:
@@ -164,7 +159,8 @@ class Line:
 
 
 def numbers_of(figure: Figure) -> tuple[int, int]:
-    return SHAPES.index(figure.shape), list(COLOURS).index(figure.colour)
+    colour = UNKNOWN if figure.colour == NAMELESS else list(COLOURS).index(figure.colour)
+    return SHAPES.index(figure.shape), colour
 
 
 def rows_of(item: Drawn) -> int:
@@ -172,31 +168,6 @@ def rows_of(item: Drawn) -> int:
     if isinstance(item, Sound):
         return SOUND_ROWS
     return PICTURE_ROWS * (min(len(item.pictures), NUM_FRAMES) if isinstance(item, Clip) else 1)
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """What batch comes when."""
-
-    seed: int
-    num_batches: int
-    num_tokens: int
-
-
-class Batches(IterableDataset[Batch]):
-    """Batch i is the same whatever the number of workers: each makes every n-th."""
-
-    def __init__(self, tokenizer_file: Path, mixture: Mixture) -> None:
-        self._tokenizer_file = tokenizer_file
-        self._mixture = mixture
-
-    def __iter__(self) -> Iterator[Batch]:
-        worker = get_worker_info()
-        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-        tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
-        corpus = Corpus(self._mixture.seed)
-        for number in range(first, self._mixture.num_batches, step):
-            yield filled(tokenizer, self._mixture.num_tokens, corpus.documents(number))
 
 
 def filled(tokenizer: Tokenizer, num_tokens: int, documents: Iterable[Document]) -> Batch:
@@ -209,10 +180,10 @@ def filled(tokenizer: Tokenizer, num_tokens: int, documents: Iterable[Document])
 
 
 def load_batches(tokenizer_file: Path, mixture: Mixture, num_workers: int) -> DataLoader[Batch]:
-    return DataLoader(
-        Batches(tokenizer_file, mixture),
-        batch_size=None,
-        num_workers=num_workers,
-        prefetch_factor=2 if num_workers else None,
-        pin_memory=torch.cuda.is_available(),
-    )
+    prepare = partial(_prepare, tokenizer_file, mixture)
+    return load_numbered(Numbered(mixture.num_batches, prepare), num_workers)
+
+
+def _prepare(tokenizer_file: Path, mixture: Mixture) -> Callable[[int], Batch]:
+    tokenizer, corpus = Tokenizer.from_file(str(tokenizer_file)), Corpus(mixture.seed)
+    return lambda number: filled(tokenizer, mixture.num_tokens, corpus.documents(number))

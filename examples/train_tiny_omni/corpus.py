@@ -28,6 +28,8 @@ KINDS = {"picture": 0.27, "pictures": 0.16, "clip": 0.2, "sound": 0.2, "words": 
 """The shares of documents."""
 COUNTS = {"picture": 90, "pictures": 45, "clip": 75, "sound": 75, "about": 15}
 """The questions of the test."""
+SEED = 17
+"""Of the media and wordings of the test."""
 Drawn = Picture | Clip | Sound
 SYSTEMS = ("You are a helpful assistant.", "You see, hear and answer.", "Answer briefly.")
 
@@ -64,7 +66,10 @@ def draw_media(
     if kind == "sound":
         sound = draw_sound(rng, held_out, rate)
         return Media([sound], Facts(sound))
-    figures = [draw_figure(rng, held_out) for _ in range(2 if kind == "pictures" else 1)]
+    if kind == "pictures":
+        figures = [draw_figure(rng, held_out) for _ in range(2)]
+    else:
+        figures = [draw_figure(rng, held_out, alone=True)]
     return Media([draw_picture(rng, each, held_out) for each in figures], Facts(figures))
 
 
@@ -138,7 +143,7 @@ def changed(pieces: list[Piece]) -> list[Piece]:
 
 
 def held_out(
-    kinds: dict[str, int], *, seed: int = 17, rates: Sequence[int] = (RATE,)
+    kinds: dict[str, int], *, seed: int = SEED, rates: Sequence[int] = (RATE,)
 ) -> Iterator[tuple[Media | None, Question]]:
     """So many questions of each kind of the test; those about the model itself are "about"."""
     rng, words = np.random.default_rng(seed), random.Random(seed)

@@ -1,4 +1,4 @@
-"""Scores a model on what is held out: ``python -m examples.train_tiny_omni.evaluate MODEL``.
+"""Scores a model on what is held out: ``python -m examples.train_tiny_omni.evaluate [MODEL]``.
 
 Media go to ``octavo.LLM`` as encoded files, and it runs as any model does, greedily.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from examples.train_tiny_omni.corpus import COUNTS, Media, held_out
+from examples.train_tiny_omni.corpus import COUNTS, SEED, Media, held_out
 from examples.train_tiny_omni.files import RATES, encoded
 from examples.train_tiny_omni.questions import Question
 
@@ -52,9 +52,9 @@ class Answer:
         return self.item.is_right(self.text)
 
 
-def items(counts: dict[str, int]) -> Iterator[Item]:
+def items(counts: dict[str, int], *, seed: int = SEED) -> Iterator[Item]:
     """Questions of each kind with their media as files."""
-    for number, (media, question) in enumerate(held_out(counts, rates=RATES)):
+    for number, (media, question) in enumerate(held_out(counts, seed=seed, rates=RATES)):
         yield Item(question) if media is None else _with_files(media, question, number)
 
 
@@ -101,10 +101,12 @@ def report(answers: Sequence[Answer]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.train_tiny_omni.evaluate")
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?", default="octavo/tiny-omni")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the media")
+    options = parser.parse_args()
     started = time.perf_counter()
-    with LLM(parser.parse_args().model, dtype="float32") as llm:
-        answers = ask(llm, list(items(COUNTS)))
+    with LLM(options.model, dtype="float32") as llm:
+        answers = ask(llm, list(items(COUNTS, seed=options.seed)))
     print(report(answers))
     print(f"{score(answers):.1%} right in {time.perf_counter() - started:.0f} s; bar {BAR:.0%}")
 

@@ -24,6 +24,12 @@ COLOURS = {
     "white": (0.0, 1.0, 0.0, 0.04, 0.94, 1.0),
 }
 """From and to: hue (0.99 to 0.02 goes through red), saturation, value."""
+NAMELESS = "nameless"
+PALE = (0.0, 1.0, 0.12, 0.5, 0.25, 1.0)
+"""Tones that have no name here. Of figures in these only the shape is asked, which so becomes
+something that all colours have, also those in which it is never seen."""
+NAMELESS_SHARE = 0.3
+"""Of single pictures."""
 SHAPES = ("circle", "square", "triangle", "star", "cross", "heart", "moon", "ring")
 HELD_OUT = frozenset(
     (shape, colour)
@@ -54,8 +60,11 @@ class Figure:
         return f"{article} {self.colour} {self.shape}"
 
 
-def draw_figure(rng: np.random.Generator, held_out: bool) -> Figure:
-    """Any but those that are held out; for the test half of those that are."""
+def draw_figure(rng: np.random.Generator, held_out: bool, *, alone: bool = False) -> Figure:
+    """Any but those that are held out; for the test half of those that are. One that is
+    ``alone`` may be of a colour without a name."""
+    if alone and not held_out and chance(rng, NAMELESS_SHARE):
+        return Figure(SHAPES[rng.integers(len(SHAPES))], NAMELESS)
     pairs = sorted(HELD_OUT)
     if held_out and chance(rng, 0.5):
         return Figure(*pairs[rng.integers(len(pairs))])
@@ -159,7 +168,7 @@ def recompressed(image: Image.Image, quality: int) -> Image.Image:
 
 def paint(rng: np.random.Generator, colour: str) -> np.ndarray:
     """One of the tones that go by a colour's name, RGB up to 255."""
-    first, last, *others = COLOURS[colour]
+    first, last, *others = COLOURS.get(colour, PALE)
     hue = rng.uniform(first, last if last > first else last + 1) % 1.0
     saturation, value = rng.uniform(others[0], others[1]), rng.uniform(others[2], others[3])
     return np.array(colorsys.hsv_to_rgb(hue, saturation, value), np.float32) * 255

@@ -13,7 +13,7 @@ from typing import Any
 
 from examples.train_tiny.templates import expand
 from examples.train_tiny_omni.clips import Clip
-from examples.train_tiny_omni.pictures import Figure
+from examples.train_tiny_omni.pictures import NAMELESS, Figure
 from examples.train_tiny_omni.sounds import Sound
 
 NUMBERS = ("no", "one", "two", "three", "four")
@@ -81,6 +81,11 @@ class Facts:
             }
             self.entries = [{"count": seen.count, "pitch": seen.pitch}]
             self.keys = {"count": ("count",), "pitch": ("pitch",)}
+        elif len(seen) == 1 and seen[0].colour == NAMELESS:
+            self.about = "picture"
+            self.texts = {"shape": texts_of(seen[0], "", "describe")["shape"]}
+            self.entries = [{"shape": seen[0].shape}]
+            self.keys = {}
         elif len(seen) == 1:
             self.about = "picture"
             self.texts = texts_of(seen[0], "", "describe")
@@ -97,7 +102,7 @@ class Facts:
     @property
     def whole(self) -> str:
         """What asks for all."""
-        return "both" if self.about == "pictures" else "describe"
+        return next(iter(self.texts)) if len(self.texts) == 1 else "describe"
 
 
 def texts_of(figure: Figure, prefix: str, name: str) -> dict[str, str]:
@@ -124,7 +129,7 @@ def ask(rng: random.Random, facts: Facts, *, held_out: bool = False) -> Question
 
 def _in_words(rng: random.Random, facts: Facts, held_out: bool) -> Question:
     wordings = load("heldout" if held_out else "questions")[facts.about]
-    topic = rng.choice(list(wordings))
+    topic = rng.choice([each for each in wordings if each in facts.texts or each.startswith("nth")])
     number = rng.randrange(2)
     answers = facts.nth[number] if topic.startswith("nth") else facts.texts
     text = expand(rng.choice(wordings[topic]), rng, {"nth": rng.choice(ORDER[number])})

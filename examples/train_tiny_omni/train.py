@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from examples.train_tiny.batches import Mixture
 from examples.train_tiny.chat import Chat, Turn, render
 from examples.train_tiny.optimizer import Muon
-from examples.train_tiny_omni.batches import Batch, Line, Mixture, load_batches
+from examples.train_tiny_omni.batches import Batch, Line, load_batches
 from examples.train_tiny_omni.corpus import AUDIO, COUNTS, IMAGE, VIDEO, Document, held_out
 from examples.train_tiny_omni.model import VOCAB_SIZE, Hints, Omni, OmniConfig, Output
 from safetensors.torch import load_file, save_file
@@ -60,9 +61,12 @@ def save_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def make_model(config: OmniConfig) -> Omni:
-    """The weights of octavo/tiny, and new encoders."""
+def make_model(config: OmniConfig, begin: Path | None = None) -> Omni:
+    """The weights in a folder; by default those of octavo/tiny, and new encoders."""
     model = Omni(config)
+    if begin is not None:
+        model.load_state_dict(load_file(begin / "model.safetensors"))
+        return model
     tiny = load_file(TINY / "model.safetensors")
     known = {name: tensor.float() for name, tensor in tiny.items()}
     table = known["model.embed_tokens.weight"]
@@ -159,13 +163,19 @@ def train(
     seed: int,
     workers: int,
     reports: int = 12,
+    begin: Path | None = None,
+    factor: float = 1.0,
 ) -> Omni:
-    """Train on the corpus of ``seed``, so many steps or at most so many seconds."""
+    """Train on the corpus of ``seed``, so many steps or at most so many seconds.
+
+    ``begin`` is where to go on from, without hints: encoders that are used need none.
+    ``factor`` scales all learning rates.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(seed)
     tokenizer = save_tokenizer(folder)
     config = OmniConfig()
-    model, hints = make_model(config).to(device), Hints(config.hidden_size).to(device)
+    model, hints = make_model(config, begin).to(device), Hints(config.hidden_size).to(device)
     test = HeldOut(tokenizer, tokens, COUNTS)
     if device == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -182,9 +192,9 @@ def train(
             break
         waited += wait
         for group in (group for each in optimizers for group in each.param_groups):
-            group["lr"] = group["peak"] * share_of_peak(progress)
+            group["lr"] = group["peak"] * factor * share_of_peak(progress)
         both = losses_of(model, hints, batch.to(device))
-        both.sum().backward()
+        (both.sum() if begin is None else both[0]).backward()
         nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT)
         for optimizer in optimizers:
             optimizer.step()
@@ -242,6 +252,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=15)
     parser.add_argument("--reports", type=int, default=12, help="scores on the way")
+    parser.add_argument("--begin", type=Path, help="go on from the weights in this folder")
+    parser.add_argument("--factor", type=float, default=1.0, help="of the learning rates")
     options = vars(parser.parse_args())
     save(train(**options), options["folder"])
 

@@ -1,4 +1,4 @@
-"""Pictures, clips and sounds in one small model, which examples/train_tiny_omni makes."""
+"""octavo/tiny-omni: pictures, clips and sounds in one small model, which ships with Octavo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ships with Octavo, for a first try without a network or a GPU: octavo/tiny, and a pirate."""
+"""What ships with Octavo, for a first try without a network or a GPU: two models, and a pirate."""
 
 from octavo_registry import (
     AdapterFormat,

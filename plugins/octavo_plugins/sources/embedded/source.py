@@ -1,4 +1,4 @@
-"""Names of models that lie in this package. examples/train_tiny is how they were made."""
+"""Names of models that lie in this package. examples/train_tiny* is how they were made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final
 from octavo.errors import ConfigError, UnknownNameError
 from octavo_plugins.sources.embedded.resolver import ADAPTERS
 
-MODELS: Final = {"octavo/tiny": Path(__file__).parent / "tiny"}
+FOLDER: Final = Path(__file__).parent
+MODELS: Final = {"octavo/tiny": FOLDER / "tiny", "octavo/tiny-omni": FOLDER / "tiny_omni"}
 
 
 class EmbeddedSource:
