@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.adapters.check import linears_of
 from octavo.adapters.library import AdapterLibrary
 from octavo.adapters.packed import pack
 from octavo.adapters.pool import AdapterLoad, Run
 from octavo.errors import ConfigError
-from octavo.layers.adapted import AdapterRows
+from octavo.layers.adapted import AdapterRows, AdapterRuns
 from octavo.testing.adapters import RANKS, AdaptedReference, merged, random_adapter, with_adapters
 from octavo.testing.engine_run import EngineRun
 from octavo.testing.model import make_trial
@@ -39,6 +38,7 @@ from small_models import (
 TAKING = [name for name in TEXT_MODELS if HOST.models.info(name).metadata["capabilities"].lora]
 VARIANTS = cases_of(*TAKING)
 FIRST = {case[0]: case for case in reversed(VARIANTS)}
+ENDS = ("embed_tokens", "wte", "lm_head")
 RUN = Run(5, 7)
 """Not at the beginning of the pool, nor at its end."""
 
@@ -64,13 +64,18 @@ def test_what_peft_saves_of_all_linears_gives_what_peft_computes(
     assert isinstance(base, ModuleReference)
     references: dict[str, Reference] = {"": base}
     adapters = []
-    for rank in (8, 17):
+    options = {**trial.options, "enable_lora": True}
+    with replace(trial, options=options).engine() as engine:
+        everything = list(engine.linears)
+    ends = [name for name in everything if name.endswith(ENDS)]
+    assert len(ends) == 2
+    wanted: dict[int, Any] = {4: ends, 8: "all-linear", 17: everything}
+    for rank, targets in wanted.items():
         folder = tmp_path / str(rank)
-        module = save_adapter(base.module, folder, r=rank, target_modules="all-linear")
+        module = save_adapter(base.module, folder, r=rank, target_modules=targets)
         adapters.append(AdapterLibrary(HOST, AdapterFolders(allowed=None)).read(folder))
         references[adapters[-1].content_hash] = ModuleReference("PEFT", module)
     reference = AdaptedReference(references, trial.prompts)
-    options = {**trial.options, "enable_lora": True}
     comparison = in_a_batch(
         replace(
             trial,
@@ -113,11 +118,12 @@ def adapted(checkpoint: Checkpoint, base: ModuleReference, **changes: Any) -> An
     """The model with one adapter for all tokens; the checkpoint then expects merged weights."""
     rows = AdapterRows(RUN.first + RUN.rank + 2, RUN.rank)
     model = checkpoint.loaded(adapters=rows, **changes)
-    linears = linears_of(checkpoint.model(device=torch.device("meta")))
+    linears = checkpoint.linears()
     adapter = random_adapter(base, linears, rank=RUN.rank, seed=0)
     rows.load(AdapterLoad(RUN, pack(adapter, "float32")))
-    first_T, rank_T = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN)
-    rows.begin(first_T, rank_T)
+    runs = AdapterRuns(*(torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN))
+    rows.begin(runs)
+    rows.begin_logits(runs)
     checkpoint.reference = merged(base, linears, adapter)
     return model
 

@@ -81,24 +81,28 @@ def _open(args: Namespace, host: PluginHost) -> tuple[ModelFolder, dict[str, Lin
     """The model's folder, with weights only where they are to be changed, and its linears."""
     import torch
 
-    from octavo.adapters.check import linears_of
     from octavo.config.engine import ModelConfig
     from octavo.config.model_folder import open_model
+    from octavo.layers.adapted import AdapterRows
     from octavo.weights.load import build_model
 
     config = ModelConfig(model=args.model, revision=args.revision)
     folder = open_model(config, host, weights=args.action == "merge")
-    model = build_model(folder, host, config=config, device=torch.device("meta"))
-    return folder, linears_of(model)
+    rows = AdapterRows(1, 1)
+    build_model(folder, host, config=config, device=torch.device("meta"), adapters=rows)
+    return folder, rows.linears
 
 
 def _merge(
     model: ModelFolder, adapter: Adapter, linears: dict[str, LinearSize], output: Path
 ) -> None:
+    from octavo.adapters.base_weights import check_base_weights
     from octavo.adapters.merge import write_merged
     from octavo.weights.checkpoint import open_checkpoint
 
-    write_merged(model.path, open_checkpoint(model.path), adapter, linears, output)
+    checkpoint = open_checkpoint(model.path)
+    check_base_weights(adapter, checkpoint)
+    write_merged(model.path, checkpoint, adapter, linears, output)
 
 
 def _facts(folder: Path, adapter: Adapter) -> dict[str, Any]:

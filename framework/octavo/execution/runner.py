@@ -23,7 +23,7 @@ from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
-from octavo.layers.adapted import AdapterRows
+from octavo.layers.adapted import AdapterRows, AdapterRuns
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch, TokenMask
@@ -38,8 +38,6 @@ from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
 """Decode steps of up to so many rows are recorded before the first request."""
-_FAMILIES = ("", " with adapters")
-"""Of recordings: within the second no mix of adapters, ranks or counts makes a difference."""
 LOGIT_ROWS = 512
 """Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
 
@@ -63,6 +61,8 @@ class _Undrawn:
     query_starts_R1: Tensor
     sample_slots_R: Tensor
     prompt_targets: Tensor
+    runs: AdapterRuns | None
+    """Of the rows of ``hidden_RD``; None: no row has an adapter."""
 
 
 class ModelRunner:
@@ -156,6 +156,7 @@ class ModelRunner:
             cuts=plan.cuts,
             adapted=plan.has_adapters,
         )
+        runs = None if self._adapters is None else self._adapters.runs
         return self._draw_or_await(
             _Undrawn(
                 plan=plan,
@@ -164,6 +165,7 @@ class ModelRunner:
                 query_starts_R1=query_starts_R1,
                 sample_slots_R=parts["sample_slots"],
                 prompt_targets=parts["prompt_targets"],
+                runs=None if runs is None else runs.at(parts["logit_tokens"]),
             )
         )
 
@@ -190,7 +192,7 @@ class ModelRunner:
                 graphs.forget()  # there are more tables of parameters than they read
             tokens_R = graphs.run(slots_R, *self._whole_step(plan.work, plan.has_adapters))
             return Drawn(tokens_R[:num_rows], None, None)
-        kind = f"forward{_FAMILIES[plan.has_adapters]}"
+        kind = f"forward{self._family(plan.has_adapters)}"
         forward = partial(self._decode_in_place, adapted=plan.has_adapters)
         hidden_RD = graphs.run(slots_R, kind, forward)[:num_rows]
         slots_R = slots_R[:num_rows]
@@ -202,6 +204,7 @@ class ModelRunner:
                 query_starts_R1=self._starts_R1[: num_rows + 1],
                 sample_slots_R=slots_R,
                 prompt_targets=slots_R[:0],
+                runs=self._runs_in_state().at(slots_R) if plan.has_adapters else None,
             )
         )
 
@@ -237,10 +240,16 @@ class ModelRunner:
     def _whole_step(self, work: Work, adapted: bool) -> tuple[str, StepFunction]:
         """By kind: steps whose rows need nothing of the host between forward and drawing."""
         draw = partial(self._decode_and_draw, work=work, adapted=adapted)
-        return f"step {int(work)}{_FAMILIES[adapted]}", draw
+        return f"step {int(work)}{self._family(adapted)}", draw
+
+    def _family(self, adapted: bool) -> str:
+        """Of recordings."""
+        return self._adapters.family if adapted and self._adapters is not None else ""
 
     def _decode_and_draw(self, slots_R: Tensor, *, work: Work, adapted: bool) -> Tensor:
-        logits_RV = self.model.logits(self._decode(slots_R, adapted))
+        hidden_RD = self._decode(slots_R, adapted)
+        runs = None if self._adapters is None else self._adapters.runs
+        logits_RV = self._logits(hidden_RD, runs, 0)
         tokens_R = self._sampler.draw(logits_RV, slots_R, work)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
@@ -308,9 +317,18 @@ class ModelRunner:
         if self._adapters is not None:
             self._adapters.end()
             if adapted:
-                runs_S = self.state.adapter_first_S, self.state.adapter_rank_S
-                self._adapters.begin(*(_of_tokens(each, slots_R, inputs.rows_T) for each in runs_S))
+                self._adapters.begin(self._runs_in_state().at(slots_R).at(inputs.rows_T))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
+
+    def _logits(self, hidden_RD: Tensor, runs: AdapterRuns | None, first: int) -> Tensor:
+        """Of rows which ``runs`` has from the first on."""
+        if self._adapters is not None:
+            some = None if runs is None else runs.some(first, len(hidden_RD))
+            self._adapters.begin_logits(some)
+        return self.model.logits(hidden_RD)
+
+    def _runs_in_state(self) -> AdapterRuns:
+        return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S)
 
     def _positions(self, inputs: StepInputs, slots_R: Tensor, given: Tensor | None) -> Tensor:
         """As the model rotates tokens: their numbers, or what the prompt's media make of them."""
@@ -328,7 +346,7 @@ class ModelRunner:
         num_draws = len(plan.features)
         drawn = Drawn(None, None, None)
         if num_draws:
-            logits_RV = self.model.logits(hidden_RD[:num_draws])
+            logits_RV = self._logits(hidden_RD[:num_draws], undrawn.runs, 0)
             for processor in self._processors:
                 logits_RV = processor.apply(logits_RV, slots_R)
             sampled = self._sampler.sample(
@@ -343,11 +361,17 @@ class ModelRunner:
             drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs
         if plan.num_prompt_logprobs >= 0:
             pieces = [
-                token_logprobs(self.model.logits(rows), wanted, plan.num_prompt_logprobs)
-                for rows, wanted in zip(
-                    hidden_RD[num_draws:].split(LOGIT_ROWS),
-                    undrawn.prompt_targets.split(LOGIT_ROWS),
-                    strict=True,
+                token_logprobs(
+                    self._logits(rows_RD, undrawn.runs, num_draws + LOGIT_ROWS * number),
+                    wanted_R,
+                    plan.num_prompt_logprobs,
+                )
+                for number, (rows_RD, wanted_R) in enumerate(
+                    zip(
+                        hidden_RD[num_draws:].split(LOGIT_ROWS),
+                        undrawn.prompt_targets.split(LOGIT_ROWS),
+                        strict=True,
+                    )
                 )
             ]
             drawn.prompt_logprobs = TokenLogprobTensors(
@@ -356,10 +380,6 @@ class ModelRunner:
                 ranks_R=torch.cat([piece.ranks_R for piece in pieces]),
             )
         return drawn
-
-
-def _of_tokens(values_S: Tensor, slots_R: Tensor, rows_T: Tensor) -> Tensor:
-    return values_S.index_select(0, slots_R).index_select(0, rows_T)
 
 
 def _on_device(masks: TokenMasks, device: torch.device) -> TokenMask | None:

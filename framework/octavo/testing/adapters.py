@@ -8,10 +8,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from octavo.adapters.check import LinearSize
 from octavo.adapters.tensors import content_hash
@@ -30,7 +31,7 @@ def random_adapter(
 ) -> Adapter:
     """Change all linears, each by as much as the next, with scalings of their own."""
     generator = torch.Generator().manual_seed(seed)
-    weights = dict(reference.module.named_parameters())
+    weights = dict(reference.module.named_parameters(remove_duplicate=False))
     down, up, scaling = {}, {}, {}
     for index, (name, size) in enumerate(linears.items()):
         std = float(weights[f"{name}.weight"].detach().std())
@@ -51,7 +52,7 @@ def merged(
     reference: ModuleReference, linears: Mapping[str, LinearSize], adapter: Adapter
 ) -> ModuleReference:
     """The reference with W + scaling * B A in the place of each W, added in float64."""
-    module = copy.deepcopy(reference.module)
+    module = untied(copy.deepcopy(reference.module))
     weights = dict(module.named_parameters())
     with torch.no_grad():
         for name, down_RI in adapter.down.items():
@@ -60,6 +61,18 @@ def merged(
             added = product.mT if linears[name].transposed else product
             weight.copy_(weight.double() + added)
     return ModuleReference(f"{reference.name} with {adapter.content_hash[:8]}", module)
+
+
+def untied(module: nn.Module) -> nn.Module:
+    """Give each name a weight of its own: an adapter of one end of the vocabulary is not of both."""
+    seen: set[int] = set()
+    for name, parameter in list(module.named_parameters(remove_duplicate=False)):
+        owner, _, leaf = name.rpartition(".")
+        if id(parameter) in seen:
+            own = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+            setattr(module.get_submodule(owner), leaf, own)
+        seen.add(id(parameter))
+    return module
 
 
 class AdaptedReference:
@@ -126,17 +139,17 @@ def swapped(trial: Trial) -> Trial:
 
 
 def wrongly_scaled(trial: Trial) -> Trial:
-    """One linear of the first adapter counts half as much again."""
+    """The last linear of the first adapter, the head, counts half as much again."""
     first, *others = trial.adapters
-    name = next(iter(first.scaling))
+    *_, name = first.scaling
     scaling = {**first.scaling, name: 1.5 * first.scaling[name]}
     return replace(trial, adapters=[replace(first, scaling=scaling), *others])
 
 
-def without_a_target(trial: Trial) -> Trial:
-    """One linear of the first adapter is left as it is."""
+def without_a_target(trial: Trial, place: float = 0.5) -> Trial:
+    """One linear of the first adapter, at this part of all, is left as it is."""
     first, *others = trial.adapters
-    name = next(iter(first.down))
+    name = [*first.down][int(place * len(first.down))]
 
     def rest(entries: Mapping[str, Any]) -> dict[str, Any]:
         return {other: value for other, value in entries.items() if other != name}
@@ -149,5 +162,6 @@ MISTAKES: Final[Mapping[str, Callable[[Trial], Trial]]] = {
     "swapped adapters": swapped,
     "a wrong scaling": wrongly_scaled,
     "a dropped target": without_a_target,
+    "a dropped embedding": partial(without_a_target, place=0),
 }
 """What the comparison of a batch with adapters must notice."""

@@ -20,23 +20,25 @@ WEIGHTS_FILE: Final = "adapter_model.safetensors"
 PICKLE_FILE: Final = "adapter_model.bin"
 PREFIXES: Final = ("base_model.model.", "base_model.")
 """Before the base model's own names; the second is of saves that left the wrapper out."""
-MATRIX: Final = re.compile(r"(?P<name>.+)\.lora_(?P<matrix>[AB])(\.(?P<adapter>[^.]+))?\.weight")
+MATRIX: Final = re.compile(
+    r"(?P<name>.+)\.lora_(?P<embedding>embedding_)?(?P<matrix>[AB])(\.(?P<adapter>(?!weight$)[^.]+))?"
+    r"(?(embedding)|\.weight)"
+)
 """PEFT leaves the adapter's name out; what was saved by hand, or by the first versions, has it."""
+BASE_WEIGHT: Final = re.compile(r"(?P<name>.+)\.base_layer\.weight")
 NOT_LINEAR: Final = {
-    ".lora_embedding_": "adapted embeddings",
     ".lora_magnitude_vector": "DoRA's magnitudes (use_dora)",
     ".lora_B.bias": "biases of LoRA's own (lora_bias)",
     ".token_adapter.": "trained tokens (trainable_token_indices)",
     ".trainable_tokens_": "trained tokens (trainable_token_indices)",
     ".modules_to_save.": "whole modules (modules_to_save)",
-    ".base_layer.": "weights of adapted embeddings or heads",
     ".bias": "trained biases (bias)",
 }
 """Parts of tensors' names, and what they are; none of these is computed."""
 
 
 class PeftFormat:
-    """LoRA and rsLoRA on linears, with ranks and alphas by pattern; all else is refused by name."""
+    """LoRA and rsLoRA on linears and the embedding, with ranks and alphas by pattern; all else is refused by name."""
 
     def read(self, folder: Path) -> Adapter | None:
         """See ``AdapterFormat``; a folder without adapter_config.json is of another format."""
@@ -47,7 +49,15 @@ class PeftFormat:
         weights = folder / WEIGHTS_FILE
         if not weights.is_file():
             raise _no_weights(folder)
-        down, up = _pairs(weights, read_tensors(weights))
+        tensors = read_tensors(weights)
+        base_weights = {
+            _without_prefix(match["name"]): tensors.pop(key)
+            for key in list(tensors)
+            if (match := BASE_WEIGHT.fullmatch(key))
+        }
+        down, up = _pairs(weights, tensors)
+        if alone := sorted(base_weights.keys() - down.keys()):
+            raise AdapterError(f"{weights} has weights of modules without matrices: {listed(alone)}")
         _check_targets(config, settings, down)
         scaling = {name: settings.scaling(name) for name in down}
         _check_ranks(config, settings, down)
@@ -58,6 +68,7 @@ class PeftFormat:
             up=up,
             content_hash=content_hash(down, up, scaling),
             base_model=settings.base_model,
+            base_weights=base_weights,
         )
 
 

@@ -19,7 +19,9 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         "Gemma3ForConditionalGeneration",
         "octavo_plugins.models.gemma3_vision.model:Gemma3Vision",
-        capabilities=ModelCapabilities(modalities=("image",), media_attention="bidirectional"),
+        capabilities=ModelCapabilities(
+            lora=True, modalities=("image",), media_attention="bidirectional"
+        ),
     )
 
 

@@ -19,7 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         "LlavaForConditionalGeneration",
         "octavo_plugins.models.llava.model:build",
-        capabilities=ModelCapabilities(modalities=("image",)),
+        capabilities=ModelCapabilities(lora=True, modalities=("image",)),
     )
 
 

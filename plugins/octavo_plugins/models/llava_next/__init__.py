@@ -20,7 +20,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         NAME,
         "octavo_plugins.models.llava_next.model:LlavaNext",
-        capabilities=ModelCapabilities(modalities=("image",)),
+        capabilities=ModelCapabilities(lora=True, modalities=("image",)),
     )
 
 

@@ -20,7 +20,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         NAME,
         "octavo_plugins.models.llava_onevision.model:LlavaOnevision",
-        capabilities=ModelCapabilities(modalities=("image", "video")),
+        capabilities=ModelCapabilities(lora=True, modalities=("image", "video")),
     )
 
 

@@ -20,7 +20,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         NAME,
         "octavo_plugins.models.pixtral.model:Mistral3",
-        capabilities=ModelCapabilities(modalities=("image",)),
+        capabilities=ModelCapabilities(lora=True, modalities=("image",)),
     )
 
 

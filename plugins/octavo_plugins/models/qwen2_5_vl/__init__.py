@@ -19,7 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         "Qwen2_5_VLForConditionalGeneration",
         "octavo_plugins.models.qwen2_5_vl.model:Qwen25VL",
-        capabilities=ModelCapabilities(modalities=("image", "video"), position_axes=3),
+        capabilities=ModelCapabilities(lora=True, modalities=("image", "video"), position_axes=3),
     )
 
 

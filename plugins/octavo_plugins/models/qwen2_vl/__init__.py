@@ -19,7 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         "Qwen2VLForConditionalGeneration",
         "octavo_plugins.models.qwen2_vl.model:Qwen2VL",
-        capabilities=ModelCapabilities(modalities=("image", "video"), position_axes=3),
+        capabilities=ModelCapabilities(lora=True, modalities=("image", "video"), position_axes=3),
     )
 
 

@@ -24,7 +24,9 @@ def register_models(models: LazyRegistry[Model]) -> None:
         models.add(
             architecture,
             f"octavo_plugins.models.qwen3_vl.model:{name}",
-            capabilities=ModelCapabilities(modalities=("image", "video"), position_axes=3),
+            capabilities=ModelCapabilities(
+                lora=True, modalities=("image", "video"), position_axes=3
+            ),
         )
 
 
