@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from PIL import Image
 from transformers import CLIPImageProcessor, LlavaConfig, LlavaForConditionalGeneration
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, run
 from media_pictures import TEXT, VISION
+from octavo.errors import AdapterError
+from peft_adapters import save_adapter
 
 IMAGE = 150
 SIZES = ((28, 28), (40, 77), (90, 31), (300, 28))
@@ -61,3 +65,16 @@ def test_another_picture_of_the_same_size_is_another_prompt(cases) -> None:
     first, second = run(folder, [found[0], other])
     assert list(first.outputs[0].token_ids) == found[0].expected
     assert list(second.outputs[0].token_ids) != found[0].expected
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(cases, tmp_path) -> None:
+    check_adapted(*cases, tmp_path)
+
+
+def test_an_adapter_of_the_tower_is_refused_by_name(cases, tmp_path) -> None:
+    folder, found = cases
+    module = LlavaForConditionalGeneration.from_pretrained(folder)
+    save_adapter(module, tmp_path, r=4, target_modules=["q_proj"])
+    with pytest.raises(AdapterError, match=r"towers of media are not supported: .*vision_tower"):
+        run(folder, [replace(found[0], adapter=str(tmp_path))], enable_lora=True)

@@ -13,6 +13,7 @@ from PIL import Image
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, randomize, run
 from octavo_plugins.models.qwen2_vl import inputs
 from octavo_registry.modalities import MediaItem, MediaSettings, VideoClip
@@ -165,3 +166,8 @@ def _close_in_grey_levels(patches: torch.Tensor, expected: torch.Tensor) -> None
     )
     levels = (expected.reshape(patches.shape).numpy() * std + mean) * 255
     assert np.abs(levels - patches.numpy()).max() <= 1
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(cases, tmp_path) -> None:
+    check_adapted(*cases, tmp_path)

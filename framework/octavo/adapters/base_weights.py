@@ -22,8 +22,8 @@ def check_base_weights(adapter: Adapter, checkpoint: Checkpoint) -> None:
         missing = {name: saved for name, saved in missing.items() if not _is_of(saved, stored)}
     if missing:
         raise AdapterError(
-            "weights of the base model that were saved along with the adapter are not those of this "
-            f"model, which was resized or trained there: {listed(sorted(missing))}"
+            "weights saved along with the adapter are not those of this model, which was resized "
+            f"or trained there: {listed(sorted(missing))}"
         )
 
 

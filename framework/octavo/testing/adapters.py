@@ -64,7 +64,7 @@ def merged(
 
 
 def untied(module: nn.Module) -> nn.Module:
-    """Give each name a weight of its own: an adapter of one end of the vocabulary is not of both."""
+    """Give each name its own weight: an adapter of one end of the vocabulary is not of both."""
     seen: set[int] = set()
     for name, parameter in list(module.named_parameters(remove_duplicate=False)):
         owner, _, leaf = name.rpartition(".")

@@ -38,7 +38,10 @@ NOT_LINEAR: Final = {
 
 
 class PeftFormat:
-    """LoRA and rsLoRA on linears and the embedding, with ranks and alphas by pattern; all else is refused by name."""
+    """LoRA and rsLoRA on linears and embeddings, with ranks and alphas by pattern.
+
+    All else is refused by name.
+    """
 
     def read(self, folder: Path) -> Adapter | None:
         """See ``AdapterFormat``; a folder without adapter_config.json is of another format."""
@@ -57,7 +60,9 @@ class PeftFormat:
         }
         down, up = _pairs(weights, tensors)
         if alone := sorted(base_weights.keys() - down.keys()):
-            raise AdapterError(f"{weights} has weights of modules without matrices: {listed(alone)}")
+            raise AdapterError(
+                f"{weights} has weights of modules without matrices: {listed(alone)}"
+            )
         _check_targets(config, settings, down)
         scaling = {name: settings.scaling(name) for name in down}
         _check_ranks(config, settings, down)
