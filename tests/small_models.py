@@ -98,7 +98,7 @@ class Checkpoint:
 
     def linears(self) -> dict[str, LinearSize]:
         """What adapters can change."""
-        rows = AdapterRows(1, 1)
+        rows = AdapterRows(1, 1, experts=True)
         self.model(device=torch.device("meta"), adapters=rows)
         return rows.linears
 

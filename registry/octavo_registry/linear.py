@@ -75,6 +75,19 @@ class EmbeddingAdapters(Protocol):
         ...
 
 
+class ExpertAdapters(Protocol):
+    """What adds adapters to the experts of one layer."""
+
+    def sum_of(
+        self, layer: nn.Module, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor
+    ) -> Tensor | None:
+        """Return the weighted sum over each token's chosen experts, adapters' part included.
+
+        None: no token of the step has an adapter of experts.
+        """
+        ...
+
+
 @runtime_checkable
 class LayerAdapters(Protocol):
     """What adds adapters to layers, whatever method multiplies there."""
@@ -89,4 +102,8 @@ class LayerAdapters(Protocol):
 
     def of_embedding(self, layer: nn.Module) -> EmbeddingAdapters:
         """Return what adds to the input embedding."""
+        ...
+
+    def of_experts(self, layer: nn.Module) -> ExpertAdapters | None:
+        """Return what adds to a layer of experts; None: nothing may."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from small_models import (
 TAKING = [name for name in TEXT_MODELS if HOST.models.info(name).metadata["capabilities"].lora]
 VARIANTS = cases_of(*TAKING)
 FIRST = {case[0]: case for case in reversed(VARIANTS)}
+PARAMETER = re.compile(r"(experts\.\w+|(?<=\.)gate|router)$")
+"""What PEFT takes by ``target_parameters``."""
 ENDS = ("embed_tokens", "wte", "lm_head")
 RUN = Run(5, 7)
 """Not at the beginning of the pool, nor at its end."""
@@ -64,15 +67,26 @@ def test_what_peft_saves_of_all_linears_gives_what_peft_computes(
     assert isinstance(base, ModuleReference)
     references: dict[str, Reference] = {"": base}
     adapters = []
-    options = {**trial.options, "enable_lora": True}
+    options = {**trial.options, "enable_lora": True, "lora_experts": True}
     with replace(trial, options=options).engine() as engine:
         everything = list(engine.linears)
     ends = [name for name in everything if name.endswith(ENDS)]
     assert len(ends) == 2
-    wanted: dict[int, Any] = {4: ends, 8: "all-linear", 17: everything}
+    modules = [name for name in everything if not PARAMETER.search(name)]
+    parameters = sorted({found[0] for name in everything if (found := PARAMETER.search(name))})
+    everywhere: dict[str, Any] = {"target_modules": modules}
+    if parameters:
+        everywhere["target_parameters"] = [
+            name if "experts" in name else f"{name}.weight" for name in parameters
+        ]
+    wanted: dict[int, dict[str, Any]] = {
+        4: {"target_modules": ends},
+        8: {"target_modules": "all-linear"},
+        17: everywhere,
+    }
     for rank, targets in wanted.items():
         folder = tmp_path / str(rank)
-        module = save_adapter(base.module, folder, r=rank, target_modules=targets)
+        module = save_adapter(base.module, folder, r=rank, **targets)
         adapters.append(AdapterLibrary(HOST, AdapterFolders(allowed=None)).read(folder))
         references[adapters[-1].content_hash] = ModuleReference("PEFT", module)
     reference = AdaptedReference(references, trial.prompts)
@@ -116,7 +130,7 @@ LINEARS = {
 
 def adapted(checkpoint: Checkpoint, base: ModuleReference, **changes: Any) -> Any:
     """The model with one adapter for all tokens; the checkpoint then expects merged weights."""
-    rows = AdapterRows(RUN.first + RUN.rank + 2, RUN.rank)
+    rows = AdapterRows(RUN.first + RUN.rank + 2, RUN.rank, experts=True)
     model = checkpoint.loaded(adapters=rows, **changes)
     linears = checkpoint.linears()
     adapter = random_adapter(base, linears, rank=RUN.rank, seed=0)
@@ -146,7 +160,7 @@ def test_tensor_parallel_ranks_and_pipeline_stages_cut_the_matrices(
 
 
 def test_an_architecture_that_takes_no_adapters_says_so(tmp_path: Path) -> None:
-    case, variant = next(iter(cases_of("MixtralForCausalLM").items()))
+    case, variant = next(iter(cases_of("DeepseekV2ForCausalLM").items()))
     make_trial(HOST, case[0], variant, tmp_path)
-    with pytest.raises(ConfigError, match="enable_lora: MixtralForCausalLM takes no adapters"):
+    with pytest.raises(ConfigError, match="enable_lora: DeepseekV2ForCausalLM takes no adapters"):
         EngineRun(engine_config(tmp_path, enable_lora=True), HOST)

@@ -38,6 +38,8 @@ class LinearSize:
     outputs: int
     transposed: bool = False
     """Checkpoints have its weight as [in, out]; an adapter's matrices stand as everywhere."""
+    experts: int = 1
+    """So many stand in one tensor; an adapter has their inputs and outputs side by side."""
 
 
 def check_adapter(
@@ -100,7 +102,7 @@ def _stem(name: str) -> str:
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in WRAPPERS:
         del parts[0]
-    return ".".join(parts)
+    return ".".join(parts).replace(".block_sparse_moe.", ".mlp.")
 
 
 def _kinds(names: Iterable[str]) -> list[str]:

@@ -88,7 +88,7 @@ def _open(args: Namespace, host: PluginHost) -> tuple[ModelFolder, dict[str, Lin
 
     config = ModelConfig(model=args.model, revision=args.revision)
     folder = open_model(config, host, weights=args.action == "merge")
-    rows = AdapterRows(1, 1)
+    rows = AdapterRows(1, 1, experts=True)
     build_model(folder, host, config=config, device=torch.device("meta"), adapters=rows)
     return folder, rows.linears
 

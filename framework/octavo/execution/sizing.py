@@ -43,7 +43,10 @@ def adapter_rows(config: EngineConfig) -> AdapterRows | None:
     if not lora.enable_lora:
         return None
     return AdapterRows(
-        lora.num_rank_rows, lora.highest_rank, batch_invariant=config.model.batch_invariant
+        lora.num_rank_rows,
+        lora.highest_rank,
+        batch_invariant=config.model.batch_invariant,
+        experts=lora.lora_experts,
     )
 
 

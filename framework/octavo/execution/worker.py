@@ -122,7 +122,7 @@ def adapter_facts(rows: AdapterRows, config: EngineConfig, folder: ModelFolder) 
     """What adapters of this model must be like."""
     return AdapterFacts(
         linears={
-            name: (size.inputs, size.outputs, size.transposed)
+            name: (size.inputs, size.outputs, size.transposed, size.experts)
             for name, size in rows.linears.items()
         },
         max_rank=config.lora.highest_rank,

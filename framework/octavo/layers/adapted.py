@@ -10,9 +10,9 @@ rank rows of one adapter, D hidden, V vocabulary.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +20,19 @@ from torch import Tensor, nn
 from octavo.adapters.check import LinearSize
 from octavo.adapters.packed import matrices
 from octavo.adapters.pool import AdapterLoad
+from octavo.layers.adapted_experts import (
+    SCRATCH_BYTES,
+    AdaptedExperts,
+    RankUse,
+    StackedRows,
+)
+from octavo.layers.adapted_linear import AdaptedEmbedding, AdaptedLinear, Place
 from octavo.layers.embedding import VocabParallelEmbedding
-from octavo.layers.linear import Linear
 from octavo.layers.logits import LMHead
+from octavo.layers.moe import MoE, StackedTensors
 from octavo.layers.sharding import Shard
-from octavo_kernels.gated_activation import gated_activation
-from octavo_kernels.lora import TokenGroups, expand_, group_tokens, shrink, sums_bytes
-from octavo_registry.linear import Activation, Axis, FusedProducts, QuantizationMethod
+from octavo_kernels.lora import TokenGroups, group_tokens, sums_bytes
+from octavo_registry.linear import QuantizationMethod
 
 
 class AdapterRuns(NamedTuple):
@@ -44,7 +50,6 @@ class AdapterRuns(NamedTuple):
         return AdapterRuns(*(each[first : first + count] for each in self))
 
 
-Place = Literal["layers", "embedding", "head"]
 LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
 """Of a token's rank row in an embedding: its number, twice, and what is looked up, twice."""
 
@@ -52,11 +57,19 @@ LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
 class AdapterRows:
     """The rank rows of all linears of a model, and the step that is to use them.
 
-    Few adapters touch the vocabulary's ends, the embedding and the head. A step does nothing there
-    until the first of these is loaded; from then on they are another family of recordings.
+    Few adapters touch the embedding, the head or experts. A step does nothing there until the first
+    of these is loaded; from then on they are another family of recordings.
     """
 
-    def __init__(self, num_rank_rows: int, max_rank: int, *, batch_invariant: bool = False) -> None:
+    def __init__(
+        self,
+        num_rank_rows: int,
+        max_rank: int,
+        *,
+        batch_invariant: bool = False,
+        experts: bool = False,
+    ) -> None:
+        """Only with ``experts`` these have rows, as many as each of them has inputs and outputs."""
         self.num_rank_rows = num_rank_rows
         self._max_rank = max_rank
         self.batch_invariant = batch_invariant
@@ -67,11 +80,12 @@ class AdapterRows:
         """Of the step that runs; without an entry no token has an adapter there."""
         self.runs: AdapterRuns | None = None
         """Of its tokens; None: no token has an adapter."""
-        self._ends: dict[Place, _End] = {}
+        self._rare: dict[Place, _Rare] = defaultdict(_Rare)
         self._pools: list[Tensor] = []
         self.shrinks: set[tuple[int, int]] = set()
         """Inputs and parts of what is multiplied with."""
-        self._homes: dict[str, list[_Home]] = defaultdict(list)
+        self._homes: dict[str, list[_Home | StackedRows]] = defaultdict(list)
+        self._rank_use = RankUse() if experts else None
 
     def around(self, method: QuantizationMethod) -> AdaptedLinear:
         """See ``LayerAdapters``."""
@@ -88,7 +102,7 @@ class AdapterRows:
             shape=(num_inputs, num_outputs),
             like=(head.weight.dtype, head.weight.device),
         )
-        self._ends["head"] = _End(head.name, self._no_ranks(head.weight))
+        self._rare["head"].take(head.name, self._no_ranks(head.weight))
         self.shrinks.add((num_inputs, 1))
         return adapted
 
@@ -104,9 +118,50 @@ class AdapterRows:
             like=(embedding.weight.dtype, embedding.weight.device),
             transposed=True,
         )
-        self._ends["embedding"] = _End(embedding.name, self._no_ranks(embedding.weight))
+        self._rare["embedding"].take(embedding.name, self._no_ranks(embedding.weight))
         down_PQV, up_PD = self._pools[-2:]
         return AdaptedEmbedding(down_PQV[:, 0], up_PD, self)
+
+    def of_experts(self, layer: nn.Module) -> AdaptedExperts | None:
+        """See ``LayerAdapters``."""
+        if self._rank_use is None:
+            return None
+        moe = cast(MoE, layer)
+        hidden, checkpoint = Shard.whole(moe.hidden_size), moe.checkpoint
+        stacked = checkpoint if isinstance(checkpoint, StackedTensors) else StackedTensors()
+        return AdaptedExperts(
+            self._stacked(moe, "gate_up", hidden, moe.part, 2, stacked),
+            self._stacked(moe, "down", moe.part, hidden, 1, stacked),
+            self._rank_use,
+        )
+
+    def _stacked(
+        self,
+        moe: MoE,
+        child: str,
+        inputs: Shard,
+        outputs: Shard,
+        halves: int,
+        stacked: StackedTensors,
+    ) -> StackedRows:
+        like = moe.gate_up_proj
+        name, num_experts = f"{moe.name}.experts.{child}_proj", like.shape[0]
+        shape = (self.num_rank_rows, num_experts)
+        rows = StackedRows(
+            torch.zeros(*shape, inputs.size, dtype=like.dtype, device=like.device),
+            torch.zeros(*shape, halves, outputs.size, dtype=like.dtype, device=like.device),
+            inputs,
+            outputs,
+            stacked.interleaved,
+        )
+        moe.register_buffer(f"adapter_{child}_down_PXI", rows.down_PXI, persistent=False)
+        moe.register_buffer(f"adapter_{child}_up_PXHO", rows.up_PXHO, persistent=False)
+        self._pools += rows.down_PXI, rows.up_PXHO
+        self._homes[name].append(rows)
+        sizes = num_experts * inputs.total, num_experts * halves * outputs.total
+        self.linears[name] = LinearSize(*sizes, stacked.transposed, num_experts)
+        self._rare["experts"].take(name, self._no_ranks(like))
+        return rows
 
     @property
     def num_bytes(self) -> int:
@@ -116,14 +171,18 @@ class AdapterRows:
     @property
     def family(self) -> str:
         """Of recordings: within one no mix of adapters, ranks or counts makes a difference."""
-        ends = [place for place, end in self._ends.items() if end.is_touched]
-        return " and ".join([" with adapters", *ends])
+        rare = [place for place, each in self._rare.items() if each.is_touched]
+        return " and ".join([" with adapters", *rare])
 
     def begin(self, runs: AdapterRuns) -> None:
         """Take the adapters of the tokens of the step to come."""
         self.runs = runs
         self.groups = {"layers": self._grouped(runs)}
         self._begin_at("embedding", runs)
+        if self._rank_use is not None and self._rare["experts"].is_touched:
+            rows_P = torch.arange(self.num_rank_rows, device=runs.first.device)
+            past_TP = rows_P - runs.first[:, None]
+            self._rank_use.uses_TP = (past_TP >= 0) & (past_TP < runs.rank[:, None])
 
     def begin_logits(self, runs: AdapterRuns | None) -> None:
         """Take those of the rows whose logits are to come; None: no row has one."""
@@ -135,11 +194,13 @@ class AdapterRows:
         """No token has an adapter, unless the step begins."""
         self.runs = None
         self.groups = {}
+        if self._rank_use is not None:
+            self._rank_use.uses_TP = None
 
     def _begin_at(self, place: Place, runs: AdapterRuns) -> None:
-        end = self._ends.get(place)
-        if end is not None and end.is_touched:
-            ranks = end.ranks_P.index_select(0, runs.first).minimum(runs.rank)
+        rare = self._rare[place]
+        if rare.is_touched:
+            ranks = rare.ranks_P.index_select(0, runs.first).minimum(runs.rank)
             self.groups[place] = self._grouped(AdapterRuns(runs.first, ranks))
 
     def _grouped(self, runs: AdapterRuns) -> TokenGroups:
@@ -155,6 +216,7 @@ class AdapterRows:
         """Scratch of one linear in a step of so many tokens."""
         return max(
             LOOKUP_BYTES * num_tokens * self._max_rank,
+            0 if self._rank_use is None else SCRATCH_BYTES,
             *(sums_bytes(num_tokens, *shape, self._max_rank) for shape in self.shrinks),
         )
 
@@ -164,15 +226,14 @@ class AdapterRows:
         for pool in self._pools:
             pool[first : first + rank].zero_()
         shapes = load.adapter.head.shapes
-        for end in self._ends.values():
-            end.ranks_P[first] = shapes[end.name][0] if end.name in shapes else 0
-            end.is_touched |= end.name in shapes
+        for rare in self._rare.values():
+            ranks = [shapes[name][0] for name in rare.names if name in shapes]
+            rare.ranks_P[first] = max(ranks, default=0)
+            rare.is_touched |= bool(ranks)
         for name, down_RI, up_RO in matrices(load.adapter):
             rows = slice(first, first + len(down_RI))
             for home in self._homes.get(name, ()):
-                home.down_PI[rows].copy_(down_RI[:, home.inputs], non_blocking=True)
-                for up_PO, outputs in home.ups:
-                    up_PO[rows].copy_(up_RO[:, outputs], non_blocking=True)
+                home.load(rows, down_RI, up_RO)
 
     def add(
         self,
@@ -212,13 +273,18 @@ class AdapterRows:
 
 
 @dataclass(slots=True)
-class _End:
-    """The embedding or the head."""
+class _Rare:
+    """A place that few adapters touch."""
 
-    name: str
-    ranks_P: Tensor
+    names: list[str] = field(default_factory=list)
+    ranks_P: Tensor = field(default_factory=lambda: torch.empty(0))
     """At an adapter's first row its rank here."""
     is_touched: bool = False
+
+    def take(self, name: str, ranks_P: Tensor) -> None:
+        """One more linear is here."""
+        self.names.append(name)
+        self.ranks_P = ranks_P
 
 
 @dataclass(slots=True)
@@ -230,103 +296,11 @@ class _Home:
     ups: list[tuple[Tensor, slice]] = field(default_factory=list)
     """Columns of the pool, and the adapter's outputs that go there."""
 
-
-class AdaptedLinear:
-    """The method of one linear: another's products, and the adapters' part."""
-
-    def __init__(self, inner: QuantizationMethod, rows: AdapterRows, place: Place) -> None:
-        self.inner = inner
-        self._fused = inner if isinstance(inner, FusedProducts) else None
-        self._rows = rows
-        self._place: Place = place
-        self.part_ends: tuple[int, ...] = ()
-
-    def create(
-        self,
-        layer: nn.Module,
-        *,
-        name: str,
-        in_features: int,
-        out_features: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> Mapping[str, tuple[Axis, ...]]:
-        """See ``QuantizationMethod``."""
-        linear = cast(Linear, layer)
-        parts: dict[str, list[Shard]] = defaultdict(list)
-        for part_name, shard in linear.parts:
-            parts[part_name].append(shard)
-        self.part_ends = self._rows.add(
-            linear,
-            linear.inputs,
-            parts,
-            shape=(in_features, out_features),
-            like=(dtype, device),
-            transposed=linear.transposed,
-        )
-        self._rows.shrinks.add((in_features, len(parts)))
-        return self.inner.create(
-            layer,
-            name=name,
-            in_features=in_features,
-            out_features=out_features,
-            dtype=dtype,
-            device=device,
-        )
-
-    def finish(self, layer: nn.Module) -> None:
-        """See ``QuantizationMethod``."""
-        self.inner.finish(layer)
-
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``QuantizationMethod``."""
-        return self._around(layer, x, lambda: self.inner.apply(layer, x, bias))
-
-    def add_(self, layer: nn.Module, residual: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``FusedProducts``."""
-        if self._fused is None:
-            return residual.add_(self.apply(layer, x, bias))
-        add_ = self._fused.add_
-        return self._around(layer, x, lambda: add_(layer, residual, x, bias))
-
-    def gated(
-        self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: Activation
-    ) -> Tensor:
-        """See ``FusedProducts``; adapters' parts must be there before the activation."""
-        rows = self._rows
-        # What is fused may round otherwise, so that a row would depend on others' having adapters.
-        if self._fused is not None and not rows.groups and not rows.batch_invariant:
-            return self._fused.gated(layer, x, bias, activation)
-        return gated_activation(self.apply(layer, x, bias), activation)
-
-    def _around(self, layer: nn.Module, x_TI: Tensor, product: Callable[[], Tensor]) -> Tensor:
-        groups = self._rows.groups.get(self._place)
-        if groups is None:
-            return product()
-        sums_STQR = shrink(x_TI, cast(Tensor, layer.adapter_down_PQI), groups)
-        up_PO = cast(Tensor, layer.adapter_up_PO)
-        return expand_(product(), sums_STQR, up_PO, self.part_ends, groups)
-
-
-class AdaptedEmbedding:
-    """Adds what tokens' adapters say of their numbers in the vocabulary."""
-
-    def __init__(self, down_PV: Tensor, up_PD: Tensor, rows: AdapterRows) -> None:
-        self._down_PV, self._up_PD = down_PV, up_PD
-        self._rows = rows
-
-    def add_(self, x_TD: Tensor, ids_T: Tensor, absent_T: Tensor | None) -> Tensor:
-        """See ``EmbeddingAdapters``."""
-        groups = self._rows.groups.get("embedding")
-        if groups is None:
-            return x_TD
-        ranks_R = torch.arange(groups.max_rank, device=ids_T.device)
-        # Past a token's rank stands what belongs to others, which is not used.
-        rows_TR = (groups.first_T[:, None] + ranks_R).clamp(0, len(self._down_PV) - 1)
-        sums_TR = self._down_PV[rows_TR, ids_T[:, None]].float()
-        if absent_T is not None:
-            sums_TR.masked_fill_(absent_T[:, None], 0)
-        return expand_(x_TD, sums_TR[None, :, None], self._up_PD, x_TD.shape[1:], groups)
+    def load(self, rows: slice, down_RI: Tensor, up_RO: Tensor) -> None:
+        """Copy an adapter's matrices."""
+        self.down_PI[rows].copy_(down_RI[:, self.inputs], non_blocking=True)
+        for up_PO, outputs in self.ups:
+            up_PO[rows].copy_(up_RO[:, outputs], non_blocking=True)
 
 
 def _slice(shard: Shard) -> slice:

@@ -12,6 +12,12 @@ from torch import Tensor
 from octavo.adapters.tensors import content_hash, read_tensors
 from octavo.errors import AdapterError
 from octavo.wording import listed
+from octavo_plugins.adapters.peft.parameters import (
+    is_of_experts,
+    module_of,
+    parameters,
+    side_by_side,
+)
 from octavo_plugins.adapters.peft.settings import PeftSettings, read_settings
 from octavo_registry.adapters import Adapter
 
@@ -63,9 +69,16 @@ class PeftFormat:
             raise AdapterError(
                 f"{weights} has weights of modules without matrices: {listed(alone)}"
             )
-        _check_targets(config, settings, down)
-        scaling = {name: settings.scaling(name) for name in down}
-        _check_ranks(config, settings, down)
+        wrapped = parameters(settings, down)
+        _check_targets(config, settings, down.keys() - wrapped.keys())
+        asked = {module_of(wrapped.get(name, name)): wrapped.get(name, name) for name in down}
+        for name, parameter in wrapped.items():
+            pair = down.pop(name), up.pop(name)
+            if is_of_experts(parameter):
+                pair = side_by_side(*pair, settings.rank(parameter))
+            down[module_of(parameter)], up[module_of(parameter)] = pair
+        scaling = {name: settings.scaling(asked[name]) for name in down}
+        _check_ranks(config, {name: settings.rank(asked[name]) for name in down}, down)
         return Adapter(
             rank=max((matrix.shape[0] for matrix in down.values() if matrix.dim()), default=0),
             scaling=scaling,
@@ -143,12 +156,12 @@ def _check_targets(path: Path, settings: PeftSettings, names: Iterable[str]) -> 
         )
 
 
-def _check_ranks(path: Path, settings: PeftSettings, down: Mapping[str, Tensor]) -> None:
+def _check_ranks(path: Path, ranks: Mapping[str, int], down: Mapping[str, Tensor]) -> None:
     """The scaling is made with the rank that the settings say."""
     wrong = [
-        f"{name} ({[*matrix.shape]}, not {rank} rows)"
+        f"{name} ({[*matrix.shape]}, not {ranks[name]} rows)"
         for name, matrix in down.items()
-        if matrix.shape[:1] != ((rank := settings.rank(name)),)
+        if matrix.shape[:1] != (ranks[name],)
     ]
     if wrong:
         raise AdapterError(
