@@ -15,7 +15,7 @@ from torch import Tensor
 from octavo.adapters.library import AdapterLibrary
 from octavo.adapters.packed import pack
 from octavo.adapters.pool import AdapterLoad, Run
-from octavo.errors import ConfigError
+from octavo.errors import AdapterError, ConfigError
 from octavo.layers.adapted import AdapterRows, AdapterRuns
 from octavo.testing.adapters import RANKS, AdaptedReference, merged, random_adapter, with_adapters
 from octavo.testing.engine_run import EngineRun
@@ -157,6 +157,24 @@ def test_tensor_parallel_ranks_and_pipeline_stages_cut_the_matrices(
 
     for logits_TV in run_ranks(2, run):
         checkpoint.check(logits_TV)
+
+
+def test_experts_have_rows_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    case, variant = next(iter(cases_of("MixtralForCausalLM").items()))
+    trial = make_trial(HOST, case[0], variant, tmp_path)
+    assert isinstance(trial.reference, ModuleReference)
+    save_adapter(
+        trial.reference.module, tmp_path / "adapter", target_parameters=["experts.down_proj"]
+    )
+    adapter = AdapterLibrary(HOST, AdapterFolders(allowed=None)).read(tmp_path / "adapter")
+    with (
+        EngineRun(engine_config(tmp_path, enable_lora=True), HOST) as engine,
+        pytest.raises(AdapterError, match=r"need lora_experts.*: .*0\.mlp\.experts\.down_proj"),
+    ):
+        engine.add_adapter(adapter)
+    options = {"enable_lora": True, "lora_experts": True, "batch_invariant": True}
+    with pytest.raises(ConfigError, match=r"lora_experts: .* leave out batch_invariant"):
+        EngineRun(engine_config(tmp_path, **options), HOST)
 
 
 def test_an_architecture_that_takes_no_adapters_says_so(tmp_path: Path) -> None:

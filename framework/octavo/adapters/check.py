@@ -18,12 +18,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WRAPPERS = ("base_model", "model", "language_model", "text_model", "transformer")
 """What may stand before a name, or not: it says what a model is wrapped in, and versions of
 Transformers differ in it."""
+EXPERTS = re.compile(r"\.experts(\.|$)")
 NOT_YET = re.compile(
-    r"(^|\.)(experts|gate|router|kv_b_proj|embed_positions|wpe|score|visual|vision_\w+"
-    r"|multi_modal_projector)(\.|$)"
+    r"(^|\.)(kv_b_proj|embed_positions|wpe|score|visual|vision_\w+|multi_modal_projector)(\.|$)"
 )
-"""Parts of names that PEFT can adapt and an engine cannot: experts and what chooses them, latent
-projections that are multiplied into others, learned positions, towers of media."""
+"""Parts of names that PEFT can adapt and an engine cannot: latent projections that are multiplied
+into others, learned positions, towers of media."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -78,10 +78,15 @@ def matching_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]
     exact = set(known)
     names = {name: name if name in exact else by_stem.get(_stem(name), "") for name in given}
     unknown = sorted(name for name, ours in names.items() if not ours)
+    if experts := [name for name in unknown if EXPERTS.search(name)]:
+        raise AdapterError(
+            "adapters of experts need lora_experts, which takes memory for each of them, and one "
+            f"tensor for all experts of a layer, as target_parameters gives: {listed(experts)}"
+        )
     if not_yet := [name for name in unknown if NOT_YET.search(name)]:
         raise AdapterError(
-            "adapters of experts and routers, latent projections, learned positions and towers of "
-            f"media are not supported: {listed(not_yet)}"
+            "adapters of latent projections, learned positions and towers of media are not "
+            f"supported: {listed(not_yet)}"
         )
     if len(unknown) == len(names):
         raise AdapterError(

@@ -76,6 +76,8 @@ class AdapterRows:
         self.linears: dict[str, LinearSize] = {}
         """What adapters can change, by the names that checkpoints have: several linears that the
         model has fused have a name each, one that is stored fused has one."""
+        self.tied: set[str] = set()
+        """Of these, both ends of the vocabulary where one weight is that of both."""
         self.groups: dict[Place, TokenGroups] = {}
         """Of the step that runs; without an entry no token has an adapter there."""
         self.runs: AdapterRuns | None = None
@@ -103,6 +105,8 @@ class AdapterRows:
             like=(head.weight.dtype, head.weight.device),
         )
         self._rare["head"].take(head.name, self._no_ranks(head.weight))
+        if head.tied_to is not None:
+            self.tied = {head.name, head.tied_to}
         self.shrinks.add((num_inputs, 1))
         return adapted
 
