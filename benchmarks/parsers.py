@@ -20,7 +20,8 @@ PIECES = {"whole": 10**9, "by 4": 4, "by 1": 1}
 UNITS = (
     *("a", "[", "{", "]", "(", "<", "\\", '"', "'", "`", ",", " ", "\n", "\n ", "1", "-", "é"),
     *("文😀", '{"a":', "a=[", "[a", "{a", "1,", "f(", ", ", '", "', "', '", '\\"', r"\u0041"),
-    *(r"\ud83d", "</", "<a>", "[]", "{}"),
+    *(r"\ud83d", "</", "<a>", "[]", "{}", "][", "a,", "-,", "a:1,", "a:a,", "a=1,", "a='',"),
+    *("[],", "{},", "f(),", "{a", "a:{", '"a":1,', '"a":"",', "'',"),
 )
 """What values may consist of: brackets, quotes, escapes, spaces, other alphabets."""
 
@@ -43,7 +44,8 @@ def hard_texts(parser: ToolParser | ReasoningParser) -> Iterator[tuple[str, str]
     tags = [unit for tag in parser.markers[:3] for unit in (tag, tag[:-1], f"{tag[:-1]}a")]
     units = [sample, sample[:12], sample[0], sample[-8:], *tags, *UNITS]
     begun = [sample[: len(sample) * share // 6] for share in (2, 3, 4, 5)]
-    yield from ((head, unit) for head in dict.fromkeys(("", *begun)) for unit in units)
+    opened = [head + bracket for head in begun for bracket in "[{"]
+    yield from ((head, unit) for head in dict.fromkeys(("", *begun, *opened)) for unit in units)
 
 
 def seconds(

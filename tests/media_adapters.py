@@ -16,7 +16,7 @@ from octavo.testing.adapters import untied
 from peft_adapters import save_adapter
 
 LANGUAGE = (
-    r"(?!.*(vision|visual|tower|projector|embed_positions|\.gate$))"
+    r"(?!.*(vision|visual|audio|tower|projector|embed_positions|\.gate$))"
     r".*(self_attn\.\w+_proj|mlp\.\w+_proj|embed_tokens|lm_head)"
 )
 """All that may be adapted, in the names of any version."""

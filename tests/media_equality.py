@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,25 @@ def greedy(model: Any, expanded_ids: list[int], **inputs: Any) -> list[int]:
     return tokens
 
 
+@torch.no_grad()
+def greedy_from_rows(
+    language: Any, token_ids: list[int], mark: int, rows: Iterable[torch.Tensor]
+) -> list[int]:
+    """The same of a language model alone, with an item's rows in the place of each mark."""
+    waiting = iter(rows)
+    embedding = language.get_input_embeddings()
+    pieces = [
+        next(waiting) if token == mark else embedding(torch.tensor([token])) for token in token_ids
+    ]
+    tokens: list[int] = language.generate(
+        inputs_embeds=torch.cat(pieces)[None],
+        max_new_tokens=NUM_TOKENS,
+        do_sample=False,
+        eos_token_id=None,
+    )[0].tolist()
+    return tokens
+
+
 def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: Any) -> list[Any]:
     """The outputs of the last of some passes over all cases in one batch."""
     prompts = [
@@ -80,10 +99,10 @@ def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: An
 
 
 def which_keep(
-    folder: Path, changed: Sequence[tuple[MediaCase, dict[str, list[Any]]]]
+    folder: Path, changed: Sequence[tuple[MediaCase, dict[str, list[Any]]]], **options: Any
 ) -> list[bool]:
     """Whether cases give the same tokens with these media in the place of theirs."""
-    outputs = run(folder, [replace(case, media=media) for case, media in changed])
+    outputs = run(folder, [replace(case, media=media) for case, media in changed], **options)
     return [
         list(output.outputs[0].token_ids) == case.expected
         for output, (case, _) in zip(outputs, changed, strict=True)

@@ -120,3 +120,26 @@ def expected_of(model: Any, ids: list[int], inputs: dict[str, Any]) -> list[int]
     ids_BT = torch.tensor([ids])
     kinds_BT = (ids_BT == IMAGE).int() + 2 * (ids_BT == VIDEO).int()
     return greedy(model, ids, mm_token_type_ids=kinds_BT, **inputs)
+
+
+def encoded_media(
+    model: Any, inputs: dict[str, Any], images: list[list[int]], videos: list[list[int]]
+) -> dict[str, list[dict[str, torch.Tensor]]]:
+    """The rows that a reference's own encoder makes, as a user gives them in the items' place."""
+    media = {}
+    for modality, pixels, grids in (
+        ("image", "pixel_values", images),
+        ("video", "pixel_values_videos", videos),
+    ):
+        if not grids:
+            continue
+        with torch.no_grad():
+            found = model.model.visual(inputs[pixels], torch.tensor(grids))
+        deep = getattr(found, "deepstack_features", None) or []
+        rows = torch.cat([found.pooler_output, *deep], dim=1)
+        pieces = rows.split([int(np.prod(grid)) // 4 for grid in grids])
+        media[modality] = [
+            {f"{modality}_embeds": each, f"{modality}_grid_thw": torch.tensor([grid])}
+            for each, grid in zip(pieces, grids, strict=True)
+        ]
+    return media

@@ -10,9 +10,11 @@ import numpy as np
 
 from octavo.cache.groups import make_layout
 from octavo.config import CacheConfig, EngineConfig, LoRAConfig, ModelConfig, SchedulerConfig
+from octavo.config.media import MediaConfig
 from octavo.engine.messages import (
     AdapterHead,
     EngineRequest,
+    MediaInput,
     PackedAdapter,
     StepOutputs,
     TokenSampling,
@@ -33,14 +35,18 @@ ADAPTERS = {"a": 3, "b": 5, "c": 8, "d": 2}
 """Ranks by content hash; the pool holds the largest alone, or two or three of the others."""
 NUM_RANK_ROWS = 8
 MAX_LEN = 48
+MAX_CROSS_ROWS = 11
+MEDIA_ROWS = 2 * MAX_CROSS_ROWS
 FULL = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
 WINDOW = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=7)
+CROSS = CacheSpec.cross(kv_heads=1, head_dim=8, dtype="float32", rows=MAX_CROSS_ROWS)
 LAST = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=1)
 SPECS = {
     "full": {"a": FULL, "b": FULL},
     "window": {"a": WINDOW},
     "mixed": {"a": FULL, "b": WINDOW, "c": WINDOW, "d": WINDOW},
     "last": {"a": FULL, "b": LAST},
+    "cross": {"a": FULL, "b": CROSS},
 }
 
 
@@ -92,6 +98,13 @@ class WilfulFiller:
                     sequence.fill()
 
 
+def sound(number: int, length: int) -> MediaInput:
+    """One of a few, so that some are asked for again."""
+    number = number % 3 * 4 + length % 4
+    rows = MAX_CROSS_ROWS - number % 3
+    return MediaInput(content_hash=f"{number:02}", runs=(), tensors={}, cross_rows=rows)
+
+
 class World:
     """A scheduler on a shadow device, with what each request must give.
 
@@ -112,12 +125,13 @@ class World:
                 async_depth=case.depth,
             ),
             lora=LoRAConfig(enable_lora=True, lora_pool_rank=NUM_RANK_ROWS),
+            media=MediaConfig(media_cache_tokens=MEDIA_ROWS),
             logits_processors=("one",) if case.has_processors else (),
         )
         state = StateLayout(
             num_slots=6,
             max_model_len=MAX_LEN,
-            max_blocks=MAX_LEN // block_tokens,
+            max_blocks=layout.table_blocks(MAX_LEN),
             num_groups=len(layout.groups),
         )
         num_blocks = case.num_blocks * len(layout.groups)
@@ -130,6 +144,7 @@ class World:
             model_identity="m",
             vocab_size=VOCAB,
         )
+        self.hears = layout.max_cross_rows > 0
         self.results = StepResults(self.scheduler, enable_prefix_caching=True)
         self.guided = GuidedRows(self.scheduler, self.results)
         self.guided._filler = self.filler = WilfulFiller()
@@ -142,6 +157,7 @@ class World:
             VOCAB,
             has_processors=case.has_processors,
             num_rank_rows=NUM_RANK_ROWS,
+            num_media_rows=MEDIA_ROWS,
         )
         self.held: set[str] = set()
         for adapter in ADAPTERS:
@@ -168,6 +184,7 @@ class World:
         adapter = adapter if adapter in self.held else ""
         ids = tuple(range(self.next_id, self.next_id + n))
         self.next_id += n
+        heard = (sound(prompt[0], len(prompt)),) if self.hears else ()
         request = EngineRequest(
             request_id=str(ids[0]),
             sequences=ids,
@@ -176,12 +193,13 @@ class World:
             priority=priority,
             cache_salt=salt,
             adapter=adapter,
+            media=heard,
         )
         self.scheduler.add(request, None if guide is None else CompiledGuide(guide))
         for index, sequence in enumerate(ids):
             self.requests[sequence] = request
             self.expected[sequence] = expected_tokens(
-                prompt, sampling, index, VOCAB, guide, adapter
+                prompt, sampling, index, VOCAB, guide, adapter, heard
             )
             self.got[sequence] = []
         if POISON in prompt:
@@ -202,25 +220,33 @@ class World:
     def step(self) -> None:
         """As EngineCore's."""
         planned = None
-        if self.awaiting is None and len(self.under_way) < self.depth:
-            planned = self.scheduler.schedule()
-        if planned is not None:
-            plan, record = planned
-            rows = self.scheduler.rows
-            is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
-            assert not is_beyond.any(), "a step beyond the end"
-            last, self.last_plan = self.last_plan, plan
-            is_steady = last is not None and plan.query_lens is last.query_lens
-            if is_steady:
-                self.note_steady(plan)
-            step = self.device.submit(plan)
-            self.under_way.append((is_steady, record, step))
-            if plan.awaits_masks:
-                self.awaiting = record, step
-        if self.awaiting is not None:
+        if drew := self.awaiting is not None:
             self.draw_guided(*self.awaiting)
-        elif self.under_way and (planned is None or len(self.under_way) >= self.depth):
+        while self.awaiting is None and len(self.under_way) < self.depth:
+            planned = self.scheduler.schedule()
+            if planned is None:
+                break
+            self.launch(*planned)
+            if drew or self.awaiting is None:
+                break
+            drew = True
+            self.draw_guided(*self.awaiting)
+        has_room = planned is not None and len(self.under_way) < self.depth
+        if not drew and self.under_way and not has_room:
             self.collect()
+
+    def launch(self, plan: StepPlan, record: StepRecord) -> None:
+        rows = self.scheduler.rows
+        is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
+        assert not is_beyond.any(), "a step beyond the end"
+        last, self.last_plan = self.last_plan, plan
+        is_steady = last is not None and plan.query_lens is last.query_lens
+        if is_steady:
+            self.note_steady(plan)
+        step = self.device.submit(plan)
+        self.under_way.append((is_steady, record, step))
+        if plan.awaits_masks:
+            self.awaiting = record, step
 
     def draw_guided(self, record: StepRecord, step: ShadowStep) -> None:
         if len(self.under_way) > 1:

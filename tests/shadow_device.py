@@ -8,7 +8,7 @@ the plan says of parameters it compares with those that the slot's sequence brou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.prefix import first_visible
-from octavo.engine.messages import TokenSampling
+from octavo.engine.messages import MediaInput, TokenSampling
 from octavo.execution.state_layout import StateLayout
 from octavo.sampling.features import RowFeature
 from octavo.scheduling.plan import SECTIONS, LogprobArrays, StepPlan, StepResult, TokenMasks
@@ -90,10 +90,14 @@ def expected_tokens(
     vocab_size: int,
     guide: RemainderGuide | None = None,
     adapter: str = "",
+    heard: Sequence[MediaInput] = (),
 ) -> list[int]:
     """What a request's continuation must give, whatever else runs."""
     state = None if guide is None else guide.start()
     digest = first_digest(adapter)
+    for item in heard:
+        for content in content_of(item):
+            digest = extend_digest(digest, content)
     for token in prompt:
         digest = extend_digest(digest, token)
     stop_ids, bias = sampling.stop_token_ids, sum(sampling.logit_bias.values())
@@ -156,12 +160,16 @@ class ShadowDevice:
         *,
         has_processors: bool,
         num_rank_rows: int = 0,
+        num_media_rows: int = 0,
     ) -> None:
         self.layout = layout
         self.state = state
         self.vocab_size = vocab_size
         self.arena = np.zeros(state.num_words, np.int32)
         self.pages = np.full((num_blocks, layout.block_tokens), -1, np.int64)
+        self.filled: list[int] = []
+        """Rows of media of which a step has made keys and values, by step."""
+        self.encoded = np.zeros(num_media_rows, np.int64)
         self.swap = np.full((num_swap_blocks, layout.block_tokens), -1, np.int64)
         self.raise_for: int | None = None
         """Token id whose appearance in a step's queries makes the step raise."""
@@ -230,6 +238,12 @@ class ShadowDevice:
                 seen = tokens[slot, computed[slot] : computed[slot] + count]
                 if self.raise_for in seen:
                     raise RuntimeError(f"token {self.raise_for} is poison")
+        for each in plan.encode:
+            self.encoded[each.rows] = content_of(each.item)
+        if len(parts["cross_rows"]):
+            self.filled.append(len(parts["cross_rows"]))
+            places = parts["cross_slots"].reshape(-1, len(parts["cross_rows"]))
+            self.pages.reshape(-1)[places] = self.encoded[parts["cross_rows"]]
         digests = [
             self._run_row(int(slot), int(count)) for slot, count in zip(slots, counts, strict=True)
         ]
@@ -314,10 +328,12 @@ class ShadowDevice:
         block_tokens = self.layout.block_tokens
         start = int(self.field("computed")[slot])
         tokens = self.field("tokens")[slot]
-        digests = [first_digest(self._adapter(slot))]
+        digests = [self._heard(slot, first_digest(self._adapter(slot)))]
         for token in tokens[: start + count].tolist():
             digests.append(extend_digest(digests[-1], token))
         for index, group in enumerate(self.layout.groups):
+            if group.spec.rows is not None:
+                continue
             table = self.field(f"table{index}")[slot]
             for position in range(start, start + count):
                 block = table[position // block_tokens]
@@ -333,6 +349,21 @@ class ShadowDevice:
                     f"group {index}, slot {slot}: position {position} holds other content"
                 )
         return digests[-1]
+
+    def _heard(self, slot: int, digest: int) -> int:
+        """The digest extended by what cross attention reads before any token."""
+        for index in self.layout.cross_groups:
+            table = self.field(f"table{index}")[slot]
+            for position in range(self.field("cross_rows")[slot]):
+                block, offset = divmod(position, self.layout.block_tokens)
+                assert self.broken or table[block] != 0, "encoded media without a block"
+                digest = extend_digest(digest, int(self.pages[table[block], offset]))
+        return digest
+
+
+def content_of(item: MediaInput) -> list[int]:
+    """What stands for the rows of an item."""
+    return [hash((int(item.content_hash), place)) & MASK for place in range(item.num_rows)]
 
 
 def _allowed(masks: TokenMasks, place: int) -> set[int] | None:

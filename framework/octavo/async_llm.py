@@ -117,6 +117,7 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
         cache_salt: str = "",
@@ -142,11 +143,16 @@ class AsyncLLM:
                 chat_template_kwargs=chat_template_kwargs,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
+                mm_processor_kwargs=mm_processor_kwargs,
                 strict=strict,
             )
 
         # How long the text is shows only when a template has run, which may take long itself.
-        compiles = bool(tools) or _is_guided(sampling_params) or has_media(messages)
+        compiles = (
+            bool(tools)
+            or _is_guided(sampling_params)
+            or has_media(messages, self._front.folder.capabilities.modalities)
+        )
         return self._stream(prepare, lora_request, in_thread=True, compiles=compiles)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -80,13 +80,16 @@ class Frontend:
         parallel_tool_calls: bool | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
         **rendering: Any,
     ) -> PreparedRequest:
         """Check a conversation and put it into ids; ``rendering`` is for the chat template."""
         use = read_tool_use(tools, tool_choice, parallel_tool_calls)
         media: Sequence[GivenMedia] = ()
-        if has_media(messages):
-            messages, media = take_media(messages)
+        modalities = self.folder.capabilities.modalities
+        if has_media(messages, modalities):
+            takes_embeds = self.config.media.enable_mm_embeds
+            messages, media = take_media(messages, modalities, takes_embeds=takes_embeds)
         text = self.chat.render(messages, tools=use.tools if use else None, **rendering)
         params = self.inputs.params_or_default(params)
         try:
@@ -103,6 +106,7 @@ class Frontend:
                 cache_salt=cache_salt,
                 add_special_tokens=False,
                 media=media,
+                processor_kwargs=mm_processor_kwargs,
             )
         except BadRequestError as error:
             if use is None or params.guided is not None or error.param not in GUIDE_FIELDS:
@@ -194,7 +198,11 @@ def make_frontend(
             media=MediaInputs(
                 folder.architecture,
                 read_settings(
-                    folder.path, folder.config, config.media.mm_processor_kwargs, tokenizer
+                    folder.path,
+                    folder.config,
+                    config.media.mm_processor_kwargs,
+                    tokenizer,
+                    modalities=folder.capabilities.modalities,
                 ),
                 host,
                 config.media,

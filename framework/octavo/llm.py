@@ -109,6 +109,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
@@ -135,6 +136,7 @@ class LLM:
                 chat_template_kwargs=chat_template_kwargs,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
+                mm_processor_kwargs=mm_processor_kwargs,
             )
             for chat, params in each
         ]
@@ -175,6 +177,8 @@ class LLM:
             self._prepare(prompt, SamplingParams(max_tokens=1, guided=params.guided)).request
             for prompt in split_prompts(prompts)
         ]
+        if any(request.media for request in first):
+            raise ParameterError("a beam search takes prompts of text; use generate for media")
         heads = [request.prompt_token_ids for request in first]
         count = min(num_candidates(params, len(eos)), MAX_LOGPROBS, ready.vocab_size)
         one_token = SamplingParams(

@@ -32,6 +32,7 @@ from octavo.layers.unquantized import UnquantizedLinear, is_packed_on
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.load import build_model
 from octavo_registry import PluginHost
+from octavo_registry.cache import CacheKind
 from octavo_registry.model import Model
 
 CONTEXT_BYTES: Final = GIB // 2
@@ -87,6 +88,8 @@ class Budget:
     """What one more token takes in the layers that keep every token."""
     window_bytes_per_sequence: int
     """Most that the layers with a window take, for a sequence longer than it."""
+    cross_bytes_per_sequence: int
+    """What layers take that read the rows of an encoder, whatever a sequence's length."""
     num_blocks: int
     block_tokens: int
     block_bytes: int
@@ -220,9 +223,9 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
     num_blocks, context, problem = _pool(config, folder, sizing, target, weights)
     is_shrunk = config.model.max_model_len == "auto" and problem is None
     max_model_len = context if is_shrunk else folder.max_model_len
-    one = layout.blocks_for(max_model_len, _lookahead(config))
-    windows = _window_blocks(layout, max_model_len, _lookahead(config))
-    full_groups = sum(group.spec.window is None for group in layout.groups)
+    lookahead = config.scheduler.max_num_batched_tokens * (config.scheduler.async_depth + 1)
+    one = layout.blocks_for(max_model_len, lookahead)
+    full_groups = sum(group.spec.kind in ("full", "latent") for group in layout.groups)
     return Budget(
         architecture=folder.architecture,
         dtype=folder.dtype,
@@ -235,7 +238,8 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         workspace_bytes=sizing.workspace_bytes,
         cache_bytes=num_blocks * layout.page_bytes,
         bytes_per_token=full_groups * layout.page_bytes // layout.block_tokens,
-        window_bytes_per_sequence=windows * layout.page_bytes,
+        window_bytes_per_sequence=_bytes_of(layout, "window", max_model_len, lookahead),
+        cross_bytes_per_sequence=_bytes_of(layout, "cross", max_model_len, lookahead),
         num_blocks=num_blocks,
         block_tokens=layout.block_tokens,
         block_bytes=layout.page_bytes,
@@ -377,13 +381,10 @@ def _least_gib(config: EngineConfig, budget: Budget) -> int:
     return (int(gib) // step + 1) * step
 
 
-def _lookahead(config: EngineConfig) -> int:
-    return config.scheduler.max_num_batched_tokens * (config.scheduler.async_depth + 1)
-
-
-def _window_blocks(layout: CacheLayout, num_tokens: int, lookahead: int) -> int:
-    windows = tuple(group for group in layout.groups if group.spec.window is not None)
-    return replace(layout, groups=windows).blocks_for(num_tokens, lookahead)
+def _bytes_of(layout: CacheLayout, kind: CacheKind, num_tokens: int, lookahead: int) -> int:
+    """Most that the layers of one kind take for a sequence."""
+    groups = tuple(group for group in layout.groups if group.spec.kind == kind)
+    return replace(layout, groups=groups).blocks_for(num_tokens, lookahead) * layout.page_bytes
 
 
 def _file_bytes(folder: ModelFolder) -> int | None:

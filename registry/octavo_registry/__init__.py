@@ -7,7 +7,7 @@ from octavo_registry.adapters import (
     AdapterResolver,
     ListsAdapters,
 )
-from octavo_registry.attention import AttentionBackend, QKTransform
+from octavo_registry.attention import AttentionBackend, QKTransform, StoresRows
 from octavo_registry.cache import CacheSpec
 from octavo_registry.commands import Command
 from octavo_registry.errors import (
@@ -47,12 +47,16 @@ from octavo_registry.modalities import (
     VideoClip,
 )
 from octavo_registry.model import (
+    AttendsAcross,
     EncodesMedia,
     HasWorkspace,
     Modality,
     Model,
     ModelCapabilities,
+    ModelPart,
     ModelSpec,
+    RulesOutTokens,
+    SequenceTokens,
     Task,
 )
 from octavo_registry.options import Option, OptionRegistry
@@ -71,6 +75,7 @@ from octavo_registry.tools import (
     ToolDefinition,
     ToolParser,
 )
+from octavo_registry.transcription import Passage, Transcriber, TranscriptionTask
 
 __all__ = [
     "API_VERSION",
@@ -78,6 +83,7 @@ __all__ = [
     "AdapterFolders",
     "AdapterFormat",
     "AdapterResolver",
+    "AttendsAcross",
     "AttentionBackend",
     "AttentionStep",
     "AudioClip",
@@ -119,6 +125,7 @@ __all__ = [
     "ModalityDecoder",
     "Model",
     "ModelCapabilities",
+    "ModelPart",
     "ModelSource",
     "ModelSpec",
     "MultimodalRegistry",
@@ -127,6 +134,7 @@ __all__ = [
     "OptionRegistry",
     "ParsedMessage",
     "ParserStream",
+    "Passage",
     "Placeholder",
     "PluginError",
     "PluginFailure",
@@ -137,14 +145,19 @@ __all__ = [
     "ReasoningParser",
     "RequestOutcome",
     "RouteGroup",
+    "RulesOutTokens",
+    "SequenceTokens",
     "Speculator",
     "Step",
     "StepBounds",
+    "StoresRows",
     "Task",
     "Tokenizer",
     "ToolCall",
     "ToolDefinition",
     "ToolParser",
+    "Transcriber",
+    "TranscriptionTask",
     "UnknownNameError",
     "VideoClip",
     "hookimpl",

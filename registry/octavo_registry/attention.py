@@ -88,3 +88,12 @@ class AttentionBackend(Protocol):
         keyword that is not supported must raise, never be ignored.
         """
         ...
+
+
+@runtime_checkable
+class StoresRows(Protocol):
+    """A backend for caches of kind "cross" too, whose layers attend with k and v of None."""
+
+    def store(self, k_MKD: Tensor, v_MKD: Tensor, view: Any, slots_M: Tensor) -> None:
+        """Write keys and values of encoded media at these slots, as ``attend`` does of tokens."""
+        ...

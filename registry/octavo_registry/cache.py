@@ -24,6 +24,8 @@ class CacheSpec:
     """Tokens that a query sees, itself included; only for kind "window"."""
     shapes: tuple[tuple[int, ...], ...] = ()
     """Shapes of the tensors of a fixed-size state; only for kind "state"."""
+    rows: int | None = None
+    """Most rows of encoded media that a sequence's tokens see; only for kind "cross"."""
     whole_rows: bool = False
     """Steps may have rows whose tokens see all of their row, as ``StepBounds.whole_R`` says."""
 
@@ -32,6 +34,10 @@ class CacheSpec:
             raise ValueError(f"window={self.window} does not fit kind={self.kind!r}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window={self.window} must be at least 1")
+        if (self.kind == "cross") != (self.rows is not None):
+            raise ValueError(f"rows={self.rows} does not fit kind={self.kind!r}")
+        if self.rows is not None and self.rows < 1:
+            raise ValueError(f"rows={self.rows} must be at least 1")
         has_keys = self.kind in ("full", "window", "latent", "cross")
         if has_keys and min(self.kv_heads, self.key_dim) < 1:
             raise ValueError(f"kind={self.kind!r} needs kv_heads and key_dim")
@@ -67,6 +73,18 @@ class CacheSpec:
         Its first ``value_dim`` entries are the value, which is not stored again.
         """
         return cls(kind="latent", kv_heads=1, key_dim=key_dim, value_dim=value_dim, dtype=dtype)
+
+    @classmethod
+    def cross(cls, *, kv_heads: int, head_dim: int, dtype: str, rows: int) -> CacheSpec:
+        """Up to so many rows of encoded media are kept, which all tokens of a sequence see."""
+        return cls(
+            kind="cross",
+            kv_heads=kv_heads,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            dtype=dtype,
+            rows=rows,
+        )
 
     @classmethod
     def none(cls) -> CacheSpec:

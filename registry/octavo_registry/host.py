@@ -74,9 +74,13 @@ class PluginHost:
         self.models = LazyRegistry(
             "model", faults=faults, essential=True, capabilities=ModelCapabilities()
         )
-        self.inputs = InputRegistry("input processor", faults=faults, texts={})
-        self.multimodal = MultimodalRegistry("multimodal map", faults=faults, options="")
-        self.modalities = LazyRegistry("modality", faults=faults)
+        self.inputs = InputRegistry(
+            "input processor", faults=faults, texts={}, marks=(), special_tokens=True
+        )
+        self.multimodal = MultimodalRegistry(
+            "multimodal map", faults=faults, options="", kwargs={}, rows=""
+        )
+        self.modalities = LazyRegistry("modality", faults=faults, samples="")
         self.tool_parsers = LazyRegistry("tool parser", faults=faults)
         self.reasoning_parsers = LazyRegistry("reasoning parser", faults=faults)
         self.tokenizers = LazyRegistry("tokenizer", faults=faults)

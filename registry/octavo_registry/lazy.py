@@ -22,6 +22,12 @@ FRAMEWORK = "octavo"
 """The origin of entries that no plugin added."""
 
 
+def load_target(target: str) -> Any:
+    """What "package.module:attribute" names."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One registered name."""
@@ -103,11 +109,11 @@ class LazyRegistry(Generic[T]):
         if entry.target not in self._loaded:
             if self._essential:
                 self.faults.protect(entry.plugin)
-            module, _, attribute = entry.target.partition(":")
             call = f"loading {self.kind} {name!r} from {entry.target!r}"
             with self.faults.guard(entry.plugin, call):
-                loaded = getattr(import_module(module), attribute)
+                loaded = load_target(entry.target)
                 if not callable(loaded):
+                    _, _, attribute = entry.target.partition(":")
                     raise TypeError(f"{attribute} is not callable: {type(loaded).__name__}")
                 self._loaded[entry.target] = cast("Callable[..., T]", loaded)
         return self._loaded[entry.target]

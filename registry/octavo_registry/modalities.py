@@ -6,16 +6,22 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from octavo_registry.errors import OctavoError
-from octavo_registry.lazy import LazyRegistry
+from octavo_registry.lazy import LazyRegistry, load_target
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
+
+
+ROWS: Final = "rows"
+"""A tensor of this name among an item's [rows, row size] is the item as the model's ``encode``
+would make it, which is not asked then."""
+FRAME_KWARGS: Final[Mapping[str, Any]] = {"num_frames": (1, 512), "fps": (0.01, 60.0)}
+"""What a request may say of a video's frames, for a model that samples them."""
 
 
 class MediaError(OctavoError):
@@ -162,6 +168,8 @@ class MediaPrompt:
     placeholders: Sequence[Placeholder] = ()
     positions_AP: NDArray[np.int32] | None = None
     """Of all tokens by axis, for a model with ``position_axes``; None: their numbers."""
+    cross_rows: int = 0
+    """Rows of the prompt's one item that cross attention reads, instead of placeholders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +212,9 @@ class InputRegistry(LazyRegistry[MediaPrompt]):
     """Input processors by architecture: functions ``(prompt, settings) -> MediaPrompt``.
 
     ``texts`` are, by modality, what stands for an item in a chat template that takes text alone.
+    ``marks`` are texts that stand for items and are no tokens of the tokenizer: a prompt with media
+    is cut there, and each becomes an id behind the vocabulary, ``settings.token_ids[text]``.
+    ``special_tokens`` False: a prompt is tokenized as it stands, for it has its own.
     """
 
     def process_input(
@@ -230,7 +241,11 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
     """Maps by architecture: functions ``(modality, item, settings) -> tensors by name``.
 
     ``options`` may name a function ``(modality, settings) -> dict``: what the modality's decoder is
-    to do for this model, such as how many frames of a video it gives.
+    to do for this model, such as how many frames of a video it gives. ``kwargs`` are the entries of
+    processors that a request may set, by name: the least and the most, two integers or two floats,
+    or such names again. ``rows`` may name a function ``(modality, tensors, settings) -> tensors by
+    name``, for items that come encoded: it checks what is given and returns ``ROWS``, and what else
+    the input processor goes by.
     """
 
     def decode_options(
@@ -240,10 +255,25 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
         entry = self.info(architecture)
         if not entry.metadata["options"]:
             return {}
-        module, _, name = entry.metadata["options"].partition(":")
         with self.faults.guard(entry.plugin, f"media options of {architecture}", request=True):
-            options: Mapping[str, Any] = getattr(import_module(module), name)(modality, settings)
+            options: Mapping[str, Any] = load_target(entry.metadata["options"])(modality, settings)
             return options
+
+    def map_rows(
+        self,
+        modality: str,
+        tensors: Mapping[str, Tensor],
+        *,
+        architecture: str,
+        settings: MediaSettings,
+    ) -> Mapping[str, Tensor]:
+        """Return the tensors of an item that came encoded; called as ``map_input`` is."""
+        entry = self.info(architecture)
+        with self.faults.guard(entry.plugin, f"given rows of {architecture}", request=True):
+            made: Mapping[str, Tensor] = load_target(entry.metadata["rows"])(
+                modality, tensors, settings
+            )
+            return made
 
     def map_input(
         self, modality: str, item: MediaItem, *, architecture: str, settings: MediaSettings

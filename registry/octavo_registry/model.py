@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -16,7 +16,21 @@ if TYPE_CHECKING:
     from octavo_registry.step import MediaRows, Step
 
 Task = Literal["generate", "embed", "classify", "score", "reward", "transcribe"]
-Modality = Literal["image", "video", "audio"]
+Modality = str
+"""A name in ``host.modalities``: "image", "video", "audio", or a plugin's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPart:
+    """A part of a model whose settings and weights may lie with another model."""
+
+    config: str
+    """The entry of config.json that has the part's settings."""
+    model: str
+    """The entry that names the other model. Without it all is in the model's own folder, and what
+    is there goes before what the other model has."""
+    prefixes: tuple[tuple[str, str], ...]
+    """How names of its tensors begin there, and here; others are not the part's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +46,9 @@ class ModelCapabilities:
     tensor_parallel: bool = False
     quantizations: tuple[str, ...] = ()
     media_attention: Literal["causal", "bidirectional"] = "causal"
+    parts: tuple[ModelPart, ...] = ()
+    transcriber: str | None = None
+    """Target of a ``Transcriber``, for models that write down what is said."""
     reference: str | None = None
     """Target ("transformers:LlamaForCausalLM", or a ``reference(config) -> torch.nn.Module`` of the
     plugin's own, "pkg.module:reference") that the conformance kit compares with. None: the kit
@@ -71,6 +88,8 @@ class ModelSpec:
     last_layer: int | None = None
     """Layers first_layer <= i < last_layer live here; None means to the end (pipeline stages)."""
     quantization: QuantizationMethod | None = None
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    """generation_config.json, for what it says of which tokens may be drawn."""
     folder: Path | None = None
     """Where the model lies; None: nowhere, as for a model with made-up weights in a test."""
     trust_remote_code: bool = False
@@ -123,7 +142,7 @@ class EncodesMedia(Protocol):
     """Entries of a row: the hidden size, and more where later layers take some of their own."""
 
     def encode(self, items: Sequence[Mapping[str, Tensor]]) -> Sequence[Tensor]:
-        """The rows [rows, media_row_size] of each item, as many as it has placeholder tokens.
+        """The rows [rows, media_row_size] of each item, as many as its prompt said it has.
 
         An item is what ``host.multimodal.map_input`` made of it, on the model's device; called
         once for all items that a step needs and that the engine has not kept.
@@ -131,7 +150,45 @@ class EncodesMedia(Protocol):
         ...
 
     def encode_bytes(self, num_rows: int) -> int:
-        """Peak bytes that ``encode`` allocates for items of so many rows together."""
+        """Peak bytes that ``encode`` (and ``cross_rows``) allocate for so many rows together."""
+        ...
+
+
+@runtime_checkable
+class AttendsAcross(EncodesMedia, Protocol):
+    """A model with layers of ``CacheSpec.cross``, as decoders have that read an encoder's output.
+
+    The engine calls ``cross_rows`` once for each sequence, unless its cache has them by content.
+    """
+
+    def cross_rows(self, rows_MW: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Keys and values [M, K, D] of an item's rows, for each of these layers by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceTokens:
+    """The tokens of all running sequences, on the device and always the same tensors.
+
+    Axis suffixes: S slots that sequences run in, L tokens that a slot has room for.
+    """
+
+    tokens_SL: Tensor
+    """Those from ``num_tokens_S`` on mean nothing."""
+    num_tokens_S: Tensor
+    """Of prompt and output so far; 0 in a slot that only fills up a step."""
+
+
+@runtime_checkable
+class RulesOutTokens(Protocol):
+    """A model of which not every token may follow every other, such as one that gives times."""
+
+    def rule_out(self, logits_RV: Tensor, slots_R: Tensor, so_far: SequenceTokens) -> Tensor:
+        """Logits with -inf for what must not come next in the sequences of these slots.
+
+        They may be overwritten. Called for rows that draw, before anything else changes their
+        logits; what is said of ``forward`` holds here too.
+        """
         ...
 
 

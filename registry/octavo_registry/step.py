@@ -25,8 +25,9 @@ class StepBounds:
 
     query_lens_R: NDArray[np.int32]
     context_lens_R: NDArray[np.int32]
-    """Tokens in the cache once this step has written; exact unless tokens may be rejected, or the
-    step is recorded to be run again with other lengths: then the most there may be."""
+    """Tokens in the cache once this step has written; exact unless tokens may be rejected, the
+    group is of kind "cross", or the step is recorded to be run again with other lengths: then the
+    most there may be."""
     whole_R: NDArray[np.bool_] | None = None
     """Rows whose tokens see all of their row's context, and no more than their window of what is
     before them; None: none. Only for a ``CacheSpec`` with ``whole_rows``."""
@@ -41,6 +42,9 @@ class AttentionStep:
     of ``table_SB``: entry ``p // block`` holds position p; entries before a window and past the
     context are arbitrary but valid block ids. One sequence may have several rows, which follow each
     other in it and have one line; all keys of a step are written before any is read.
+
+    In a group of kind "cross" the context is a row's encoded media, which all its queries see:
+    ``positions_T`` and ``slots_T`` mean nothing there.
     """
 
     block_tokens: int

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from octavo.adapters.pool import NO_RUN, AdapterPool, Run
+from octavo.config import LoRAConfig
+from octavo.config.lora import MAX_RANK_ROWS
 from octavo.engine.messages import AdapterHead, PackedAdapter
-from octavo.errors import OctavoError
+from octavo.errors import ConfigError, OctavoError
+from octavo.layers.adapted import AdapterRows
+from octavo.layers.sharding import Shard
+from octavo_kernels.lora import MAX_POOL_ROWS, num_splits
 
 
 def adapter(name: str, rank: int) -> PackedAdapter:
@@ -100,3 +106,24 @@ def test_after_a_fault_all_that_the_device_should_hold_is_copied_again() -> None
 def test_a_rank_that_the_pool_never_holds_is_refused() -> None:
     with pytest.raises(OctavoError, match="rank 9 is above 8"):
         AdapterPool(8, 8).add(adapter("a", 9))
+
+
+def test_a_bound_on_ranks_above_the_pool_is_an_error_where_there_is_a_pool() -> None:
+    with pytest.raises(ConfigError, match="max_lora_rank=64 is above the pool's 32 rank rows"):
+        LoRAConfig(enable_lora=True, max_loras=2, max_lora_rank=64)
+    assert LoRAConfig(enable_lora=True, lora_pool_rank=64, max_lora_rank=64).highest_rank == 64
+    assert LoRAConfig(max_loras=2, max_lora_rank=64).num_rank_rows == 0
+
+
+def test_the_largest_pool_is_what_the_kernels_take() -> None:
+    assert MAX_RANK_ROWS == MAX_POOL_ROWS
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_the_sums_of_a_step_are_planned_as_they_are_made(batch_invariant: bool) -> None:
+    rows = AdapterRows(32, 17, batch_invariant=batch_invariant)
+    for name, inputs in (("narrow", 64), ("wide", 4096), ("middling", 512)):
+        down_PQI, up_PO = torch.zeros(32, 1, inputs), torch.zeros(32, 8)
+        rows.add(down_PQI, up_PO, {name: [Shard.whole(8)]}, Shard.whole(inputs))
+    splits = num_splits(32, 4096, 16, batch_invariant)
+    assert rows.sums_bytes(32) == 4 * splits * 32 * 32

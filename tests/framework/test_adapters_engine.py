@@ -13,7 +13,8 @@ from octavo.adapters.packed import pack
 from octavo.adapters.pool import AdapterLoad
 from octavo.engine.core import EngineCore
 from octavo.engine.messages import EngineRequest, SequenceEnd, TokenSampling
-from octavo.layers.adapted import AdapterRows
+from octavo.layers.adapted import AdaptedLinear, AdapterRows
+from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.testing.adapters import MISTAKES, RANKS, AdaptedReference, with_adapters
 from octavo.testing.comparison import compare
 from octavo.testing.engine_run import Tokens
@@ -43,6 +44,29 @@ def test_a_batch_of_several_ranks_and_none_equals_merged_weights(trial: Trial) -
 def test_they_are_equal_in_whatever_way_the_engine_runs(mode, trial: Trial) -> None:
     comparison = mode(trial)
     assert comparison.passed, comparison.as_text()
+
+
+def test_tokens_are_grouped_then_embedded_then_multiplied(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of linears read groups that are ``settled`` while what is before them still runs."""
+    order: list[str] = []
+
+    def note(kind: type, method: str) -> None:
+        whole = getattr(kind, method)
+
+        def noted(*args: Any) -> Any:
+            order.append(kind.__name__)
+            return whole(*args)
+
+        monkeypatch.setattr(kind, method, noted)
+
+    note(AdapterRows, "begin")
+    note(VocabParallelEmbedding, "forward")
+    note(AdaptedLinear, "apply")
+    with trial.engine() as engine:
+        engine.generate([trial.prompts[1]], max_tokens=1)
+    assert order[:3] == ["AdapterRows", "VocabParallelEmbedding", "AdaptedLinear"]
 
 
 def test_more_adapters_than_the_pool_holds_take_turns(trial: Trial) -> None:

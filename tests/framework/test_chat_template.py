@@ -10,7 +10,7 @@ import pytest
 import sample_tokenizers
 from octavo.errors import ConfigError, PromptError
 from octavo.inputs import ChatRenderer, ChatTemplate, load_chat_template
-from octavo.inputs.media_parts import take_media
+from octavo.inputs.media_parts import has_media, take_media
 from octavo_registry.model import ModelCapabilities
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -123,6 +123,22 @@ def test_media_are_taken_out_before_a_template_sees_their_places() -> None:
     )
     with pytest.raises(PromptError, match="no place for image"):
         without.render(plain)
+
+
+def test_rows_are_taken_only_where_that_is_switched_on() -> None:
+    chat = [{"role": "user", "content": [{"type": "image_embeds", "image_embeds": "AAAA"}]}]
+    with pytest.raises(PromptError, match="image_embeds needs enable_mm_embeds"):
+        take_media(chat)
+    (item,) = take_media(chat, takes_embeds=True)[1]
+    assert (item.modality, item.data, item.is_encoded) == ("image", "data:;base64,AAAA", True)
+
+
+def test_a_modality_of_a_plugin_has_parts_of_its_name() -> None:
+    parts = [{"type": "table", "table": {"a": 1}}, {"type": "table_url", "table_url": "data:,"}]
+    plain, media = take_media([{"role": "user", "content": parts}], ("table",))
+    assert plain[0]["content"] == [{"type": "table"}] * 2
+    assert [item.data for item in media] == [{"a": 1}, "data:,"]
+    assert not has_media([{"role": "user", "content": parts}])
 
 
 def test_arguments_given_as_a_json_string_are_what_they_stand_for() -> None:

@@ -26,6 +26,7 @@ REGISTERED = {
     "command": {"command": ["my_command"]},
     "guided": {"guided backend": ["my_guided"]},
     "logits_processor": {"logits processor": ["my_logits_processor"]},
+    "modality": {"modality": ["my_modality"]},
     "model": {"model": ["MyModelForCausalLM"]},
     "reasoning_parser": {"reasoning parser": ["my_reasoning_parser"]},
     "source": {"model source": ["my_source"]},

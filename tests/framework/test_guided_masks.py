@@ -93,6 +93,19 @@ def test_a_call_that_raises_is_made_again_for_each_alone(filler) -> None:
     assert isinstance(bad.error, RuntimeError)
 
 
+def test_a_call_that_does_not_answer_for_each_is_made_again_for_each_alone(filler) -> None:
+    class Short(Together):
+        def fill_bitmasks(self, states, rows_MW):
+            return super().fill_bitmasks(states, rows_MW)[1:]
+
+    calls: list[list[int]] = []
+    some = sequences(Short(1, calls), Short(2, calls))
+    filler.fill(some, among_others=False)
+    assert calls == [[1, 2], [1], [2]]
+    assert [int(each.mask_W[0]) for each in some] == [2, 4]
+    assert all(each.is_current for each in some)
+
+
 def test_after_a_late_call_all_are_filled_alone_once_and_only_the_slow_one_is_late_again(
     filler, monkeypatch
 ) -> None:

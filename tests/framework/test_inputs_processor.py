@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -286,9 +285,14 @@ def test_names_of_media_are_those_of_the_requests_salt() -> None:
     salts = []
 
     class Media:
-        reader = SimpleNamespace(split=lambda data, uuids: [])
+        special_tokens = True
 
-        def place(self, token_ids: list[int], given: object, *, salt: str) -> PlacedMedia:
+        def split(self, data: object, uuids: object) -> list[Any]:
+            return []
+
+        def place(
+            self, token_ids: list[int], given: object, *, salt: str, kwargs: object
+        ) -> PlacedMedia:
             salts.append(salt)
             return PlacedMedia(token_ids=token_ids)
 

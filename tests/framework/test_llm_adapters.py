@@ -197,6 +197,6 @@ def test_an_engine_without_adapters_says_what_to_set(
 def test_a_rank_above_the_bound_is_refused(folder: Path, adapters: dict[str, LoRARequest]) -> None:
     with (
         LLM(folder, max_lora_rank=8, **OPTIONS) as llm,
-        pytest.raises(AdapterError, match="rank of 16 is above max_lora_rank=8"),
+        pytest.raises(AdapterError, match=r"rank of 16 is above 8, .*max_lora_rank"),
     ):
         tokens_of(llm, adapters["rslora"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, BeamSearchParams, SamplingParams
 from octavo.errors import PromptError
 from octavo.execution.media_encoder import MediaEncoder
 from tiny_llava import ROWS, make_tiny_llava, picture
@@ -111,6 +111,11 @@ def test_an_item_that_cannot_be_encoded_fails_its_request_alone(folder, monkeypa
     assert "these pixels cannot be" in str(outputs[2].error)
     for number in (0, 1, 3):
         assert list(outputs[number].outputs[0].token_ids) == expected[number]
+
+
+def test_a_beam_search_refuses_media_rather_than_leaving_them_out(llm) -> None:
+    with pytest.raises(ValueError, match="takes prompts of text"):
+        llm.beam_search(prompt("one", 0), BeamSearchParams(beam_width=2, max_tokens=4))
 
 
 def test_an_item_for_which_there_is_no_room_is_refused_by_name(folder) -> None:

@@ -7,7 +7,7 @@ import pytest
 from octavo.config import ModelConfig, ModelFolder, open_model
 from octavo.errors import ConfigError, ModelError, OctavoError
 from octavo.testing.random_model import make_random_model
-from octavo_registry import ModelCapabilities, PluginHost
+from octavo_registry import ModelCapabilities, ModelPart, PluginHost
 
 
 @pytest.fixture
@@ -39,6 +39,24 @@ def test_a_complete_folder_is_resolved(host: PluginHost, tmp_path: Path) -> None
     assert (folder.task, folder.dtype, folder.quantization) == ("generate", "float32", None)
     assert (folder.max_model_len, folder.vocab_size, folder.eos_token_ids) == (1024, 512, (2,))
     assert folder.generation_config["eos_token_id"] == 2
+
+
+def test_a_part_of_another_model_has_its_settings_but_for_those_given(
+    host: PluginHost, tmp_path: Path
+) -> None:
+    part = ModelPart(config="text_config", model="text_model_id", prefixes=(("", "language."),))
+    parts = ModelCapabilities(parts=(part,))
+    host.models.add("EarModel", "nowhere:Ear", capabilities=parts)
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "config.json").write_text('{"vocab_size": 7, "max_position_embeddings": 32}')
+    ear: dict[str, Any] = {"architectures": ["EarModel"], "vocab_size": "absent"}
+    own = {"text_config": {"vocab_size": 9}}
+    folder = open_with(host, tmp_path, **ear, **own, text_model_id=str(text))
+    assert (folder.vocab_size, folder.max_model_len) == (9, 32)
+    assert folder.parts == ((text, part),)
+    with pytest.raises(ModelError, match="text_model_id=5 must be the name of a model"):
+        open_with(host, tmp_path, **ear, text_model_id=5)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import media_files as media
 from octavo.config.media import MediaConfig
 from octavo.errors import BadRequestError, PluginError, QueueFullError
 from octavo.multimodal.errors import BadMediaError, MediaTooLargeError
+from octavo.multimodal.given import split_media
 from octavo.multimodal.reader import MediaReader
 from octavo_registry import MediaError, MediaItem, MediaLimits, PluginHost
 
@@ -184,6 +186,14 @@ def test_a_named_item_need_not_be_sent_again_while_it_is_kept(open_reader) -> No
     assert again == MediaItem(modality="points", value=None, content_hash=first.content_hash)
     with pytest.raises(BadMediaError, match="send it again"):
         reader.read_blocking(given)
+
+
+def test_a_sound_with_its_rate_is_no_list_of_rows_though_it_has_the_shape_of_some() -> None:
+    sound, rows = (torch.zeros(2, 900), 16_000), torch.zeros(5, 8)
+    decoders = {"audio": PluginHost.discover().modalities.load("audio")()}
+    for data, are_rows in ((sound, [False]), ([sound, rows], [False, True]), ([rows], [True])):
+        given = split_media({"audio": data}, None, decoders, takes_rows=True)
+        assert [each.is_encoded for each in given] == are_rows
 
 
 def test_a_name_is_good_for_requests_of_its_salt(open_reader) -> None:

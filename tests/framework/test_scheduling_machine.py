@@ -122,6 +122,7 @@ CASES = [
     Case("mixed", "recompute", "priority", 1),
     Case("mixed", "swap", "fcfs", 3),
     Case("last", "swap", "priority", 2),
+    Case("cross", "swap", "priority", 3, num_blocks=12),
 ]
 
 
@@ -137,7 +138,7 @@ def quiet():
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_examples):
-    """Seven configurations of 20,000 steps: over 100,000 operations in the whole suite."""
+    """Eight configurations of 20,000 steps: over 100,000 operations in the whole suite."""
     seen = Counter()
     run_state_machine_as_test(
         machine(case, seen),

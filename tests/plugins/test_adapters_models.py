@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from dataclasses import replace
@@ -22,6 +23,7 @@ from octavo.testing.engine_run import EngineRun
 from octavo.testing.model import make_trial
 from octavo.testing.modes import engine_config, in_a_batch
 from octavo.testing.reference import ModuleReference, Reference
+from octavo.testing.variants import TINY
 from octavo_registry import AdapterFolders
 from peft_adapters import save_adapter
 from small_models import (
@@ -36,7 +38,9 @@ from small_models import (
     run_stages,
 )
 
-TAKING = [name for name in TEXT_MODELS if HOST.models.info(name).metadata["capabilities"].lora]
+TAKES = {name: HOST.models.info(name).metadata["capabilities"].lora for name in HOST.models.names()}
+TAKING = [name for name in TEXT_MODELS if TAKES[name]]
+TAKING_NONE = [name for name in TAKES if not TAKES[name] and name != "transformers"]
 VARIANTS = cases_of(*TAKING)
 FIRST = {case[0]: case for case in reversed(VARIANTS)}
 PARAMETER = re.compile(r"(experts\.\w+|(?<=\.)gate|router)$")
@@ -177,8 +181,11 @@ def test_experts_have_rows_only_where_they_are_asked_for(tmp_path: Path) -> None
         EngineRun(engine_config(tmp_path, **options), HOST)
 
 
-def test_an_architecture_that_takes_no_adapters_says_so(tmp_path: Path) -> None:
-    case, variant = next(iter(cases_of("DeepseekV2ForCausalLM").items()))
-    make_trial(HOST, case[0], variant, tmp_path)
-    with pytest.raises(ConfigError, match="enable_lora: DeepseekV2ForCausalLM takes no adapters"):
-        EngineRun(engine_config(tmp_path, enable_lora=True), HOST)
+@pytest.mark.parametrize("architecture", TAKING_NONE)
+def test_an_architecture_that_takes_no_adapters_says_so(architecture: str, tmp_path: Path) -> None:
+    variant = next(iter(cases_of(architecture).values()))
+    settings = {**TINY, **variant.config, "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    config = engine_config(tmp_path, enable_lora=True, load_format="dummy")
+    with pytest.raises(ConfigError, match=f"enable_lora: {architecture} takes no adapters"):
+        EngineRun(config, HOST)

@@ -1,6 +1,6 @@
-"""The example in examples/plugins is a package that installs, shows up, runs and proves itself.
+"""The examples in examples/plugins are packages that install, show up, run and prove themselves.
 
-It is installed into a folder of its own, which only the processes of these tests see.
+They are installed into a folder of its own, which only the processes of these tests see.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "plugins" / "octavo-tandem"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
+TANDEM, TABLES = EXAMPLES / "octavo-tandem", EXAMPLES / "octavo-tables"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package is installed."""
+    """Where the packages are installed."""
     folder = tmp_path_factory.mktemp("site")
-    source = shutil.copytree(EXAMPLE, tmp_path_factory.mktemp("source") / EXAMPLE.name)
+    copies = tmp_path_factory.mktemp("source")
+    sources = [str(shutil.copytree(each, copies / each.name)) for each in (TANDEM, TABLES)]
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
-    done = run([*pip, "--no-index", "--target", str(folder), str(source)], site=folder)
+    done = run([*pip, "--no-index", "--target", str(folder), *sources], site=folder)
     assert done.returncode == 0, done.stderr
     return folder
 
 
 def run(command: list[str], *, site: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -53,7 +56,7 @@ def test_it_is_listed_with_its_distribution_and_version(site: Path) -> None:
 def test_it_generates_the_same_in_this_process_and_in_one_of_its_own(
     site: Path, tmp_path: Path
 ) -> None:
-    script = [sys.executable, str(EXAMPLE / "generate.py"), str(tmp_path / "checkpoint")]
+    script = [sys.executable, str(TANDEM / "generate.py"), str(tmp_path / "checkpoint")]
     here = run(script, site=site)
     there = run([*script, "--engine-process"], site=site)
     assert here.returncode == there.returncode == 0, here.stderr + there.stderr
@@ -80,3 +83,36 @@ def test_a_version_that_forgets_to_turn_its_heads_fails_the_kit(site: Path, tmp_
     assert done.returncode == 1
     assert "FAIL model 'TandemForCausalLM', one key/value head: logits" in done.stdout
     assert "of their spread" in done.stdout
+
+
+def test_a_modality_is_listed_with_its_model_and_functions(site: Path) -> None:
+    done = octavo("plugin", "list", "--json", site=site)
+    assert {plugin["name"]: plugin for plugin in json.loads(done.stdout)}["tables"][
+        "registers"
+    ] == {
+        "modality": ["table"],
+        "model": ["TableLlamaForCausalLM"],
+        "input processor": ["TableLlamaForCausalLM"],
+        "multimodal map": ["TableLlamaForCausalLM"],
+    }
+
+
+@pytest.mark.slow
+def test_tables_decide_what_a_model_says_offline_and_in_a_chat(site: Path, tmp_path: Path) -> None:
+    """Its names stand in the prompt as text, each of its rows is a token."""
+    script = [sys.executable, str(TABLES / "ask.py"), str(tmp_path / "checkpoint")]
+    done = run(script, site=site)
+    assert done.returncode == 0, done.stderr
+    columns, csv, one_row, chat = done.stdout.splitlines()
+    lengths = [int(line.split()[0]) for line in (columns, csv, one_row)]
+    assert lengths[0] == lengths[1] == lengths[2] + 2
+    assert columns != csv
+    assert "tokens -> " in chat
+
+
+@pytest.mark.slow
+def test_the_modality_and_its_model_pass_the_conformance_kit(site: Path) -> None:
+    done = octavo("plugin", "test", "tables", site=site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "modality 'table': bombs are refused, in no memory: refused: a million" in done.stdout
+    assert "with media and text beside them the same in chunks of 2 tokens" in done.stdout

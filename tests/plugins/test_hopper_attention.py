@@ -204,7 +204,7 @@ def test_it_is_chosen_on_a_hopper_gpu(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (CacheSpec(kind="cross", kv_heads=1, key_dim=64, value_dim=64), "kind='cross'"),
+        (CacheSpec.latent(key_dim=64, value_dim=64, dtype="bfloat16"), "kind='latent'"),
         (CacheSpec.full(kv_heads=1, head_dim=64, dtype="float32"), "dtype='float32'"),
         (CacheSpec.full(kv_heads=1, head_dim=80, dtype="bfloat16"), "key_dim=80"),
         (

@@ -1,4 +1,4 @@
-"""Sounds: equal to libsndfile, FFmpeg and soxr; limits, cut files and arrays."""
+"""Sounds: equal to libsndfile, FFmpeg, soxr and librosa; limits, cut files and arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import struct
 import time
 
 import av
+import librosa
 import numpy as np
 import pytest
 import soundfile
@@ -60,6 +61,16 @@ def test_a_sound_is_resampled_chunk_by_chunk_as_in_one_piece(rate, wanted) -> No
     assert np.array_equal(clip.samples[: len(expected)], expected[: len(clip.samples)])
 
 
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "MP3", "OGG"])
+@pytest.mark.parametrize(("rate", "wanted"), [(44100, 16000), (8000, 16000)])
+def test_a_file_is_what_librosa_loads_at_the_wanted_rate(kind, rate, wanted) -> None:
+    data = media.sound(kind, seconds=7, rate=rate, channels=2)
+    expected, _ = librosa.load(io.BytesIO(data), sr=wanted, mono=True)
+    clip = decode(data, wanted)
+    assert clip.samples.shape == expected.shape
+    np.testing.assert_allclose(clip.samples, expected, atol=2e-7)
+
+
 def test_an_array_is_mono_or_has_its_channels_first() -> None:
     stereo = media.tone(channels=2)
     assert np.array_equal(convert((stereo[:, 0], 22050)).samples, stereo[:, 0])
@@ -82,6 +93,7 @@ def test_whole_numbers_are_scaled_to_one() -> None:
         ((np.zeros(0, np.float32), 16000), "shape"),
         ((np.array([0, np.nan], np.float32), 16000), "not finite"),
         ((np.array([0, np.inf]), 16000), "not finite"),
+        ((np.array([0, -1e10]), 16000), "beyond 4.29497e\\+09"),
         ((np.zeros(9, np.float32), 0), "rate of 0"),
         ((np.zeros(9, np.float32), True), "rate of True"),
         (np.zeros(9, np.float32), "give \\(array, rate\\)"),

@@ -163,6 +163,16 @@ def test_pixels_are_those_of_the_models_own_processor(process, size) -> None:
     assert np.abs((expected.numpy() * 0.5 + 0.5) * 255 - made["pixels"].numpy()).max() <= 1
 
 
+def test_colours_are_scaled_as_the_folder_says_or_around_grey() -> None:
+    item = MediaItem(modality="image", value=picture(*SIZES[0]), content_hash="")
+    usual = inputs.pixels("image", item, SETTINGS)["scale"]
+    assert usual.flatten().tolist() == [0.5] * 6
+    scale = {"image_mean": [0.25, 0.5, 0.75], "image_std": [0.5, 0.25, 0.125]}
+    other = replace(SETTINGS, processors={"image": scale})
+    found = inputs.pixels("image", item, other)["scale"]
+    assert found.flatten().tolist() == [*scale["image_mean"], *scale["image_std"]]
+
+
 def test_begin_tokens_become_whole_images_between_empty_lines() -> None:
     vocab = {"\n" * count: count for count in range(1, 8)} | {"a": 20, "b": 21}
     merges = [

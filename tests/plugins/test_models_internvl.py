@@ -8,18 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
+from tokenizers import Tokenizer, models
 from transformers import InternVLConfig, InternVLForConditionalGeneration
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
 from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, which_keep
-from media_pictures import TEXT, levels, picture, shuffled
+from media_pictures import TEXT, clip, levels, picture, shuffled
 from octavo.inputs.media import read_settings
 from octavo.layers.vision import normalised
 from octavo_plugins.models.internvl.inputs import pixels, tiling
-from octavo_registry.modalities import MediaItem
+from octavo_registry.modalities import MediaItem, VideoClip
 
-START, END, IMAGE = 148, 149, 150
+START, END, IMAGE, VIDEO = 148, 149, 150, 151
+LETTERS = {letter: 20 + place for place, letter in enumerate("Frame: \n0123456789")}
+CLIPS = [clip(3, 30, 50), clip(1, 16, 16), clip(2, 40, 20)]
 PICTURES = [picture(*size) for size in ((16, 16), (23, 38), (40, 31), (120, 14), (30, 60))]
 PROMPTS = (
     ([5, IMAGE, 9, 11], [1]),
@@ -35,11 +39,13 @@ PROCESS: dict[str, Any] = {
     "image_std": [0.3, 0.25, 0.2],
 }
 TOKENS = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
     "added_tokens_decoder": {
         str(START): {"content": "<img>"},
         str(END): {"content": "</img>"},
         str(IMAGE): {"content": "<IMG_CONTEXT>"},
-    }
+        str(VIDEO): {"content": "<video>"},
+    },
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "small": {"attention_bias": True},
@@ -75,8 +81,10 @@ def made(
     model.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESS))
     (folder / "tokenizer_config.json").write_text(json.dumps(TOKENS))
+    letters = Tokenizer(models.BPE(vocab=LETTERS, merges=[]))
+    letters.save(str(folder / "tokenizer.json"))
     process = GotOcr2ImageProcessorPil(**PROCESS, crop_to_patches=True)
-    cases = []
+    cases = [case_of_clips(model, ids, *which) for ids, *which in OF_CLIPS]
     for ids, which in PROMPTS:
         chosen = [PICTURES[i] for i in which]
         inputs: dict[str, Any] = dict(process(chosen, return_tensors="pt")) if chosen else {}
@@ -92,15 +100,55 @@ def made(
     return folder, cases
 
 
+OF_CLIPS: tuple[tuple[list[int], list[int], list[int]], ...] = (
+    ([5, VIDEO, 9], [], [0]),
+    ([VIDEO, 4, IMAGE, 9, VIDEO], [3], [1, 2]),
+)
+
+
+def case_of_clips(model: Any, ids: list[int], images: list[int], clips: list[int]) -> MediaCase:
+    """Each frame is one tile, behind its number as text; the model takes all tiles as images."""
+    tiles = GotOcr2ImageProcessorPil(**PROCESS, crop_to_patches=True)
+    whole = GotOcr2ImageProcessorPil(**PROCESS, crop_to_patches=False)
+    waiting = {IMAGE: iter(images), VIDEO: iter(clips)}
+    tokens, pixels = [], []
+    for token in ids:
+        if token not in waiting:
+            tokens.append(token)
+            continue
+        number = next(waiting[token])
+        if token == IMAGE:
+            pixels.append(tiles(PICTURES[number], return_tensors="pt")["pixel_values"])
+            tokens += [START, *[IMAGE] * 4 * len(pixels[-1]), END]
+            continue
+        for place, frame in enumerate(CLIPS[number].frames):
+            text = ("\n" if place else "") + f"Frame{place + 1}: "
+            tokens += [*(LETTERS[letter] for letter in text), START, *[IMAGE] * 4, END]
+            pixels.append(whole(Image.fromarray(frame), return_tensors="pt")["pixel_values"])
+    media = {"image": [PICTURES[i] for i in images], "video": [CLIPS[i] for i in clips]}
+    expected = greedy(model, tokens, pixel_values=torch.cat(pixels))
+    given = {name: items for name, items in media.items() if items}
+    return MediaCase(token_ids=ids, media=given, expected=expected)
+
+
 def test_tokens_are_those_of_transformers_in_every_way_of_running(made, device) -> None:
-    check_equal(*made, most_rows=20, device=device)
+    check_equal(*made, most_rows=20, skip_tokenizer_init=False, device=device)
+
+
+def test_frames_in_another_order_are_another_prompt(made) -> None:
+    folder, cases = made
+    video = cases[0].media["video"][0]
+    turned = VideoClip(frames=video.frames[::-1].copy(), timestamps=video.timestamps)
+    changed = [(cases[0], {"video": [each]}) for each in (video, turned)]
+    assert which_keep(folder, changed, skip_tokenizer_init=False) == [True, False]
 
 
 def test_swapped_images_and_shuffled_patches_are_noticed(made) -> None:
     folder, cases = made
-    first, second = cases[3].media["image"]
+    case = cases[len(OF_CLIPS) + 3]
+    first, second = case.media["image"]
     pairs = ([first, second], [second, first], [first, shuffled(second, 16)])
-    changed = [(cases[3], {"image": pair}) for pair in pairs]
+    changed = [(case, {"image": pair}) for pair in pairs]
     assert which_keep(folder, changed) == [True, False, False]
 
 

@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from transformers import CLIPImageProcessor, LlavaConfig, LlavaForConditionalGeneration
 
 from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, run
 from media_pictures import TEXT, VISION
-from octavo.errors import AdapterError
+from octavo.config.media import MediaConfig
+from octavo.errors import AdapterError, BadRequestError
+from octavo.inputs.media import MediaInputs
+from octavo.inputs.media_parts import take_media
+from octavo_registry import PluginHost
+from octavo_registry.modalities import MediaSettings
 from peft_adapters import save_adapter
 
 IMAGE = 150
@@ -54,6 +60,36 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCas
 def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
     check_equal(folder, found, most_rows=16, device=device)
+
+
+def test_rows_that_transformers_has_encoded_stand_in_for_their_pictures(cases) -> None:
+    folder, found = cases
+    model = LlavaForConditionalGeneration.from_pretrained(folder).eval()
+    process = CLIPImageProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    given = []
+    for case in found[:2]:
+        pixels = process(case.media["image"], return_tensors="pt")["pixel_values"]
+        with torch.no_grad():
+            rows = model.get_image_features(pixel_values=pixels).pooler_output
+        given.append(replace(case, media={"image": rows}))  # of all items in one tensor
+    other = replace(given[0], media={"image": given[0].media["image"][0].flip(0)})
+    # Beside a picture that is encoded here.
+    *outputs, picture, flipped = run(folder, [*given, found[1], other])
+    assert list(picture.outputs[0].token_ids) == found[1].expected
+    assert [list(each.outputs[0].token_ids) for each in outputs] == [
+        case.expected for case in given
+    ]
+    assert list(flipped.outputs[0].token_ids) != other.expected
+
+
+def test_a_model_that_takes_no_rows_refuses_them_by_name() -> None:
+    name, settings = "LlavaNextForConditionalGeneration", MediaSettings(config={}, processors={})
+    inputs = MediaInputs(name, settings, PluginHost.discover(), MediaConfig())
+    part = {"type": "image_embeds", "image_embeds": torch.zeros(2, 64)}
+    chat = [{"role": "user", "content": [part]}]
+    _, media = take_media(chat, takes_embeds=True)
+    with pytest.raises(BadRequestError, match=rf"{name} takes no rows .* give the image itself"):
+        inputs.place([5], media)
 
 
 def test_another_picture_of_the_same_size_is_another_prompt(cases) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,21 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
 from torch import Tensor, nn
-from transformers import CLIPVisionConfig, CLIPVisionModel, Phi3Config, Phi3ForCausalLM
+from transformers import (
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from media_adapters import check_adapted
-from media_equality import NUM_TOKENS, MediaCase, check_equal, randomize, which_keep
+from media_equality import MediaCase, check_equal, greedy_from_rows, randomize, which_keep
 from media_pictures import TEXT, VISION, picture, shuffled
+from octavo import LLM, SamplingParams
+from octavo.errors import PromptError
 from octavo.inputs.media import read_settings
 from octavo_plugins.models.phi3_v.inputs import pixels
 from octavo_registry.modalities import MediaItem
@@ -80,19 +90,7 @@ class Reference(nn.Module):
 
     @torch.no_grad()
     def greedy(self, ids: list[int], images: list[Image.Image]) -> list[int]:
-        waiting = iter(images)
-        embedding = self.language.get_input_embeddings()
-        pieces = [
-            self.embeddings(next(waiting)) if token == IMAGE else embedding(torch.tensor([token]))
-            for token in ids
-        ]
-        tokens: list[int] = self.language.generate(
-            inputs_embeds=torch.cat(pieces)[None],
-            max_new_tokens=NUM_TOKENS,
-            do_sample=False,
-            eos_token_id=None,
-        )[0].tolist()
-        return tokens
+        return greedy_from_rows(self.language, ids, IMAGE, map(self.embeddings, images))
 
     def save(self, folder: Path) -> None:
         name = "model.vision_embed_tokens"
@@ -156,6 +154,37 @@ def test_swapped_images_and_shuffled_patches_are_noticed(made) -> None:
     pairs = ([first, second], [second, first], [shuffled(first, 14), second])
     changed = [(cases[3], {"image": pair}) for pair in pairs]
     assert which_keep(folder, changed) == [True, False, False]
+
+
+def test_numbers_in_a_prompt_say_which_image_stands_there(made, tmp_path) -> None:
+    folder = shutil.copytree(made[0], tmp_path / "model")
+    letters = Tokenizer(models.BPE(vocab={"a": 5, "b": 6}, merges=[]))
+    PreTrainedTokenizerFast(tokenizer_object=letters).save_pretrained(folder)
+    images = [PICTURES[1], PICTURES[4]]
+    turned = {"image": images[::-1]}
+    given = {"image": images}
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False)
+    settings = {"dtype": "float32", "num_threads": 1, "kv_cache_memory_gib": 0.01}
+    with LLM(str(folder), **settings) as llm:
+        by_number, by_order, other = llm.generate(
+            [
+                {"prompt": "a<|image_2|>b<|image_1|>a", "multi_modal_data": given},
+                {"prompt_token_ids": [5, IMAGE, 6, IMAGE, 5], "multi_modal_data": turned},
+                {"prompt": "a<|image_1|>b<|image_2|>a", "multi_modal_data": given},
+            ],
+            params,
+            use_tqdm=False,
+        )
+        for prompt, problem in (
+            ("a<|image_3|>", r"has <\|image_3\|> for 2 images; name each once, from 1"),
+            ("<|image_1|><|image_1|>", "name each once"),
+            ("<|image_1|>", "name each once"),
+        ):
+            with pytest.raises(PromptError, match=problem):
+                llm.generate({"prompt": prompt, "multi_modal_data": given}, params, use_tqdm=False)
+    assert by_number.prompt_token_ids == by_order.prompt_token_ids
+    assert by_number.outputs[0].token_ids == by_order.outputs[0].token_ids
+    assert by_number.outputs[0].token_ids != other.outputs[0].token_ids
 
 
 @pytest.mark.parametrize("image", PICTURES, ids=lambda each: f"{each.height}x{each.width}")

@@ -23,6 +23,7 @@ from qwen_vl_equality import (
     TEXT,
     TOKENS,
     Prompt,
+    encoded_media,
     expanded,
     expected_of,
     picture,
@@ -74,6 +75,21 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCas
 def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
     check_equal(folder, found, most_rows=60, device=device)
+
+
+def test_rows_that_transformers_has_encoded_stand_in_for_their_media(cases) -> None:
+    folder, found = cases
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
+    process = Qwen2VLImageProcessorPil(**LIMITS)
+    given_cases = []
+    for prompt, case in zip((*PROMPTS, WIDE), found, strict=True):
+        given, images, videos = reference_inputs(prompt, process, process)
+        media = encoded_media(model, given, images, videos)
+        for item, video in zip(media.get("video", []), prompt.videos, strict=True):
+            item["second_per_grid_ts"] = torch.tensor([2 * seconds_per_frame(video)])
+        given_cases.append(replace(case, media=media))
+    for output, case in zip(run(folder, given_cases), found, strict=True):
+        assert list(output.outputs[0].token_ids) == case.expected
 
 
 def test_a_slower_video_is_another_prompt(cases) -> None:

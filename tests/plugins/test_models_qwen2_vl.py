@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +14,29 @@ from PIL import Image
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+import media_files
 from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, randomize, run
+from octavo import LLM, SamplingParams
+from octavo.config.media import MediaConfig
+from octavo.errors import BadRequestError, PromptError
+from octavo.execution.media_encoder import read_tensor
+from octavo.inputs.media import MediaInputs
+from octavo.multimodal.given import GivenMedia
 from octavo_plugins.models.qwen2_vl import inputs
+from octavo_registry import PluginHost
 from octavo_registry.modalities import MediaItem, MediaSettings, VideoClip
 from qwen_vl_equality import (
+    END,
+    IMAGE,
     PROMPTS,
     SIZES,
+    START,
     TEXT,
     TOKENS,
+    VIDEO,
     clip,
+    encoded_media,
     expanded,
     expected_of,
     picture,
@@ -40,6 +54,9 @@ VISION = {
     "spatial_merge_size": 2,
     "temporal_patch_size": 2,
 }
+NAME = "Qwen2VLForConditionalGeneration"
+MEAN, STD = (0.3, 0.5, 0.4), (0.2, 0.3, 0.25)
+"""Of a folder that does not normalise as usual."""
 LIMITS = {"min_pixels": 28 * 28 * 4, "max_pixels": 28 * 28 * 8}
 SETTINGS = MediaSettings(
     config={"vision_config": VISION, **TOKENS}, processors={"image": LIMITS, "video": LIMITS}
@@ -48,7 +65,7 @@ SETTINGS = MediaSettings(
 
 @pytest.fixture(scope="module")
 def process() -> Qwen2VLImageProcessorPil:
-    return Qwen2VLImageProcessorPil(**LIMITS)
+    return Qwen2VLImageProcessorPil(**LIMITS, image_mean=MEAN, image_std=STD)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +90,115 @@ def cases(tmp_path_factory: pytest.TempPathFactory, process) -> tuple[Path, list
 def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
     check_equal(folder, found, most_rows=24, device=device)
+
+
+def test_rows_that_transformers_has_encoded_stand_in_for_their_media(cases, process) -> None:
+    folder, found = cases
+    model = Qwen2VLForConditionalGeneration.from_pretrained(folder).eval()
+    given_cases = []
+    for prompt, case in zip(PROMPTS, found, strict=True):
+        given, images, videos = reference_inputs(prompt, process, process)
+        media = encoded_media(model, given, images, videos)
+        given_cases.append(replace(case, media=media))
+    for output, case in zip(run(folder, given_cases), found, strict=True):
+        assert list(output.outputs[0].token_ids) == case.expected
+
+
+def test_a_request_may_say_how_large_its_pictures_are(cases) -> None:
+    folder, _ = cases
+    prompt = {
+        "prompt_token_ids": [START, IMAGE, END],
+        "multi_modal_data": {"image": picture(200, 300)},
+    }
+    smaller = {"max_pixels": 28 * 28 * 4}
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, detokenize=False)
+    settings = {
+        "dtype": "float32",
+        "skip_tokenizer_init": True,
+        "num_threads": 1,
+        "kv_cache_memory_gib": 0.01,
+    }
+    prompts = [prompt, {**prompt, "mm_processor_kwargs": smaller}]
+    with LLM(str(folder), **settings) as llm:
+        whole, small = llm.generate(prompts, params, use_tqdm=False)
+        again = llm.generate(prompts[::-1], params, use_tqdm=False)
+        for kwargs, problem in (
+            ({"min_pixel": 5}, "no entry 'min_pixel'; known: min_pixels, max_pixels, size"),
+            ({"max_pixels": 1 << 40}, "max_pixels=1099511627776 must be a whole number from 1 to"),
+            ({"max_pixels": 3.5}, "whole number"),
+            ({"size": {"edge": 3}}, r"mm_processor_kwargs.size has no entry 'edge'"),
+        ):
+            with pytest.raises(PromptError, match=problem):
+                llm.generate({**prompt, "mm_processor_kwargs": kwargs}, params, use_tqdm=False)
+    assert len(small.prompt_token_ids) < len(whole.prompt_token_ids)
+    assert [each.prompt_token_ids for each in again] == [
+        each.prompt_token_ids for each in (small, whole)
+    ]
+    with LLM(str(folder), mm_processor_kwargs=smaller, **settings) as llm:
+        (expected,) = llm.generate(prompt, params, use_tqdm=False)
+    assert small.prompt_token_ids == expected.prompt_token_ids
+    assert small.outputs[0].token_ids == expected.outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    ("entries", "kwargs", "num_steps"),
+    [
+        ({}, {}, 3),  # of 3 seconds two frames each
+        ({"fps": 4}, {}, 6),
+        ({"fps": 4}, {"fps": 1.0}, 2),  # four frames at least
+        ({"num_frames": 10}, {}, 5),
+        ({}, {"num_frames": 7}, 3),  # two in a step in time
+    ],
+)
+def test_a_file_s_frames_are_as_many_as_are_asked_for(entries, kwargs, num_steps) -> None:
+    settings = replace(SETTINGS, processors={"video": {**LIMITS, **entries}})
+    inputs = MediaInputs(NAME, settings, PluginHost.discover(), MediaConfig())
+    file = media_files.video(num_frames=30, rate=10)
+    placed = inputs.place([VIDEO], inputs.split({"video": file}, None), kwargs=kwargs)
+    inputs.reader.close()
+    assert read_tensor(placed.inputs[0].tensors["grid"])[0] == num_steps
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"image_grid_thw": None}, "image_grid_thw=.* must be whole numbers"),
+        ({"image_grid_thw": torch.tensor([1, 1 << 40, 2])}, "6 rows|has the shape"),
+        ({"image_grid_thw": torch.tensor([2, 2, 2])}, "must be whole numbers"),
+        ({"image_embeds": torch.zeros(3, 64)}, r"has the shape \[3, 64\]; this image has 2 rows"),
+        ({"image_embeds": torch.zeros(2, 32)}, "2 rows of 64"),
+        ({"image_embeds": torch.full((2, 64), torch.nan)}, "not finite"),
+        ({"image_embeds": torch.zeros(2, 64, dtype=torch.int64)}, "rows are floats"),
+        ({"image_embeds": [0.0]}, "give a tensor"),
+        ({"more": torch.ones(1)}, "no tensor 'more'"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(given_inputs, change, problem) -> None:
+    tensors = {
+        "image_embeds": torch.zeros(2, 64),
+        "image_grid_thw": torch.tensor([1, 2, 4]),
+        **change,
+    }
+    given = {name: each for name, each in tensors.items() if each is not None}
+    with pytest.raises(BadRequestError, match=problem):
+        given_inputs.place([IMAGE], given_inputs.split({"image": given}, None))
+
+
+def test_a_name_of_an_item_is_not_one_of_rows(given_inputs) -> None:
+    image = {"image": picture(56, 56)}
+    given_inputs.place([IMAGE], given_inputs.split(image, {"image": "mine"}))
+    given_inputs.place([IMAGE], given_inputs.split({"image": None}, {"image": "mine"}))
+    rows = GivenMedia(modality="image", data=None, uuid="mine", place="rows", is_encoded=True)
+    with pytest.raises(BadRequestError, match="no item of this uuid is kept"):
+        given_inputs.place([IMAGE], [rows])
+
+
+@pytest.fixture(scope="module")
+def given_inputs() -> Iterator[MediaInputs]:
+    settings = replace(SETTINGS, config={**SETTINGS.config, "hidden_size": 64})
+    made = MediaInputs(NAME, settings, PluginHost.discover(), MediaConfig())
+    yield made
+    made.reader.close()
 
 
 def test_swapped_images_and_reversed_videos_are_other_prompts(cases) -> None:
@@ -160,10 +286,7 @@ def test_a_picture_that_is_nearly_a_line_is_refused() -> None:
 
 
 def _close_in_grey_levels(patches: torch.Tensor, expected: torch.Tensor) -> None:
-    mean, std = (
-        np.array(each).reshape(3, 1, 1, 1)
-        for each in ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-    )
+    mean, std = (np.array(each).reshape(3, 1, 1, 1) for each in (MEAN, STD))
     levels = (expected.reshape(patches.shape).numpy() * std + mean) * 255
     assert np.abs(levels - patches.numpy()).max() <= 1
 

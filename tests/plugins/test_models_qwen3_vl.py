@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from qwen_vl_equality import (
     TOKENS,
     VIDEO,
     clip,
+    encoded_media,
     expanded,
     expected_of,
     picture,
@@ -142,6 +144,22 @@ def cases(tmp_path_factory: pytest.TempPathFactory, request) -> tuple[Path, list
 def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
     check_equal(folder, found, most_rows=24, **WITH_TOKENIZER, device=device)
+
+
+def test_rows_that_transformers_has_encoded_stand_in_for_their_images(cases) -> None:
+    """With those of later layers behind them."""
+    folder, found = cases
+    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+    kind = next(each for _, each, _ in KINDS.values() if each.__name__ == architecture)
+    model = kind.from_pretrained(folder).eval()
+    given_cases = []
+    for prompt, case in zip(PROMPTS, found, strict=True):
+        if prompt.images and not prompt.videos:
+            given, images, _ = reference_inputs(prompt, processor(), processor())
+            given_cases.append(replace(case, media=encoded_media(model, given, images, [])))
+    assert len(given_cases) == 2
+    for output, case in zip(run(folder, given_cases, **WITH_TOKENIZER), given_cases, strict=True):
+        assert list(output.outputs[0].token_ids) == case.expected
 
 
 def test_what_reaches_later_layers_decides_the_tokens(cases, monkeypatch) -> None:

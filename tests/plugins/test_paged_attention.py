@@ -130,7 +130,7 @@ def test_queries_and_keys_are_normalised_and_turned_first(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_read_only_cache_is_seen_whole_without_causality(device: str) -> None:
-    pair = Pair(device, kind="cross")
+    pair = Pair(device, kind="cross", rows=128)
     pair.run([(0, 9), (1, 30)], causal=False)
     for queries in (1, 5):
         assert_equal(pair.run([(0, queries), (1, queries)], reads=True, causal=False))
@@ -200,7 +200,7 @@ def test_looking_further_back_than_the_cache_keeps_is_refused() -> None:
 
 
 def test_a_transform_of_what_is_only_read_is_refused() -> None:
-    pair = Pair("cpu", kind="cross")
+    pair = Pair("cpu", kind="cross", rows=128)
     pair.run([(0, 3)])
     with pytest.raises(PluginError, match="transform needs keys"):
         pair.run([(0, 1)], reads=True, transform=QKTransform())

@@ -302,7 +302,7 @@ def test_all_layers_of_a_group_share_a_plan_and_may_differ_in_keywords() -> None
 
 @pytest.mark.parametrize("num_rows", [1, 3])
 def test_a_read_only_cache_is_seen_whole_without_causality(num_rows: int) -> None:
-    spec = CacheSpec(kind="cross", kv_heads=2, key_dim=8, value_dim=8)
+    spec = CacheSpec.cross(kv_heads=2, head_dim=8, dtype="float32", rows=32)
     backend = TorchAttention()
     builder = StepBuilder({"layer": spec}, backend)
     rows = [(builder.add_row(), 5 + 3 * row) for row in range(num_rows)]

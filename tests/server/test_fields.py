@@ -13,6 +13,7 @@ from anthropic.types import (
     message_create_params,
 )
 from openai.types import completion_create_params
+from openai.types.audio import transcription_create_params, translation_create_params
 from openai.types.chat import (
     ChatCompletionContentPartRefusalParam,
     ChatCompletionContentPartTextParam,
@@ -43,6 +44,7 @@ from octavo.server.protocol import (
     response_items,
     responses,
     tokenize,
+    transcriptions,
 )
 from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.fields import FieldTable, read_body
@@ -69,6 +71,15 @@ VLLM_RESPONSES = """
     frequency_penalty top_k chat_template_kwargs
 """
 OLDER_ANTHROPIC = "temperature top_p top_k mcp_servers context_management output_format stream"
+VLLM_TRANSLATIONS = """
+    language to_language stream stream_include_usage stream_continuous_usage_stats seed
+    max_completion_tokens hotwords use_beam_search n length_penalty
+"""
+VLLM_TRANSCRIPTIONS = """
+    to_language stream_include_usage stream_continuous_usage_stats vllm_xargs top_p top_k min_p seed
+    frequency_penalty repetition_penalty presence_penalty max_completion_tokens hotwords
+    use_beam_search n length_penalty
+"""
 TOKENIZE = """
     model prompt messages add_special_tokens return_token_strs add_generation_prompt tools
     continue_final_message chat_template chat_template_kwargs mm_processor_kwargs
@@ -107,6 +118,18 @@ ROUTES = {
         messages.CountRequest,
         messages.COUNT_FIELDS,
         names(MessageCountTokensParams),
+    ),
+    "transcriptions": (
+        transcriptions.TranscriptionRequest,
+        transcriptions.TRANSCRIPTION_FIELDS,
+        names(
+            transcription_create_params.TranscriptionCreateParamsStreaming, more=VLLM_TRANSCRIPTIONS
+        ),
+    ),
+    "translations": (
+        transcriptions.TranslationRequest,
+        transcriptions.TRANSLATION_FIELDS,
+        names(translation_create_params.TranslationCreateParams, more=VLLM_TRANSLATIONS),
     ),
     "tokenize": (tokenize.TokenizeRequest, tokenize.TOKENIZE_FIELDS, names(more=TOKENIZE)),
     "detokenize": (

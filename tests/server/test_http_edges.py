@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from octavo.config.server import LimitConfig
+from octavo.server import http_protocol
 from octavo.server.http_protocol import limited_protocol
-from server_faults import answer, connect, error_of, is_closed, request_bytes
+from server_faults import answer, connect, error_of, is_closed, request_bytes, until
 
 TOKENIZE, MESSAGES = "/tokenize", "/v1/messages"
 GOOD = request_bytes(TOKENIZE, {"prompt": "Hello"})
@@ -170,6 +174,149 @@ def test_a_client_that_sends_too_much_can_read_why(server) -> None:
         assert answer(client)[0] == 400
 
 
+@pytest.mark.parametrize(
+    ("status", "head", "more"),
+    [
+        (400, CHUNKED % (b"/tokenize", b"") + b"zz\r\n", b"{}\r\n"),
+        (411, b"POST /tokenize HTTP/1.1\r\nconnection: close\r\n\r\n", b"{}"),
+        (413, b"POST /tokenize HTTP/1.0\r\ncontent-length: 99999999\r\n\r\n", b"[]"),
+        (415, b"POST /tokenize HTTP/1.1\r\nconnection: close\r\ncontent-type: text/csv\r\n"
+         b"content-length: 90000\r\n\r\n", b"[]"),
+    ],
+)  # fmt: skip
+def test_a_client_that_still_sends_behind_its_answer_can_read_it(
+    server, status, head, more
+) -> None:
+    with connect(server.url) as client:
+        client.sendall(head)
+        client.recv(1, socket.MSG_PEEK)  # the answer is there
+        for _ in range(5):  # a server that had closed would answer each with a reset
+            client.sendall(more * 1_000)
+            time.sleep(0.02)
+        assert answer(client)[0] == status
+        assert client.recv(1) == b""
+
+
+def test_what_no_app_has_answered_is_counted_and_a_line_of_the_log(server) -> None:
+    def count() -> float:
+        with server.client() as http:
+            samples = http.get("/metrics").text
+        labels = r'method="\(other\)",route="/tokenize",status="400"'
+        found = re.search(rf"http_requests_total{{[^}}]*{labels}[^}}]*}} (\S+)", samples)
+        return 0 if found is None else float(found[1])
+
+    before, names = count(), []
+    for target in (b"/tokenize", b"/x\x1b[31m\x85?secret"):
+        with connect(server.url) as client:
+            client.sendall(b"FETCH %b HTTP/1.1\r\n\r\n" % target)
+            status, headers, _ = answer(client)
+        assert status == 400
+        names.append(headers["x-request-id"])
+    assert count() == before + 1
+    until(lambda: names[1] in server.log.read_text())
+    lines = [line for line in server.log.read_text().splitlines() if line.endswith(tuple(names))]
+    assert "- /tokenize 400 " in lines[0]
+    assert re.search(r" - /x\?\[31m\? 400 \d+\.\d ms ", lines[1])
+
+
+def maker_of_protocols(
+    limits: LimitConfig, app: Any = None, **options: Any
+) -> Callable[[], HttpToolsProtocol]:
+    """What makes a server's protocols; they answer by the app."""
+    config = uvicorn.Config(app or MagicMock(), ws="none", lifespan="off", **options)
+    config.load()
+    made = limited_protocol(limits, lambda refusal: None)
+    return lambda: made(config, ServerState(), {}, asyncio.get_running_loop())
+
+
+def transport_of(protocol: HttpToolsProtocol) -> MagicMock:
+    """Connect the protocol, which closes when the mock is closed."""
+    transport = MagicMock()
+    transport.is_closing.side_effect = lambda: transport.close.called
+    protocol.connection_made(transport)
+    return transport
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_a_client_that_drips_behind_its_answer_is_let_go(monkeypatch, has_tls) -> None:
+    monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.1)
+    protocol = maker_of_protocols(LimitConfig())()
+    transport = transport_of(protocol)
+    transport.can_write_eof.return_value = not has_tls
+    protocol.data_received(b"no request\r\n\r\n")
+    assert transport.write_eof.called == (not has_tls)
+    assert not transport.close.called
+    async with asyncio.timeout(10):
+        while not transport.close.called:
+            protocol.data_received(b"x")
+            await asyncio.sleep(0.01)
+    protocol.connection_lost(None)
+
+
+async def test_no_request_is_begun_behind_an_answer_that_closes() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await asyncio.sleep(0)
+        headers = [(b"content-length", b"0"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    begun: list[str] = []
+    protocol = maker_of_protocols(LimitConfig(), app)()
+    transport = transport_of(protocol)
+    protocol.data_received(b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n")
+    while not transport.write_eof.called:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert begun == ["/a"]
+    protocol.connection_lost(None)
+
+
+async def test_no_more_is_read_behind_an_answer_than_a_body_may_have() -> None:
+    protocol = maker_of_protocols(LimitConfig(max_body_mib=1))()
+    transport = transport_of(protocol)
+    protocol.data_received(b"no request\r\n\r\n")
+    for _ in range(16):
+        protocol.data_received(b"x" * 65_536)
+    assert not transport.close.called
+    protocol.data_received(b"x")
+    assert transport.close.called
+    protocol.connection_lost(None)
+
+
+async def test_of_many_clients_that_still_send_the_first_makes_room(monkeypatch) -> None:
+    monkeypatch.setattr(http_protocol, "MAX_LINGERING", 2)
+    make = maker_of_protocols(LimitConfig())
+    protocols = [make() for _ in range(5)]
+    transports = [transport_of(protocol) for protocol in protocols]
+    for protocol in protocols:
+        protocol.data_received(b"no request\r\n\r\n")
+    assert [t.close.called for t in transports] == [True, True, True, False, False]
+    for protocol in protocols:
+        protocol.connection_lost(None)
+
+
+async def test_a_long_last_answer_is_not_cut_while_its_client_reads_slowly(monkeypatch) -> None:
+    monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.05)
+    body = bytes(16 * 2**20)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    make = maker_of_protocols(LimitConfig(), app)
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.5)  # ten times what a client has that still sends
+        assert len(await reader.read()) == len(body)
+        writer.close()
+
+
 @pytest.mark.parametrize("rest", [b"{}", b"{}\r\n", b"{"], ids=["body", "blanks", "half a body"])
 async def test_a_connection_that_was_answered_early_does_not_stay_for_ever(rest) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -177,11 +324,7 @@ async def test_a_connection_that_was_answered_early_does_not_stay_for_ever(rest)
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    config = uvicorn.Config(app, ws="none", lifespan="off", timeout_keep_alive=1)
-    config.load()
-    protocol = limited_protocol(LimitConfig())(
-        config, ServerState(), {}, asyncio.get_running_loop()
-    )
+    protocol = maker_of_protocols(LimitConfig(), app, timeout_keep_alive=1)()
     gone = asyncio.Event()
     transport = MagicMock()
     transport.is_closing.return_value = False

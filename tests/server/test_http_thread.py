@@ -88,6 +88,39 @@ def test_one_that_cannot_answer_is_not_made(start, monkeypatch) -> None:
         start()
 
 
+def test_one_that_exits_in_its_start_is_not_made(start, monkeypatch) -> None:
+    async def leave(self: uvicorn.Server, sockets: Any = None) -> None:
+        sys.exit(3)  # as uvicorn does where it cannot listen
+
+    monkeypatch.setattr(uvicorn.Server, "startup", leave)
+    with pytest.raises(OctavoError, match=r"has failed: SystemExit: 3"):
+        start()
+
+
+def test_one_that_ends_unasked_has_failed(start, monkeypatch) -> None:
+    ends = threading.Event()
+
+    async def tick(self: uvicorn.Server, counter: int) -> bool:
+        return ends.is_set()
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", tick)
+    http, _ = start()
+    http.check()
+    ends.set()
+    until(lambda: not http.is_running)
+    with pytest.raises(OctavoError, match="without being asked"):
+        http.check()
+    assert http.code == 1
+
+
+def test_one_that_was_asked_to_end_has_not_failed(start) -> None:
+    http, _ = start()
+    http.drain()
+    until(lambda: not http.is_running)
+    http.check()
+    assert http.code == 0
+
+
 def test_a_thread_that_still_works_is_not_waited_for(start) -> None:
     http, url = start()
     with connect(url) as client:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +13,13 @@ from typing import Any
 
 import openai
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save
 
 from live_server import FLAGS, LiveServer, running_server
 from octavo import LLM, SamplingParams
-from tiny_llava import make_tiny_llava, picture
+from tiny_llava import ROWS, make_tiny_llava, picture
 
 
 def data_url(image: Image.Image, kind: str = "PNG") -> str:
@@ -50,6 +54,7 @@ def live(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liv
         "eyes",
         "--limit-mm-per-prompt",
         '{"image": 3}',
+        "--enable-mm-embeds",
         "--kv-cache-memory-gib",
         "0.1",
     )
@@ -96,6 +101,74 @@ def test_pictures_over_http_are_what_they_are_offline_streamed_and_many_at_once(
     with ThreadPoolExecutor(24) as pool:
         many = list(pool.map(lambda number: answer(client, chats[number % 3]), range(24)))
     assert many == [expected[number % 3] for number in range(24)]
+
+
+def embedded(rows: torch.Tensor | bytes) -> dict[str, Any]:
+    """A part of rows that are encoded already."""
+    data = rows if isinstance(rows, bytes) else save({"image_embeds": rows})
+    return {"type": "image_embeds", "image_embeds": base64.b64encode(data).decode()}
+
+
+@pytest.mark.slow
+def test_rows_over_http_are_what_they_are_offline(client, folder) -> None:
+    rows = torch.randn(ROWS, 64, generator=torch.Generator().manual_seed(0))
+    chats = [
+        [{"role": "user", "content": [part, text("What is this?")]}]
+        for part in (embedded(rows), embedded(-rows))
+    ]
+    offline = {"type": "image_embeds", "image_embeds": rows}
+    settings = {"dtype": "float32", "num_threads": 1, "kv_cache_memory_gib": 0.1}
+    with LLM(str(folder), enable_mm_embeds=True, **settings) as llm:
+        (expected,) = llm.chat(
+            [{"role": "user", "content": [offline, text("What is this?")]}],
+            SamplingParams(temperature=0, max_tokens=10),
+            use_tqdm=False,
+        )
+    found = [answer(client, chat) for chat in chats]
+    assert found[0] == expected.outputs[0].text != found[1]
+
+
+def one_with_axes(count: int) -> bytes:
+    """A file of one float; torch can't write more than 64 axes, and reads any number."""
+    entry = {"dtype": "F32", "shape": [1] * count, "data_offsets": [0, 4]}
+    header = json.dumps({"image_embeds": entry}, separators=(",", ":")).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "0 bytes"),
+        (pickle.dumps({"image_embeds": [0.0]}), "no safetensors file"),
+        (save({str(number): torch.zeros(0) for number in range(9999)}), "of a few tensors"),
+        (save({"image_embeds": torch.zeros(ROWS, 64)})[:-1], "no safetensors file"),
+        (save({"other": torch.zeros(ROWS, 64)}), "no tensor 'image_embeds'"),
+        (torch.zeros(ROWS, 64, dtype=torch.uint8), "uint8"),
+        (torch.full((ROWS, 64), torch.inf), "not finite"),
+        (one_with_axes(4000), "4000 axes"),
+        (torch.zeros(ROWS + 1, 64), "has 16 rows of 64"),
+        (torch.zeros(1, ROWS, 64), "rows are floats [rows, row size]"),
+    ],
+    ids=lambda each: str(each)[:20],
+)
+@pytest.mark.slow
+def test_rows_that_cannot_be_are_refused(live, data, problem) -> None:
+    messages = [{"role": "user", "content": [embedded(data)]}]
+    with live.client() as http:
+        reply = http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 4})
+    assert reply.status_code == 400, reply.text
+    assert problem in reply.json()["error"]["message"]
+
+
+@pytest.mark.slow
+def test_what_a_request_says_of_processors_must_be_known(live) -> None:
+    body = {"messages": asked(picture(0)), "max_tokens": 4}
+    with live.client() as http:
+        for kwargs, status in (({}, 200), ({"size": {"longest_edge": 9}}, 200), ({"a": 1}, 400)):
+            given = {**body, "mm_processor_kwargs": kwargs}
+            reply = http.post("/v1/chat/completions", json=given)
+            assert reply.status_code == status, reply.text
+    assert reply.json()["error"]["param"] == "mm_processor_kwargs"
 
 
 def shown(number: int) -> dict[str, Any]:

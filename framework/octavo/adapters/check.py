@@ -20,7 +20,8 @@ WRAPPERS = ("base_model", "model", "language_model", "text_model", "transformer"
 Transformers differ in it."""
 EXPERTS = re.compile(r"\.experts(\.|$)")
 NOT_YET = re.compile(
-    r"(^|\.)(kv_b_proj|embed_positions|wpe|score|visual|vision_\w+|multi_modal_projector)(\.|$)"
+    r"(^|\.)(kv_b_proj|embed_positions|wpe|score|visual|(vision|audio)_\w+|multi_modal_projector)"
+    r"(\.|$)"
 )
 """Parts of names that PEFT can adapt and an engine cannot: latent projections that are multiplied
 into others, learned positions, towers of media."""
@@ -153,8 +154,8 @@ def _check_ranks(adapter: Adapter, max_rank: int | None) -> None:
     if max_rank is not None and adapter.rank > max_rank:
         beyond = [f"{name} ({rank})" for name, rank in ranks.items() if rank > max_rank]
         raise AdapterError(
-            f"the adapter's rank of {adapter.rank} is above max_lora_rank={max_rank}: "
-            f"{listed(beyond)}"
+            f"the adapter's rank of {adapter.rank} is above {max_rank}, which the engine was "
+            f"started with (max_lora_rank, or lora_pool_rank without it): {listed(beyond)}"
         )
 
 

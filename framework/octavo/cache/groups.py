@@ -34,6 +34,20 @@ class CacheLayout:
         """Bytes of one block over all lanes."""
         return self.num_lanes * self.lane_bytes
 
+    @property
+    def cross_groups(self) -> tuple[int, ...]:
+        """Those whose blocks hold a sequence's encoded media: they are all there from the start."""
+        return tuple(i for i, group in enumerate(self.groups) if group.spec.rows is not None)
+
+    @property
+    def max_cross_rows(self) -> int:
+        """Most rows of encoded media that a sequence may have; 0: no layer reads any."""
+        return max((group.spec.rows or 0 for group in self.groups), default=0)
+
+    def table_blocks(self, max_model_len: int) -> int:
+        """Entries of a block table."""
+        return -(-max(max_model_len, self.max_cross_rows) // self.block_tokens)
+
     def blocks_for(self, num_tokens: int, lookahead: int) -> int:
         """Most blocks that a sequence of so many tokens holds at a time, over all groups.
 
@@ -42,6 +56,9 @@ class CacheLayout:
         full = -(-num_tokens // self.block_tokens)
         total = 0
         for group in self.groups:
+            if group.spec.rows is not None:
+                total += -(-group.spec.rows // self.block_tokens)
+                continue
             window = group.spec.window
             seen = num_tokens if window is None else window + lookahead
             total += min(full, -(-seen // self.block_tokens) + 1)
@@ -62,7 +79,7 @@ def make_layout(
     for name, spec in specs.items():
         if spec.kind == "none":
             continue
-        if spec.kind not in ("full", "window", "latent"):
+        if spec.kind not in ("full", "window", "latent", "cross"):
             raise CacheError(f"layer {name}: the engine has no cache of kind {spec.kind!r}")
         layers_by_spec.setdefault(spec, []).append(name)
     if not layers_by_spec:

@@ -57,12 +57,16 @@ def longest_prefix(
     """Length in blocks of the longest usable cached prefix, and its blocks by group.
 
     A window group needs only the blocks that the next token sees; the entries before them are 0.
+    A cross group has no part in it.
     """
     block_tokens = layout.block_tokens
     found: list[list[int]] = []
     limit = min(max_blocks, len(digests))
     for group_index, group in enumerate(layout.groups):
-        blocks = []
+        blocks: list[int] = []
+        if group.spec.rows is not None:
+            found.append(blocks)
+            continue
         for digest in digests[:limit]:
             block = pool.find(group_index, digest)
             if block is None and group.spec.window is None:
@@ -82,6 +86,19 @@ def longest_prefix(
                 for blocks, first in zip(found, firsts, strict=True)
             ]
     return 0, [np.zeros(0, np.int32) for _ in layout.groups]
+
+
+def cross_digests(seed: bytes, num_blocks: int) -> list[bytes]:
+    """Digests of the blocks of a sequence's encoded media, which ``seed`` names."""
+    return [
+        hashlib.sha256(seed + place.to_bytes(8, "little")).digest() for place in range(num_blocks)
+    ]
+
+
+def find_all(pool: BlockPool, group: int, digests: Sequence[bytes]) -> Blocks | None:
+    """The blocks that hold all of this content; None if one is missing."""
+    blocks = [pool.find(group, digest) for digest in digests]
+    return None if None in blocks else np.array(blocks, np.int32)
 
 
 def first_visible(window: int | None, position: int) -> int:

@@ -42,28 +42,31 @@ class BlockTables:
         self.tables_GSB = np.zeros((num_groups, num_slots, max_blocks), np.int32)
         self.windows = [group.spec.window for group in layout.groups]
         self._names = [f"table{group}" for group in range(num_groups)]
+        self.cross_groups = layout.cross_groups
+        self._growing = [group for group in range(num_groups) if group not in self.cross_groups]
+        self._growing_G1 = np.array(self._growing, np.intp)[:, None]
         self.has_window = any(window is not None for window in self.windows)
 
     def num_new_blocks(self, slots: Slots, ends: Ints) -> Ints:
         """Blocks each row lacks, over all groups, to hold positions below ``ends``."""
         wanted = -(-ends // self.layout.block_tokens)
-        need_GR = np.maximum(wanted - self.lengths_GS[:, slots], 0)
+        need_GR = np.maximum(wanted - self.lengths_GS[self._growing_G1, slots], 0)
         total: Ints = need_GR.sum(axis=0, dtype=np.int32)
         return total
 
     def append(self, slots: Slots, diff: StateDiff) -> None:
         """Give each row one more block in every group; the caller has checked the pool."""
-        for group, name in enumerate(self._names):
+        for group in self._growing:
             columns = self.lengths_GS[group][slots]
             blocks = self.pool.allocate(len(slots))
             self.tables_GSB[group][slots, columns] = blocks
             self.lengths_GS[group][slots] = columns + 1
-            diff.put_cells(name, slots, columns, blocks)
+            diff.put_cells(self._names[group], slots, columns, blocks)
 
     def grow(self, slots: Slots, ends: Ints, diff: StateDiff) -> None:
         """Give each row the blocks it lacks; the caller has checked that the pool has them."""
         wanted = -(-ends // self.layout.block_tokens)
-        for group in range(len(self.windows)):
+        for group in self._growing:
             have = self.lengths_GS[group, slots]
             need = np.maximum(wanted - have, 0)
             total = int(need.sum())
@@ -88,9 +91,24 @@ class BlockTables:
 
         Leading zeros are entries behind a window; a window of one token may leave nothing else.
         """
-        for group, blocks in enumerate(blocks_by_group):
+        for group in self._growing:
+            blocks = blocks_by_group[group]
             first = int((blocks == 0).sum())
             self._start_row(group, slot, first, blocks, diff)
+
+    def start_cross(self, slot: int, blocks_by_group: list[Blocks], diff: StateDiff) -> None:
+        """Give a row references to the blocks of its encoded media."""
+        for group, blocks in zip(self.cross_groups, blocks_by_group, strict=True):
+            self._start_row(group, slot, 0, blocks, diff)
+
+    def cross_slots(self, slot: int, num_rows: int) -> list[Ints]:
+        """Where the keys and values of a row's encoded media go, by cross group."""
+        rows = np.arange(num_rows, dtype=np.int32)
+        columns, offsets = np.divmod(rows, np.int32(self.layout.block_tokens))
+        return [
+            self.tables_GSB[group, slot, columns] * np.int32(self.layout.block_tokens) + offsets
+            for group in self.cross_groups
+        ]
 
     def can_fork(self, parent: int, num_tokens: int) -> bool:
         """Whether a row still holds all that the token after its first ``num_tokens`` sees."""
@@ -106,11 +124,16 @@ class BlockTables:
         """Start an empty row with a parent's first ``num_tokens``: full blocks are shared.
 
         The block that the child writes next is its own copy. So a shared block is never written,
-        and the parent never notices.
+        and the parent never notices. Both see the same encoded media.
         """
         block_tokens = self.layout.block_tokens
         num_full, partial = divmod(num_tokens, block_tokens)
-        for group, window in enumerate(self.windows):
+        for group in self.cross_groups:
+            blocks = self.tables_GSB[group, parent, : self.lengths_GS[group, parent]].copy()
+            self.pool.share(blocks)
+            self._start_row(group, child, 0, blocks, diff)
+        for group in self._growing:
+            window = self.windows[group]
             first = min(first_visible(window, num_tokens) // block_tokens, num_full)
             blocks = self.tables_GSB[group, parent, : num_full + (partial > 0)].copy()
             blocks[:first] = 0

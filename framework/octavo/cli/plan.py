@@ -61,6 +61,8 @@ def _write(budget: Budget, model: str, terminal: Terminal) -> None:
     per_token = f"{budget.bytes_per_token / 1024:.4g} KiB a token"
     if budget.window_bytes_per_sequence:
         per_token += f", {_gib(budget.window_bytes_per_sequence)} a sequence for windows"
+    if budget.cross_bytes_per_sequence:
+        per_token += f", {_gib(budget.cross_bytes_per_sequence)} a sequence for encoded media"
     rows = counted(budget.max_num_seqs, "row")
     adapters = ("  adapters", _gib(budget.adapter_bytes), "at a time")
     terminal.rows(

@@ -17,6 +17,7 @@ KINDS = (
     "command",
     "guided",
     "logits_processor",
+    "modality",
     "model",
     "reasoning_parser",
     "source",

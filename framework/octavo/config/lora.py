@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.config.checks import check_range
+from octavo.errors import ConfigError
 
 RANK_OF_MOST = 16
 """By which the pool is sized for ``max_loras``; adapters of other ranks take what they need."""
@@ -38,6 +39,11 @@ class LoRAConfig:
                 check_range(name, getattr(self, name), 1, MAX_RANK_ROWS)
         if self.max_cpu_loras is not None:
             check_range("max_cpu_loras", self.max_cpu_loras, 1)
+        if self.enable_lora and (self.max_lora_rank or 0) > self.num_rank_rows:
+            raise ConfigError(
+                f"max_lora_rank={self.max_lora_rank} is above the pool's {self.num_rank_rows} rank "
+                "rows; give lora_pool_rank"
+            )
 
     @property
     def num_rank_rows(self) -> int:

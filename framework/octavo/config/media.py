@@ -54,6 +54,9 @@ class MediaConfig:
     max_audio_seconds: float = 600.0
     media_cache_tokens: int = 16384
     """Placeholder tokens whose media stay encoded on the device; the largest item must fit."""
+    enable_mm_embeds: bool = False
+    """Whether chats may bring rows that are encoded already: image_embeds and its like. For
+    clients that are trusted: rows may be any numbers."""
     mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
     """Entries of the model's processors in the place of its folder's: {"max_pixels": 501760}."""
     mm_processor_cache_gb: float = 4.0

@@ -17,7 +17,7 @@ from octavo.config.overrides import apply_overrides
 from octavo.errors import ConfigError, ModelError
 from octavo.weights.header import read_header
 from octavo.weights.sources import find_model
-from octavo_registry import ModelCapabilities, PluginHost, Task
+from octavo_registry import ModelCapabilities, ModelPart, PluginHost, Task
 from octavo_registry.naming import near_matches
 
 STORED_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -48,6 +48,8 @@ class ModelFolder:
     """A registered quantization's name; None: plain weights."""
     quantization_config: Mapping[str, Any]
     """As in config.json; empty for plain weights and for weights quantized while loading."""
+    parts: tuple[tuple[Path, ModelPart], ...] = ()
+    """Folders of other models, whose weights are parts of this one's."""
 
 
 def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -> ModelFolder:
@@ -58,12 +60,16 @@ def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -
     path = find_model(host, config.model, config.revision, weights=weights)
     file = path / "config.json"
     given = apply_overrides(_read_json(file), config.hf_overrides)
+    architecture, implementation = _choose_model(config.model_impl, path, given, host)
+    capabilities = host.models.info(implementation).metadata["capabilities"]
+    parts = _find_parts(file, given, capabilities, host, weights=weights)
+    for folder, part in parts:
+        own = _object(path, part.config, given.get(part.config))
+        given[part.config] = {**_read_json(folder / "config.json"), **own}
     settings = Entries(file, with_text_defaults(given))
     # Language models inside others (vision and the like) have their settings in text_config.
     text = {**settings, **_object(path, "text_config", settings.get("text_config"))}
     check_entries(file, text)
-    architecture, implementation = _choose_model(config.model_impl, path, settings, host)
-    capabilities = host.models.info(implementation).metadata["capabilities"]
     quantization_config = _object(path, "quantization_config", text.get("quantization_config"))
     generation = path / "generation_config.json"
     generation_config = _read_json(generation) if generation.is_file() else {}
@@ -83,7 +89,26 @@ def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -
             config.quantization, quantization_config, architecture, capabilities, host
         ),
         quantization_config=quantization_config,
+        parts=tuple(parts),
     )
+
+
+def _find_parts(
+    file: Path,
+    settings: Mapping[str, Any],
+    capabilities: ModelCapabilities,
+    host: PluginHost,
+    *,
+    weights: bool,
+) -> list[tuple[Path, ModelPart]]:
+    found = []
+    for part in capabilities.parts:
+        name = settings.get(part.model)
+        if name is not None:
+            if not isinstance(name, str):
+                raise ModelError(f"{file}: {part.model}={name!r} must be the name of a model")
+            found.append((find_model(host, name, weights=weights), part))
+    return found
 
 
 def _object(path: Path, key: str, value: Any) -> dict[str, Any]:

@@ -129,18 +129,25 @@ class EngineCore:
             raise EngineDeadError(self._dead)
         if self._compiling:
             self._add_compiled()
-        if self._awaiting is None and len(self._under_way) < self._depth:
+        outputs = None if self._awaiting is None else self._draw_guided(self._awaiting)
+        planned = None
+        while self._awaiting is None and len(self._under_way) < self._depth:
             planned = self._scheduler.schedule()
-            if planned is not None:
-                plan, record = planned
-                self._meter.step(plan.num_tokens)
-                self._under_way.append((record, self._executor.submit(plan)))
-                if plan.awaits_masks:
-                    self._awaiting = record
-            has_room = planned is not None and len(self._under_way) < self._depth
-            if not self._under_way or (has_room and self._awaiting is None):
-                return self._results.news()
-        return self._collect() if self._awaiting is None else self._draw_guided(self._awaiting)
+            if planned is None:
+                break
+            plan, record = planned
+            self._meter.step(plan.num_tokens)
+            self._under_way.append((record, self._executor.submit(plan)))
+            if plan.awaits_masks:
+                self._awaiting = record
+            if outputs is not None or not plan.awaits_masks:
+                break
+            # The step behind it is launched at once, too: its outputs are read while that runs.
+            outputs = self._draw_guided(record)
+        if outputs is not None:
+            return outputs
+        has_room = planned is not None and len(self._under_way) < self._depth
+        return self._results.news() if has_room or not self._under_way else self._collect()
 
     def _draw_guided(self, record: StepRecord) -> StepOutputs:
         """The newest step's masks follow from the tokens of the steps before it."""

@@ -75,28 +75,30 @@ class TensorData(msgspec.Struct, frozen=True):
 
 
 class MediaInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of a prompt, and the placeholder tokens that its rows replace."""
+    """An item of a prompt, and the placeholder tokens that its rows replace, if it has any."""
 
     content_hash: str
     runs: tuple[tuple[int, int], ...]
     """Of these tokens, in order: the first, and how many."""
     tensors: dict[str, TensorData]
     """What the model's ``encode`` takes."""
+    cross_rows: int = 0
+    """So many rows, which cross attention reads and no tokens stand for: then there are no runs."""
 
     @property
     def start(self) -> int:
         """The first placeholder."""
-        return self.runs[0][0]
+        return self.runs[0][0] if self.runs else 0
 
     @property
     def end(self) -> int:
         """Behind the last one."""
-        return sum(self.runs[-1])
+        return sum(self.runs[-1]) if self.runs else 0
 
     @property
     def num_rows(self) -> int:
-        """One for each placeholder."""
-        return sum(length for _, length in self.runs)
+        """One for each placeholder, or those of cross attention."""
+        return sum(length for _, length in self.runs) + self.cross_rows
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,6 +22,7 @@ class DeviceState:
         self.adapter_first_S = self._view("adapter_first")
         self.adapter_rank_S = self._view("adapter_rank")
         self.position_delta_S = self._view("position_delta")
+        self.cross_rows_S = self._view("cross_rows")
         self.tables_SB = [self._view(f"table{group}") for group in range(layout.num_groups)]
         self.sampling = SamplingState(
             tokens_SL=self.tokens_SL,

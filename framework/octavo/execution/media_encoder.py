@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
 from octavo.engine.messages import TensorData
 from octavo.errors import PluginError
 from octavo.scheduling.media import EncodeItem
-from octavo_registry.model import EncodesMedia
-from octavo_registry.step import MediaRows
+from octavo_registry.attention import StoresRows
+from octavo_registry.modalities import ROWS
+from octavo_registry.model import AttendsAcross, EncodesMedia
+from octavo_registry.step import LayerCache, MediaRows
 
 
 class MediaEncoder:
@@ -26,21 +30,45 @@ class MediaEncoder:
         if not items:
             return
         device = self._buffer_NW.device
-        encoded = self._model.encode(
-            [
-                {name: read_tensor(data).to(device) for name, data in each.item.tensors.items()}
-                for each in items
-            ]
-        )
-        for each, rows_MW in zip(items, encoded, strict=True):
+        tensors = [
+            {name: read_tensor(data).to(device) for name, data in each.item.tensors.items()}
+            for each in items
+        ]
+        waiting = [each for each in tensors if ROWS not in each]
+        # cuDNN's convolutions would be in TF32 where all else is in float32.
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            encoded = iter(self._model.encode(waiting) if waiting else ())
+        rows = [each[ROWS] if ROWS in each else next(encoded) for each in tensors]
+        for each, rows_MW in zip(items, rows, strict=True):
             expected = (each.item.num_rows, self._buffer_NW.shape[1])
             if tuple(rows_MW.shape) != expected:
                 raise PluginError(
-                    f"an item has {each.item.num_rows} placeholder tokens, and its encoder gave "
+                    f"an item is to have {each.item.num_rows} rows, and its encoder gave "
                     f"{list(rows_MW.shape)} instead of {list(expected)}"
                 )
             places = torch.from_numpy(each.rows).to(device, torch.int64)
             self._buffer_NW.index_copy_(0, places, rows_MW.to(self._buffer_NW.dtype))
+
+    def fill(
+        self,
+        places: Tensor,
+        slots: Tensor,
+        groups: Sequence[int],
+        layers: Mapping[str, LayerCache],
+    ) -> None:
+        """Store keys and values of rows where cross attention reads them.
+
+        ``slots`` are those of each of these cache groups, one group behind the other.
+        """
+        if not len(places):
+            return
+        rows_MW = self._buffer_NW.index_select(0, places)
+        slots_of = dict(zip(groups, slots.view(-1, len(places)).long(), strict=True))
+        assert isinstance(self._model, AttendsAcross)
+        for name, k_MKD, v_MKD in self._model.cross_rows(rows_MW):
+            cache = layers[name]
+            assert isinstance(cache.backend, StoresRows)  # or it would not have been chosen
+            cache.backend.store(k_MKD, v_MKD, cache.view, slots_of[cache.group])
 
     def rows(self, tokens: Tensor, places: Tensor) -> MediaRows | None:
         """Those that replace a step's tokens; None where there are none."""

@@ -7,7 +7,6 @@ CUDA: what it needs of a step it gets from ``Drawn`` one step later.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,6 +18,7 @@ from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.cut_rows import AttentionRows, cut_rows
 from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.device_state import DeviceState
+from octavo.execution.drawn import Drawn, Undrawn
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
@@ -33,36 +33,13 @@ from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
 from octavo_kernels.step_state import StepInputs
 from octavo_registry.attention import AttentionBackend
-from octavo_registry.model import Model
+from octavo_registry.model import Model, RulesOutTokens, SequenceTokens
 from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
 """Decode steps of up to so many rows are recorded before the first request."""
 LOGIT_ROWS = 512
 """Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
-
-
-@dataclass(slots=True)
-class Drawn:
-    """A step's results on the device."""
-
-    tokens_R: Tensor | None
-    logprobs: TokenLogprobTensors | None
-    prompt_logprobs: TokenLogprobTensors | None
-
-
-@dataclass(slots=True, kw_only=True)
-class _Undrawn:
-    """A step whose forward pass was launched."""
-
-    plan: StepPlan
-    hidden_RD: Tensor
-    slots_R: Tensor
-    query_starts_R1: Tensor
-    sample_slots_R: Tensor
-    prompt_targets: Tensor
-    runs: AdapterRuns | None
-    """Of the rows of ``hidden_RD``; None: no row has an adapter."""
 
 
 class ModelRunner:
@@ -87,6 +64,7 @@ class ModelRunner:
         adapters: AdapterRows | None = None,
     ) -> None:
         self.model = model
+        self._rules = model if isinstance(model, RulesOutTokens) else None
         self.state = DeviceState(state_layout, device)
         self.memory = memory
         self._layout = layout
@@ -104,7 +82,7 @@ class ModelRunner:
         """Query starts of rows that have one token each."""
         self._hidden_RD: Tensor | None = None
         """Of the recorded forward that was the last."""
-        self._undrawn: _Undrawn | None = None
+        self._undrawn: Undrawn | None = None
         """The step that awaits masks."""
         self._graphs: DecodeGraphs | None = None
         if use_graphs and all(backend.recordable for backend in self._backends):
@@ -145,6 +123,9 @@ class ModelRunner:
         media = None
         if self._encoder is not None:
             self._encoder.encode(plan.encode)
+            self._encoder.fill(
+                parts["cross_rows"], parts["cross_slots"], self._layout.cross_groups, self._layers
+            )
             media = self._encoder.rows(parts["media_tokens"], parts["media_rows"])
         hidden_TD = self._forward(
             slots_R,
@@ -158,7 +139,7 @@ class ModelRunner:
         )
         runs = None if self._adapters is None else self._adapters.runs
         return self._draw_or_await(
-            _Undrawn(
+            Undrawn(
                 plan=plan,
                 hidden_RD=hidden_TD.index_select(0, parts["logit_tokens"]),
                 slots_R=slots_R,
@@ -197,7 +178,7 @@ class ModelRunner:
         hidden_RD = graphs.run(slots_R, kind, forward)[:num_rows]
         slots_R = slots_R[:num_rows]
         return self._draw_or_await(
-            _Undrawn(
+            Undrawn(
                 plan=plan,
                 hidden_RD=hidden_RD,
                 slots_R=slots_R,
@@ -208,13 +189,13 @@ class ModelRunner:
             )
         )
 
-    def _draw_or_await(self, undrawn: _Undrawn) -> Drawn | None:
+    def _draw_or_await(self, undrawn: Undrawn) -> Drawn | None:
         if undrawn.plan.awaits_masks:
             self._undrawn = undrawn
             return None
         return self._draw_and_advance(undrawn, None)
 
-    def _draw_and_advance(self, undrawn: _Undrawn, masks: TokenMasks | None) -> Drawn:
+    def _draw_and_advance(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
         drawn = self._draw(undrawn, masks)
         tokens_R = undrawn.sample_slots_R[:0] if drawn.tokens_R is None else drawn.tokens_R
         drawn_slots_R = undrawn.sample_slots_R[: len(tokens_R)]
@@ -249,7 +230,7 @@ class ModelRunner:
     def _decode_and_draw(self, slots_R: Tensor, *, work: Work, adapted: bool) -> Tensor:
         hidden_RD = self._decode(slots_R, adapted)
         runs = None if self._adapters is None else self._adapters.runs
-        logits_RV = self._logits(hidden_RD, runs, 0)
+        logits_RV = self._ruled(self._logits(hidden_RD, runs, 0), slots_R)
         tokens_R = self._sampler.draw(logits_RV, slots_R, work)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
@@ -291,16 +272,18 @@ class ModelRunner:
             rows = cut_rows(rows, cuts, inputs.positions_T)
         groups = []
         for index, backend in enumerate(self._backends):
+            most_rows = self._layout.groups[index].spec.rows
+            seen = rows if most_rows is None else self._across(rows, most_rows)
             group = AttentionStep(
                 block_tokens=block_tokens,
                 query_starts_R1=rows.query_starts_R1,
-                context_lens_R=rows.context_lens_R,
+                context_lens_R=seen.context_lens_R,
                 token_rows_T=rows.token_rows_T,
                 positions_T=inputs.positions_T,
                 table_SB=self.state.tables_SB[index],
                 table_rows_R=rows.table_rows_R,
                 slots_T=inputs.cache_slots[index],
-                bounds=rows.bounds,
+                bounds=seen.bounds,
                 batch_invariant=self._batch_invariant,
             )
             group.plan = backend.plan(group, self._layout.groups[index].spec)
@@ -330,6 +313,18 @@ class ModelRunner:
     def _runs_in_state(self) -> AdapterRuns:
         return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S)
 
+    def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
+        """The same rows, whose context are the rows of encoded media that they see."""
+        context_lens_R = self.state.cross_rows_S.index_select(0, rows.table_rows_R)
+        query_lens_R = rows.bounds.query_lens_R
+        return rows._replace(
+            context_lens_R=context_lens_R.clamp_(min=1),  # the padding slot has none
+            bounds=StepBounds(
+                query_lens_R=query_lens_R,
+                context_lens_R=np.full(len(query_lens_R), most_rows, np.int32),
+            ),
+        )
+
     def _positions(self, inputs: StepInputs, slots_R: Tensor, given: Tensor | None) -> Tensor:
         """As the model rotates tokens: their numbers, or what the prompt's media make of them."""
         if given is not None and len(given):
@@ -340,13 +335,21 @@ class ModelRunner:
         positions_T = inputs.positions_T + deltas_R.index_select(0, inputs.rows_T)
         return positions_T.expand(self._position_axes, -1)
 
-    def _draw(self, undrawn: _Undrawn, masks: TokenMasks | None) -> Drawn:
+    def _ruled(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
+        """Of what these slots may draw next, by the model's own rules."""
+        if self._rules is None:
+            return logits_RV
+        state = self.state
+        so_far = SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
+        return self._rules.rule_out(logits_RV, slots_R, so_far)
+
+    def _draw(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
         """Hidden states to tokens; prompt rows stand behind the rows that draw."""
         plan, hidden_RD, slots_R = undrawn.plan, undrawn.hidden_RD, undrawn.sample_slots_R
         num_draws = len(plan.features)
         drawn = Drawn(None, None, None)
         if num_draws:
-            logits_RV = self._logits(hidden_RD[:num_draws], undrawn.runs, 0)
+            logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], undrawn.runs, 0), slots_R)
             for processor in self._processors:
                 logits_RV = processor.apply(logits_RV, slots_R)
             sampled = self._sampler.sample(

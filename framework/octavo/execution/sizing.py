@@ -19,7 +19,7 @@ from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.mlp import GatedMLP
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
-from octavo_registry.attention import AttentionBackend
+from octavo_registry.attention import AttentionBackend, StoresRows
 from octavo_registry.cache import CacheSpec
 from octavo_registry.model import EncodesMedia, HasWorkspace, Model
 
@@ -125,6 +125,8 @@ def _choose_backend(
     reason = backend.supports(spec, device)
     if reason is not None:
         raise ConfigError(f"attention backend {name!r} cannot run {spec} on {device}: {reason}")
+    if spec.kind == "cross" and not isinstance(backend, StoresRows):
+        raise ConfigError(f"attention backend {name!r} has no ``store``, which {spec} needs")
     if config.model.batch_invariant and not backend.batch_invariant:
         raise ConfigError(
             f"attention backend {name!r} cannot give batch_invariant results; name another, or use "

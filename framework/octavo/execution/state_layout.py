@@ -32,6 +32,7 @@ INT_FIELDS = (
     "adapter_first",
     "adapter_rank",
     "position_delta",
+    "cross_rows",
 )
 
 

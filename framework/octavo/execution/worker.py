@@ -68,7 +68,7 @@ class Worker:
         state = StateLayout(
             num_slots=num_slots,
             max_model_len=size.max_model_len,
-            max_blocks=-(-size.max_model_len // block_tokens),
+            max_blocks=layout.table_blocks(size.max_model_len),
             num_groups=len(layout.groups),
         )
         encoder = None

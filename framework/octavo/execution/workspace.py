@@ -111,7 +111,7 @@ def forward_formula(
 
 def hidden_size(config: Mapping[str, Any]) -> int:
     """Entries of a hidden state; a guess where config.json has a name of its own for it."""
-    return first_entry(config, "hidden_size", "n_embd", default=4096)
+    return first_entry(config, "hidden_size", "n_embd", "d_model", default=4096)
 
 
 def first_entry(config: Mapping[str, Any], *names: str, default: int) -> int:

@@ -50,6 +50,7 @@ class GuidedSequence:
         "__weakref__",
         "error",
         "filling",
+        "fills_together",
         "forced",
         "is_current",
         "is_finished",
@@ -63,6 +64,7 @@ class GuidedSequence:
     def __init__(self, compiled: CompiledGuide, vocab_size: int, taken: Sequence[int] = ()) -> None:
         """``taken``: tokens of the prompt that another sequence of the guide has accepted."""
         self.state: GuideState = _state_behind(compiled.guide, taken)
+        self.fills_together = isinstance(self.state, FillsTogether)  # a slow question to ask
         self.seconds = compiled.seconds
         self.mask_W: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
         self.is_current = False
@@ -99,7 +101,7 @@ class GuidedSequence:
 
     def fill(self) -> None:
         """Make the mask current; for the thread that ``MaskFiller`` gives."""
-        if self.is_forced():
+        if self.fill_forced():
             return
         error: BaseException | None = None
         try:
@@ -108,8 +110,8 @@ class GuidedSequence:
             error = raised
         self.filled(error)
 
-    def is_forced(self) -> bool:
-        """Whether nothing is left to fill: the next token has no choice, or the state failed."""
+    def fill_forced(self) -> bool:
+        """Make the mask current where the next token has no choice, or the state fails: True."""
         try:
             self.forced = self.state.forced()
             if not self.forced:
@@ -218,7 +220,7 @@ def _jobs(sequences: list[GuidedSequence]) -> Iterator[_Job]:
     for each in sequences:
         if each.is_slow:
             yield _fill_all, [each]
-        elif isinstance(each.state, FillsTogether):
+        elif each.fills_together:
             together[type(each.state)].append(each)
         else:
             one_by_one.append(each)
@@ -234,7 +236,7 @@ def _fill_all(sequences: list[GuidedSequence]) -> None:
 
 
 def _fill_together(sequences: list[GuidedSequence]) -> None:
-    sequences = [each for each in sequences if not each.is_forced()]
+    sequences = [each for each in sequences if not each.fill_forced()]
     if not sequences:
         return
     masks_MW = np.zeros((len(sequences), len(sequences[0].mask_W)), np.int32)
@@ -242,9 +244,10 @@ def _fill_together(sequences: list[GuidedSequence]) -> None:
     first = cast(FillsTogether, states[0])
     try:
         errors = first.fill_bitmasks(states, masks_MW)
+        filled = list(zip(sequences, masks_MW, errors, strict=True))
     except BaseException:  # of one of them, most likely: it is to fail alone
         return _fill_all(sequences)
-    for each, mask_W, error in zip(sequences, masks_MW, errors, strict=True):
+    for each, mask_W, error in filled:
         each.mask_W = mask_W
         each.filled(error)
 

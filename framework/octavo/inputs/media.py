@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
@@ -17,6 +18,9 @@ import numpy as np
 from octavo.config.media import MediaConfig
 from octavo.engine.messages import MediaInput, TensorData
 from octavo.errors import PluginError, PromptError
+from octavo.inputs.processor_kwargs import with_kwargs
+from octavo.multimodal.encoded import SUFFIX, EncodedItem
+from octavo.multimodal.errors import BadMediaError
 from octavo.multimodal.given import GivenMedia
 from octavo_registry import PluginHost
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
@@ -28,12 +32,12 @@ if TYPE_CHECKING:
     from octavo_registry.tokenizer import Tokenizer
 
 
-FILES = {
-    "preprocessor_config.json": ("image", "video", "audio"),
-    "video_preprocessor_config.json": ("video",),
-}
+EVERY_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.json"
+MODALITIES = ("image", "video", "audio")
 SECTIONS = {"image_processor": "image", "video_processor": "video", "feature_extractor": "audio"}
 """Of processor_config.json."""
+SAMPLING = ("num_frames", "fps", "min_frames", "max_frames")
+"""Of a video's frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +60,22 @@ class MediaInputs:
         config: MediaConfig,
     ) -> None:
         self._architecture = architecture
-        self._settings = settings
+        self.marks = _marks(architecture, settings, host)
+        """Ids of texts that are no tokens."""
+        self._settings = replace(settings, token_ids={**settings.token_ids, **self.marks})
         self._host = host
         self._config = config
         self._cache = _TensorCache(int(config.mm_processor_cache_gb * 2**30))
+        known = host.multimodal.info(architecture) if architecture in host.multimodal else None
+        self._kwargs: Mapping[str, Any] = known.metadata["kwargs"] if known else {}
+        self._takes_rows = bool(known and known.metadata["rows"])
+
+    @property
+    def special_tokens(self) -> bool:
+        """Whether the tokenizer puts any around a prompt of text."""
+        inputs = self._host.inputs
+        known = inputs.info(self._architecture) if self._architecture in inputs else None
+        return known is None or bool(known.metadata["special_tokens"])
 
     @cached_property
     def reader(self) -> MediaReader:
@@ -68,43 +84,64 @@ class MediaInputs:
 
         return MediaReader(self._host, self._config)
 
+    def split(self, data: Mapping[str, Any], uuids: Mapping[str, Any] | None) -> list[GivenMedia]:
+        """Return the items of a ``multi_modal_data``; nothing is read yet."""
+        return self.reader.split(data, uuids, takes_rows=self._takes_rows)
+
     def place(
-        self, token_ids: Sequence[int], given: Sequence[GivenMedia], *, salt: str = ""
+        self,
+        token_ids: Sequence[int],
+        given: Sequence[GivenMedia],
+        *,
+        salt: str = "",
+        kwargs: Mapping[str, Any] | None = None,
     ) -> PlacedMedia:
         """Read the items, and put placeholders into the prompt's tokens; blocks.
 
-        Names of items are the ``salt``'s own.
+        Names of items are the ``salt``'s own; ``kwargs`` are the request's ``mm_processor_kwargs``.
         """
+        settings = with_kwargs(self._settings, kwargs, self._kwargs) if kwargs else self._settings
+        if not given:
+            return PlacedMedia(token_ids=list(token_ids))
+        self._check_takes(given)
         modalities = {item.modality for item in given}
         options = {
             modality: self._host.multimodal.decode_options(
-                modality, architecture=self._architecture, settings=self._settings
+                modality, architecture=self._architecture, settings=settings
             )
             for modality in modalities
         }
         known: dict[str, _Tensors] = {}  # held here: the cache may drop it before it is placed
 
         def is_known(content_hash: str) -> bool:
-            kept = self._cache.get(content_hash)
+            kept = self._cache.get(_keyed(content_hash, kwargs))
             if kept is not None:
-                known[content_hash] = kept
+                known[_keyed(content_hash, kwargs)] = kept
             return kept is not None
 
-        media = self.reader.read_blocking(given, options, is_known, salt=salt)
-        found = [known.get(item.content_hash) or self._tensors(item) for item in media]
+        media = [
+            replace(item, content_hash=_keyed(item.content_hash, kwargs))
+            for item in self.reader.read_blocking(given, options, is_known, salt=salt)
+        ]
+        found = [known.get(item.content_hash) or self._tensors(item, settings) for item in media]
         items = [
             replace(item, tensors=tensors) for item, (tensors, _) in zip(media, found, strict=True)
         ]
         prompt = self._host.inputs.process_input(
-            self._architecture, MediaPrompt(token_ids=token_ids, media=items), self._settings
+            self._architecture, MediaPrompt(token_ids=token_ids, media=items), settings
         )
         runs: list[list[tuple[int, int]]] = [[] for _ in media]
         for each in prompt.placeholders:
             runs[each.item].append((each.start, each.length))
-        if not all(runs):
+        if not all(runs) and not (prompt.cross_rows and len(media) == 1):
             raise PluginError(f"the input processor of {self._architecture} left out an item")
         inputs = [
-            MediaInput(content_hash=item.content_hash, runs=tuple(item_runs), tensors=data)
+            MediaInput(
+                content_hash=item.content_hash,
+                runs=tuple(item_runs),
+                tensors=data,
+                cross_rows=prompt.cross_rows,
+            )
             for item, item_runs, (_, data) in zip(items, runs, found, strict=True)
         ]
         positions = b""
@@ -116,15 +153,45 @@ class MediaInputs:
             positions=positions,
         )
 
-    def _tensors(self, item: MediaItem) -> _Tensors:
+    def _check_takes(self, given: Sequence[GivenMedia]) -> None:
+        for item in given:
+            if item.is_encoded and not self._takes_rows:
+                raise BadMediaError(
+                    f"{item.place}: {self._architecture} takes no rows that are encoded already; "
+                    f"give the {item.modality} itself"
+                )
+
+    def _tensors(self, item: MediaItem, settings: MediaSettings) -> _Tensors:
         made = self._cache.get(item.content_hash)
         if made is None:
-            tensors = self._host.multimodal.map_input(
-                item.modality, item, architecture=self._architecture, settings=self._settings
+            modality, registry, value = item.modality, self._host.multimodal, item.value
+            how: dict[str, Any] = {"architecture": self._architecture, "settings": settings}
+            tensors = (
+                registry.map_rows(modality, value.tensors, **how)
+                if isinstance(value, EncodedItem)
+                else registry.map_input(modality, item, **how)
             )
             made = tensors, {name: write_tensor(tensor) for name, tensor in tensors.items()}
             self._cache.put(item.content_hash, made)
         return made
+
+
+def _marks(architecture: str, settings: MediaSettings, host: PluginHost) -> dict[str, int]:
+    if architecture not in host.inputs:
+        return {}
+    texts = host.inputs.info(architecture).metadata["marks"]
+    sizes = {**settings.config, **(settings.config.get("text_config") or {})}
+    first = max(sizes.get("vocab_size", 0), 1 + max(settings.token_ids.values(), default=0))
+    unknown = [text for text in texts if text not in settings.token_ids]
+    return {text: first + number for number, text in enumerate(unknown)}
+
+
+def _keyed(content_hash: str, kwargs: Mapping[str, Any] | None) -> str:
+    """The key of an item's tensors, which are others where a request says how they are made."""
+    if not kwargs:
+        return content_hash
+    made_with = json.dumps(kwargs, sort_keys=True)
+    return sha256(f"{content_hash} {made_with}".encode()).hexdigest()
 
 
 _Tensors = tuple[Mapping[str, "Tensor"], dict[str, TensorData]]
@@ -165,12 +232,15 @@ def read_settings(
     config: Mapping[str, Any],
     changes: Mapping[str, Any] | None = None,
     tokenizer: Tokenizer | None = None,
+    *,
+    modalities: Collection[str] = (),
 ) -> MediaSettings:
-    """What a folder says of the model's processors, old files or new, and the user's changes."""
-    processors: dict[str, dict[str, Any]] = {"image": {}, "video": {}, "audio": {}}
-    for name, modalities in FILES.items():
-        for modality in modalities:
-            processors[modality].update(_entries(folder / name))
+    """What a folder says of the model's processors, old files or new, and the user's changes.
+
+    ``modalities`` are the model's, which may be a plugin's own.
+    """
+    processors = {name: _entries(folder / EVERY_FILE) for name in (*MODALITIES, *modalities)}
+    processors["video"].update(_entries(folder / VIDEO_FILE))
     sections = _entries(folder / "processor_config.json")
     for name, modality in SECTIONS.items():
         found = sections.get(name)
@@ -225,11 +295,15 @@ def expand_placeholders(
 
 
 def expand_items(
-    prompt: MediaPrompt, tokens: Mapping[str, int], contents: Sequence[Sequence[int]]
+    prompt: MediaPrompt,
+    tokens: Mapping[str, int],
+    contents: Sequence[Sequence[int]],
+    *,
+    place: int | None = None,
 ) -> MediaPrompt:
     """Replace each token that stands for an item by the item's contents.
 
-    Runs of that very token in it are placeholders, and other tokens are text.
+    Runs of ``place`` in it, or of that very token, are placeholders; other tokens are text.
     """
     ids = list(prompt.token_ids)
     by_token = {token: modality for modality, token in tokens.items()}
@@ -252,11 +326,51 @@ def expand_items(
         item = waiting[by_token[token]].pop(0)
         for each, run in groupby(contents[item]):
             length = len(list(run))
-            if each == token:
+            if each == (token if place is None else place):
                 start = len(expanded)
                 placeholders.append(Placeholder(item=item, start=start, length=length))
             expanded += [each] * length
     return MediaPrompt(token_ids=expanded, media=prompt.media, placeholders=placeholders)
+
+
+def frames_asked(modality: str, settings: MediaSettings, **default: float) -> dict[str, float]:
+    """The options of "video": which frames the model's folder, the user or a request asks for.
+
+    ``default`` is for a folder that says neither how many, nor how many a second.
+    """
+    if modality != "video":
+        return {}
+    asked = {name: settings.entry(modality, name, None) for name in SAMPLING}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if "num_frames" in given or "fps" in given:
+        default = {name: each for name, each in default.items() if name not in SAMPLING[:2]}
+    return {**default, **given}
+
+
+def checked_rows(
+    modality: str,
+    tensors: Mapping[str, Tensor],
+    *,
+    num_rows: int,
+    row_size: int,
+    beside: Collection[str] = (),
+) -> Tensor:
+    """The rows of an item that came encoded, of the model's own number and size.
+
+    ``beside`` are names of other tensors that it may have.
+    """
+    name = f"{modality}{SUFFIX}"
+    for other in tensors:
+        if other not in (name, *beside):
+            known = ", ".join((name, *beside))
+            raise BadMediaError(f"an encoded {modality} has no tensor {other!r}; known: {known}")
+    rows = tensors[name]
+    if tuple(rows.shape) != (num_rows, row_size):
+        raise BadMediaError(
+            f"{name} has the shape {list(rows.shape)}; this {modality} has {num_rows} rows of "
+            f"{row_size}"
+        )
+    return rows
 
 
 def pixel_scale(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from octavo.errors import MessageError
+from octavo.multimodal.encoded import SUFFIX
 from octavo.multimodal.given import GivenMedia
 from octavo.params import shown
 
@@ -19,37 +20,59 @@ PARTS: Final[Mapping[str, str]] = {
     "audio": "audio",
     "audio_url": "audio",
     "input_audio": "audio",
+    "image_embeds": "image",
+    "video_embeds": "video",
+    "audio_embeds": "audio",
 }
 """The modality of a part, by its type."""
 AUDIO_FORMATS: Final = ("wav", "mp3", "flac", "ogg", "opus", "m4a", "aac")
 
 
-def has_media(messages: object) -> bool:
+def modality_of(part: object, modalities: Collection[str] = ()) -> str | None:
+    """The modality of a part; None: it is none of media.
+
+    ``modalities`` are the model's: a plugin's own has parts of its name, and of that and "_url".
+    """
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(kind, str):
+        return None
+    name = kind.removesuffix("_url")
+    return PARTS.get(kind) or (name if name in modalities else None)
+
+
+def has_media(messages: object, modalities: Collection[str] = ()) -> bool:
     """Whether any message has a part that is no text; nothing is checked."""
     return isinstance(messages, (list, tuple)) and any(
-        isinstance(part, Mapping) and part.get("type") in PARTS
+        modality_of(part, modalities)
         for message in messages
         if isinstance(message, Mapping)
         for part in _parts(message)
     )
 
 
-def take_media(messages: Sequence[Message]) -> tuple[list[Message], list[GivenMedia]]:
+def take_media(
+    messages: Sequence[Message], modalities: Collection[str] = (), *, takes_embeds: bool = False
+) -> tuple[list[Message], list[GivenMedia]]:
     """Return the messages with parts ``{"type": modality}`` for media, and what was there.
 
     A URL or a Python object under the part's type: ``{"type": "image_url", "image_url": {"url":
-    "data:..."}}``, ``{"type": "image", "image": an image of Pillow}``.
+    "data:..."}}``, ``{"type": "image", "image": an image of Pillow}``. ``takes_embeds``: also rows,
+    a safetensors file in base64 or tensors, ``{"type": "image_embeds", "image_embeds": "..."}``.
     """
     taken: list[GivenMedia] = []
     plain: list[Message] = []
     for index, message in enumerate(messages):
         parts = []
         for place, part in enumerate(_parts(message)):
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if isinstance(kind, str) and kind in PARTS:
-                item = _item(part, kind, f"messages[{index}].content[{place}]")
-                taken.append(item)
-                part = {"type": item.modality}
+            modality = modality_of(part, modalities)
+            if modality is not None:
+                where = f"messages[{index}].content[{place}]"
+                if part["type"].endswith(SUFFIX) and not takes_embeds:
+                    raise MessageError(
+                        f"{where}: {part['type']} needs enable_mm_embeds (--enable-mm-embeds)"
+                    )
+                taken.append(_item(part, part["type"], modality, where))
+                part = {"type": modality}
             parts.append(part)
         plain.append({**message, "content": parts} if _parts(message) else message)
     return plain, taken
@@ -60,19 +83,26 @@ def _parts(message: Message) -> Sequence[Any]:
     return content if isinstance(content, (list, tuple)) else ()
 
 
-def _item(part: Mapping[str, Any], kind: str, where: str) -> GivenMedia:
+def _item(part: Mapping[str, Any], kind: str, modality: str, where: str) -> GivenMedia:
     for key in part:
         if key not in ("type", kind, "uuid"):
             raise MessageError(f"{where} has no key {shown(key)}; known: type, {kind}, uuid")
     given = part.get(kind)
-    if isinstance(given, Mapping):
+    is_encoded = kind.endswith(SUFFIX)
+    if is_encoded:
+        given = f"data:;base64,{given}" if isinstance(given, str) else given
+    elif isinstance(given, Mapping) and (kind in PARTS or kind.endswith("_url")):
         given = _sound(given, where) if kind == "input_audio" else _url(given, f"{where}.{kind}")
     elif kind == "input_audio" or (kind.endswith("_url") and not isinstance(given, str)):
         raise MessageError(f"{where}.{kind}={shown(given)} must be an object")
     if given is None and part.get("uuid") is None:
         raise MessageError(f"{where}.{kind} is missing")
     return GivenMedia(
-        modality=PARTS[kind], data=given, uuid=part.get("uuid"), place=f"{where} ({kind})"
+        modality=modality,
+        data=given,
+        uuid=part.get("uuid"),
+        place=f"{where} ({kind})",
+        is_encoded=is_encoded,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import MessageError, PromptError
-from octavo.inputs.media_parts import PARTS
+from octavo.inputs.media_parts import PARTS, modality_of
 from octavo.inputs.prompt import check_modality
 from octavo.inputs.template import ChatTemplate
 from octavo.params import shown
@@ -140,12 +140,13 @@ def _check_part(where: str, part: Any, capabilities: ModelCapabilities) -> None:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str):
         raise MessageError(f"{where} must be a dict with a 'type', such as 'text'")
-    if kind in PARTS:
+    modality = modality_of(part, capabilities.modalities)
+    if modality is not None:
         try:
-            check_modality(PARTS[kind], capabilities)
+            check_modality(modality, capabilities)
         except PromptError as error:
             raise MessageError(f"{where}: {error}") from error
-        if kind in PARTS.values() and len(part) == 1:
+        if kind == modality and len(part) == 1:
             return
         raise MessageError(f"{where}: {kind} cannot be given here, only in a chat")
     if kind not in _TEXT_KEYS:

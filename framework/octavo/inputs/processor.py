@@ -6,8 +6,9 @@ import itertools
 import logging
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from msgspec import structs
 
@@ -127,27 +128,35 @@ class InputProcessor:
         adapter: str = "",
         add_special_tokens: bool = True,
         media: Sequence[GivenMedia] = (),
+        processor_kwargs: Mapping[str, Any] | None = None,
     ) -> PreparedRequest:
         """Check everything that a request carries and put it into ids.
 
         ``params`` None takes the model's defaults; a rendered chat template wants
-        ``add_special_tokens=False``, for it has written them itself.
+        ``add_special_tokens=False``, for it has written them itself. ``media`` and
+        ``processor_kwargs`` are a chat's; a prompt has its own.
         """
         params = self.params_or_default(params)
         parsed = parse_prompt(prompt)
         for modality in (*parsed.media, *(item.modality for item in media)):
             check_modality(modality, self._capabilities)
+        if self._media is not None and not self._media.special_tokens:
+            add_special_tokens = False
         ids = parsed.token_ids
         if ids is None:
             text = self._shortened(parsed.text or "", params.truncate_prompt_tokens)
-            ids = self.encode(text, add_special_tokens)
+            marks = self._media.marks if self._media and (parsed.media or media) else {}
+            ids = self._encode_around(marks, text, add_special_tokens)
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
         salt = _checked_salt(cache_salt or parsed.cache_salt)
         placed = PlacedMedia(token_ids=ids)
-        if (parsed.media or media) and self._media is not None:
-            given = [*media, *self._media.reader.split(parsed.media, parsed.uuids)]
-            placed = self._media.place(ids, given, salt=salt)
+        kwargs = processor_kwargs or parsed.processor_kwargs
+        if (parsed.media or media or kwargs) and self._media is not None:
+            given = [*media]
+            if parsed.media:
+                given += self._media.split(parsed.media, parsed.uuids)
+            placed = self._media.place(ids, given, salt=salt, kwargs=kwargs)
             ids = placed.token_ids
         self._check_length(len(ids))
         check_token_ids(ids, self._limits.vocab_size)
@@ -180,6 +189,18 @@ class InputProcessor:
         """Return the text's ids, which may be more than the context has."""
         self._check_text(text)
         return self._ids(text, add_special_tokens)
+
+    def _encode_around(
+        self, marks: Mapping[str, int], text: str, add_special_tokens: bool
+    ) -> list[int]:
+        """The same with an id in the place of each mark."""
+        if not marks:
+            return self.encode(text, add_special_tokens)
+        first, *others = re.split(f"({'|'.join(map(re.escape, marks))})", text)
+        ids = self.encode(first, add_special_tokens)
+        for piece in others:
+            ids += [marks[piece]] if piece in marks else self.encode(piece, False)
+        return ids
 
     def _check_text(self, text: str) -> None:
         if len(text) > self._limits.max_model_len * MAX_CHARS_PER_TOKEN:

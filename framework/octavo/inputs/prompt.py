@@ -13,7 +13,14 @@ from octavo_registry.model import ModelCapabilities
 Prompt = str | Mapping[str, Any] | Sequence[int]
 """Text, token ids, or a dict of KEYS."""
 
-KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "multi_modal_uuids", "cache_salt")
+KEYS = (
+    "prompt",
+    "prompt_token_ids",
+    "multi_modal_data",
+    "multi_modal_uuids",
+    "mm_processor_kwargs",
+    "cache_salt",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,8 @@ class ParsedPrompt:
     media: Mapping[str, Any]
     uuids: Mapping[str, Any] | None = None
     """Names of its items, by which they are known instead of by their content."""
+    processor_kwargs: Mapping[str, Any] | None = None
+    """Its ``mm_processor_kwargs``."""
     cache_salt: str = ""
 
 
@@ -69,14 +78,16 @@ def parse_prompt(prompt: Prompt) -> ParsedPrompt:
         text=text,
         token_ids=None if ids is None else list(ids),
         media=media,
-        uuids=_uuids(prompt.get("multi_modal_uuids")),
+        uuids=_dict_or_none(prompt, "multi_modal_uuids"),
+        processor_kwargs=_dict_or_none(prompt, "mm_processor_kwargs"),
         cache_salt="" if salt is None else salt,
     )
 
 
-def _uuids(given: object) -> Mapping[str, Any] | None:
+def _dict_or_none(prompt: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    given = prompt.get(name)
     if given is not None and not isinstance(given, Mapping):
-        raise PromptError(f"multi_modal_uuids must be a dict, not {type(given).__name__}")
+        raise PromptError(f"{name} must be a dict, not {type(given).__name__}")
     return given
 
 

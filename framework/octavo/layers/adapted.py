@@ -179,9 +179,13 @@ class AdapterRows:
         return " and ".join([" with adapters", *rare])
 
     def begin(self, runs: AdapterRuns) -> None:
-        """Take the adapters of the tokens of the step to come."""
+        """Take the adapters of the tokens of the step to come.
+
+        An ordinary launch, as the embedding's is, must come before the first linear's: kernels of
+        linears fetch what they need while what stands in front of them still runs.
+        """
         self.runs = runs
-        self.groups = {"layers": self._grouped(runs)}
+        self.groups = {"layers": self._grouped(runs, settled=True)}
         self._begin_at("embedding", runs)
         if self._rank_use is not None and self._rare["experts"].is_touched:
             rows_P = torch.arange(self.num_rank_rows, device=runs.first.device)
@@ -207,21 +211,26 @@ class AdapterRows:
             ranks = rare.ranks_P.index_select(0, runs.first).minimum(runs.rank)
             self.groups[place] = self._grouped(AdapterRuns(runs.first, ranks))
 
-    def _grouped(self, runs: AdapterRuns) -> TokenGroups:
+    def _grouped(self, runs: AdapterRuns, *, settled: bool = False) -> TokenGroups:
         return group_tokens(
             runs.first,
             runs.rank,
             pool_rows=self.num_rank_rows,
             max_rank=self._max_rank,
             batch_invariant=self.batch_invariant,
+            settled=settled,
         )
 
     def sums_bytes(self, num_tokens: int) -> int:
         """Scratch of one linear in a step of so many tokens."""
+        invariant = self.batch_invariant
         return max(
             LOOKUP_BYTES * num_tokens * self._max_rank,
             0 if self._rank_use is None else SCRATCH_BYTES,
-            *(sums_bytes(num_tokens, *shape, self._max_rank) for shape in self.shrinks),
+            *(
+                sums_bytes(num_tokens, *shape, self._max_rank, batch_invariant=invariant)
+                for shape in self.shrinks
+            ),
         )
 
     def load(self, load: AdapterLoad) -> None:

@@ -101,6 +101,32 @@ class Attention(nn.Module):
         )
 
 
+class CrossAttention(nn.Module):
+    """Attention of all tokens of a sequence to the rows of its encoded media.
+
+    Their keys and values are in the cache: ``AttendsAcross.cross_rows`` has made them.
+    """
+
+    def __init__(
+        self, name: str, *, kv_heads: int, head_dim: int, rows: int, spec: ModelSpec
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self._scale = head_dim**-0.5
+        dtype = str(spec.dtype).removeprefix("torch.")
+        self.cache_spec = CacheSpec.cross(
+            kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, rows=rows
+        )
+
+    def forward(self, q_THD: Tensor, step: Step) -> Tensor:
+        """What the queries make of the rows; [T, H, D]."""
+        cache = step.layers[self.name]
+        group = step.groups[cache.group]
+        return cache.backend.attend(
+            q_THD, None, None, cache.view, group, scale=self._scale, causal=False
+        )
+
+
 class SelfAttention(nn.Module):
     """Projections around an ``Attention`` over rotated heads, as most decoders have them.
 
@@ -229,5 +255,6 @@ def window_of(config: Mapping[str, Any], index: int, *, pattern: int = 0) -> int
 
 def cache_specs(model: nn.Module) -> dict[str, CacheSpec]:
     """What ``Model.cache_specs`` returns: the cache of each attention layer in the model."""
-    layers = (module for module in model.modules() if isinstance(module, Attention))
+    kinds = (Attention, CrossAttention)
+    layers = (module for module in model.modules() if isinstance(module, kinds))
     return {layer.name: layer.cache_spec for layer in layers}

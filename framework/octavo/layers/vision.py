@@ -218,20 +218,27 @@ def pixels_of(item: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
     return normalised(item["pixels"], mean_C11, std_C11, dtype)
 
 
-def attend_runs(q_PHE: Tensor, k_PHE: Tensor, v_PHE: Tensor, runs: Sequence[int]) -> Tensor:
+def attend_runs(
+    q_PHE: Tensor,
+    k_PHE: Tensor,
+    v_PHE: Tensor,
+    runs: Sequence[int],
+    seen: Sequence[int] | None = None,
+) -> Tensor:
     """Attention [P, H * E] of patches to those of their own run; ``runs`` are lengths.
 
-    Neighbours of one length are computed together.
+    Of a run only the first ``seen`` are attended to, None: all. Neighbours of one length are
+    computed together.
     """
     attended, start = [], 0
-    for length, equal in groupby(runs):
+    for (length, keys), equal in groupby(zip(runs, runs if seen is None else seen, strict=True)):
         count = len(list(equal))
         end = start + count * length
         q, k, v = (
             each[start:end].unflatten(0, (count, length)).transpose(1, 2)
             for each in (q_PHE, k_PHE, v_PHE)
         )
-        attended_NHPE = F.scaled_dot_product_attention(q, k, v)
+        attended_NHPE = F.scaled_dot_product_attention(q, k[:, :, :keys], v[:, :, :keys])
         attended.append(attended_NHPE.transpose(1, 2).flatten(0, 1).flatten(1))
         start = end
     return torch.cat(attended)

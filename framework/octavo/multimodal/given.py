@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from octavo.multimodal.encoded import SUFFIX, is_encoded
 from octavo.multimodal.errors import BadMediaError
 from octavo.params import shown
 from octavo_registry.modalities import ModalityDecoder
@@ -28,6 +30,8 @@ class GivenMedia:
     """The user's name for the content, which is not hashed then; good for requests of one salt."""
     place: str
     """What an error calls it."""
+    is_encoded: bool = False
+    """It is not the item but its rows, as ``octavo.multimodal.encoded`` reads them."""
 
     @property
     def is_elsewhere(self) -> bool:
@@ -35,6 +39,11 @@ class GivenMedia:
         if isinstance(self.data, str):
             return self.data[:5].lower() != "data:"
         return isinstance(self.data, os.PathLike)
+
+    @property
+    def content_kind(self) -> str:
+        """What its content is hashed with: rows are other content than what they were made of."""
+        return f"{self.modality}{SUFFIX}" if self.is_encoded else self.modality
 
     def __post_init__(self) -> None:
         uuid = self.uuid
@@ -56,10 +65,13 @@ def split_media(
     data: Mapping[str, Any],
     uuids: Mapping[str, Any] | None,
     decoders: Mapping[str, ModalityDecoder],
+    *,
+    takes_rows: bool = False,
 ) -> list[GivenMedia]:
     """Make a list of what ``multi_modal_data`` has: one item or a list of them by modality.
 
-    ``multi_modal_uuids`` has the same form, with None for an item without a name.
+    ``multi_modal_uuids`` has the same form, with None for an item without a name. ``takes_rows``:
+    tensors that look like rows are taken as such.
     """
     names = uuids or {}
     for modality in names:
@@ -70,7 +82,8 @@ def split_media(
             )
     given = []
     for modality, value in data.items():
-        items = _split(value, decoders[modality])
+        is_rows = partial(is_encoded, modality) if takes_rows else _never
+        items = _split(value, decoders[modality], is_rows)
         named = names.get(modality)
         named = named if isinstance(named, (list, tuple)) else [named] * min(len(items), 1)
         if names.get(modality) is None:
@@ -82,14 +95,24 @@ def split_media(
             )
         for number, (item, uuid) in enumerate(zip(items, named, strict=True), start=1):
             place = modality if len(items) == 1 else f"{modality} {number}"
-            given.append(GivenMedia(modality=modality, data=item, uuid=uuid, place=place))
+            encoded = is_rows(item)
+            given.append(
+                GivenMedia(modality=modality, data=item, uuid=uuid, place=place, is_encoded=encoded)
+            )
     return given
 
 
-def _split(value: Any, decoder: ModalityDecoder) -> Sequence[Any]:
+def _split(value: Any, decoder: ModalityDecoder, is_rows: Callable[[Any], bool]) -> Sequence[Any]:
     if isinstance(value, (list, tuple)):
-        return [value] if value and decoder.is_item(value) else value
-    return [value]
+        # Not all: a sound may be such a tensor beside its rate.
+        is_item = value and not all(map(is_rows, value)) and decoder.is_item(value)
+        return [value] if is_item else value
+    is_stack = getattr(value, "ndim", 0) == 3 and len(value) > 0 and is_rows(value[0])
+    return list(value) if is_stack else [value]
+
+
+def _never(given: Any) -> bool:
+    return False
 
 
 def content_hash(

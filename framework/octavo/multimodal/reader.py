@@ -14,12 +14,14 @@ from typing import Any, Final
 from octavo.config.media import MediaConfig
 from octavo.errors import QueueFullError
 from octavo.multimodal.budget import MediaBudget
+from octavo.multimodal.encoded import EncodedDecoder
 from octavo.multimodal.errors import BadMediaError, MediaTooLargeError, about
 from octavo.multimodal.fetch import MediaFetcher
 from octavo.multimodal.given import GivenMedia, content_hash, split_media
 from octavo.multimodal.local import read_file
 from octavo.multimodal.pool import WorkPool
 from octavo_registry import MediaItem, ModalityDecoder, PluginHost
+from octavo_registry.lazy import FRAMEWORK
 from octavo_registry.modalities import MediaError
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -52,10 +54,15 @@ class MediaReader:
         )
 
     def split(
-        self, data: Mapping[str, Any], uuids: Mapping[str, Any] | None = None
+        self,
+        data: Mapping[str, Any],
+        uuids: Mapping[str, Any] | None = None,
+        *,
+        takes_rows: bool = False,
     ) -> list[GivenMedia]:
         """Return the items of a ``multi_modal_data``; nothing is read yet."""
-        return split_media(data, uuids, {name: self._decoder(name) for name in data})
+        decoders = {name: self._decoder(name) for name in data}
+        return split_media(data, uuids, decoders, takes_rows=takes_rows)
 
     async def read(
         self,
@@ -80,7 +87,7 @@ class MediaReader:
             encoded = [await self._arrived(future) for future in futures]
             deadline = time.monotonic() + self._config.media_decode_timeout
             for item, data in zip(given, encoded, strict=True):
-                chosen = (options or {}).get(item.modality, {})
+                chosen = (options or {}).get(item.content_kind, {})
                 decode = partial(self._item, item, data, chosen, is_cached, salt, budget, deadline)
                 futures.append(self._decoding.submit(decode))
             return [
@@ -164,17 +171,20 @@ class MediaReader:
         budget: MediaBudget,
         deadline: float,
     ) -> MediaItem:
-        modality, decoder = given.modality, self._decoder(given.modality)
+        modality, kind = given.modality, given.content_kind
+        decoder: ModalityDecoder = (
+            EncodedDecoder(modality) if given.is_encoded else self._decoder(modality)
+        )
         limits = self._config.limits(modality, deadline=deadline, reserve=budget.add_decoded)
-        plugin = self._host.modalities.info(modality).plugin
-        call = f"decoder of {modality}"
+        plugin = FRAMEWORK if given.is_encoded else self._host.modalities.info(modality).plugin
+        call = f"decoder of {kind}"
         with about(given.place), self._host.faults.guard(plugin, call, request=True):
             key = None
             if given.uuid is not None:
                 name = f"{len(salt)} {salt}{given.uuid}".encode()
-                key = content_hash("uuid", modality, options, [name])
+                key = content_hash("uuid", kind, options, [name])
             elif encoded is not None:
-                key = content_hash("encoded", modality, options, [encoded])
+                key = content_hash("encoded", kind, options, [encoded])
             if key is not None and is_cached(key):
                 return MediaItem(modality=modality, value=None, content_hash=key)
             if given.data is None:
@@ -183,7 +193,7 @@ class MediaReader:
                 value = decoder.decode(encoded, limits, options)
             else:
                 value = decoder.convert(given.data, limits, options)
-            key = key or content_hash("value", modality, options, decoder.content(value))
+            key = key or content_hash("value", kind, options, decoder.content(value))
             return MediaItem(modality=modality, value=value, content_hash=key)
 
 

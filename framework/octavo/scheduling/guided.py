@@ -46,15 +46,15 @@ class GuidedRows:
         guided = [(place, rows.at(int(slots[place]))) for place in np.flatnonzero(here).tolist()]
         guides = [_guide_of(sequence) for _, sequence in guided]
         self._filler.fill(guides, among_others=len(guides) < len(slots))
-        saved = sum(self._num_saved(s, g) for (_, s), g in zip(guided, guides, strict=True))
-        pays = saved > UNRECORDED_STEPS * len(slots)
+        saved = [self._num_saved(s, g) for (_, s), g in zip(guided, guides, strict=True)]
+        pays = sum(saved) > UNRECORDED_STEPS * len(slots)
         places, masks, in_logprobs = [], [], []
-        for (place, sequence), guide in zip(guided, guides, strict=True):
+        for (place, sequence), guide, num_saved in zip(guided, guides, saved, strict=True):
             if guide.error is not None or (guide.is_current and guide.is_finished):
                 outputs.ends.append(self._end(sequence, guide.error))
             elif not guide.is_current:
                 self._scheduler.withdraw(record, place)
-            elif pays and self._num_saved(sequence, guide):
+            elif pays and num_saved:
                 self._append(record, place, sequence, guide, outputs)
             else:
                 places.append(place)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from octavo.config import SchedulerConfig
 from octavo.engine.messages import EngineRequest
 from octavo.errors import OctavoError, ParameterError, PromptError, QueueFullError
+from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.waiting import WaitingQueue
 
 
@@ -16,9 +17,9 @@ def refusal_of(
     waiting: WaitingQueue,
     *,
     is_in_use: Callable[[int], bool],
-    media_rows: int,
+    media: MediaScheduler,
 ) -> OctavoError | None:
-    """None: it may wait. ``is_in_use`` knows the ids of live sequences; ``media_rows`` are kept."""
+    """None: it may wait. ``is_in_use`` knows the ids of live sequences."""
     most = limits.max_queued_requests
     if most is not None and len(waiting) >= most:
         return QueueFullError(f"the queue is full: {len(waiting)} requests wait; try later")
@@ -31,7 +32,4 @@ def refusal_of(
         return QueueFullError(f"the queue is full: {total} prompt tokens would wait; try later")
     if any(is_in_use(sequence) for sequence in request.sequences):
         return ParameterError(f"request {request.request_id}: a sequence id is in use already")
-    largest = max((item.num_rows for item in request.media), default=0)
-    if largest > media_rows:
-        return PromptError(f"an item takes {largest} tokens; media_cache_tokens={media_rows}")
-    return None
+    return media.refusal(request)

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.engine.messages import MediaInput
+from octavo.cache.tables import BlockTables
+from octavo.engine.messages import EngineRequest, MediaInput
+from octavo.errors import PromptError
 from octavo.execution.state_layout import Ints, Slots
 from octavo.scheduling.rows import Rows
 from octavo.scheduling.sequence import Sequence
@@ -30,8 +32,8 @@ class EncodeItem:
 @dataclass(slots=True)
 class _Kept:
     rows: Ints
-    step_id: int
-    """Of the last step that uses them."""
+    step: int
+    """The last step that uses them."""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class MediaDraft:
 
     encode: list[EncodeItem] = field(default_factory=list)
     num_rows: int = 0
+    """Of these, and of items whose keys and values are made."""
 
 
 @dataclass(slots=True)
@@ -61,42 +64,74 @@ class MediaScheduler:
     ``whole``: the tokens of an item see each other, so that they must run in one step.
     """
 
-    def __init__(self, num_rows: int, budget: int, *, whole: bool = False) -> None:
+    def __init__(
+        self, num_rows: int, budget: int, *, whole: bool = False, max_cross_rows: int = 0
+    ) -> None:
         self.num_rows = num_rows
         self.num_encoded = 0
         self.num_reused = 0
-        self._budget = budget
+        self._budget = min(budget, num_rows)
+        self._max_cross_rows = max_cross_rows
         self._free_rows: Ints = np.arange(num_rows, dtype=np.int32)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._draft = MediaDraft()
         self._whole = whole
+        self._step = 0
+        """Counts the steps that planning was begun of."""
         self._stretched_step = -1
-        """The last step that got more tokens than there was room for, for an item to be whole."""
+        """The last one that got more tokens than there was room for, for an item to be whole."""
 
-    def clip(self, sequence: Sequence, start: int, count: int, step_id: int) -> int:
+    def refusal(self, request: EngineRequest) -> PromptError | None:
+        """Why the media of a request can never run; None: they can."""
+        largest = max((item.num_rows for item in request.media), default=0)
+        if largest > self.num_rows:
+            return PromptError(
+                f"an item takes {largest} tokens; media_cache_tokens={self.num_rows}"
+            )
+        across = [item.cross_rows for item in request.media if item.cross_rows]
+        most = self._max_cross_rows
+        if len(across) != (most > 0) or max(across, default=0) > most:
+            return PromptError(
+                f"the prompt has {len(across)} items for cross attention, of {sum(across)} rows; "
+                f"this model takes {int(most > 0)}, of {most}"
+            )
+        return None
+
+    def begin_step(self) -> None:
+        """Begin to plan a step; one that was not planned after all has encoded nothing."""
+        self._step += 1
+        for each in self._draft.encode:
+            self._free(each.item.content_hash)
+        self.num_encoded -= len(self._draft.encode)
+        self._draft = MediaDraft()
+
+    def clip(self, rows: Rows, sequence: Sequence, start: int, count: int) -> int:
         """How many of those tokens can run in this step, with the items that they need.
 
         It may be more tokens, for one item of a step that cannot be split.
         """
+        cross = sequence.cross if rows.cross_due_S[sequence.slot] else None
+        if cross is not None and not self._provide(cross):
+            return 0
         for item in sequence.request.media:
             if self._whole:
-                count = self._unsplit(item, start, count, step_id)
+                count = self._unsplit(item, start, count)
             if item.start >= start + count:
                 break
-            if item.end > start and not self._provide(item, step_id):
+            if item.end > start and not self._provide(item):
                 return max(0, item.start - start)
         return count
 
-    def _unsplit(self, item: MediaInput, start: int, count: int, step_id: int) -> int:
+    def _unsplit(self, item: MediaInput, start: int, count: int) -> int:
         for run, length in item.runs:
             first, end = max(run, start), run + length
             if not first < start + count < end:
                 continue
             if first > start:
                 return first - start
-            if self._stretched_step == step_id:
+            if self._stretched_step == self._step:
                 return 0
-            self._stretched_step = step_id
+            self._stretched_step = self._step
             return end - start
         return count
 
@@ -114,6 +149,18 @@ class MediaScheduler:
             positions_of(sequences, starts, np.diff(query_starts)),
             *self._places(sequences, starts, query_starts),
         ]
+
+    def fills(self, rows: Rows, slots: Slots, tables: BlockTables) -> list[Ints]:
+        """What a plan says of cross attention: the buffer's rows, and where they are kept."""
+        due = slots[rows.cross_due_S[slots]]
+        if not len(due):
+            return [np.zeros(0, np.int32)] * 2
+        rows.cross_due_S[due] = False
+        items = [(slot, rows.at(slot).cross) for slot in due.tolist()]
+        kept = [(slot, self._kept[item.content_hash].rows) for slot, item in items if item]
+        places = [tables.cross_slots(slot, len(found)) for slot, found in kept]
+        by_group = [np.concatenate(group) for group in zip(*places, strict=True)]
+        return [np.concatenate([found for _, found in kept]), np.concatenate(by_group)]
 
     def cuts(self, rows: Rows, slots: Slots, starts: Ints, counts: Ints) -> RowCuts | None:
         """None where a step has no part of an item, or its tokens see only what is before them."""
@@ -167,35 +214,39 @@ class MediaScheduler:
         self._free_rows = np.arange(self.num_rows, dtype=np.int32)
         self._draft = MediaDraft()
 
-    def _provide(self, item: MediaInput, step_id: int) -> bool:
-        kept = self._kept.get(item.content_hash)
+    def _provide(self, item: MediaInput) -> bool:
+        kept, draft = self._kept.get(item.content_hash), self._draft
+        costs = kept is None or item.cross_rows > 0
+        # A whole item at least, however large: it would never come otherwise.
+        if costs and draft.num_rows and draft.num_rows + item.num_rows > self._budget:
+            return False
         if kept is None:
-            draft = self._draft
-            # A whole item at least, however large: it would never come otherwise.
-            if draft.encode and draft.num_rows + item.num_rows > self._budget:
-                return False
-            rows = self._take_rows(item.num_rows, step_id)
+            rows = self._take_rows(item.num_rows)
             if rows is None:
                 return False
-            kept = self._kept[item.content_hash] = _Kept(rows, step_id)
+            kept = self._kept[item.content_hash] = _Kept(rows, self._step)
             draft.encode.append(EncodeItem(item, rows))
-            draft.num_rows += item.num_rows
             self.num_encoded += 1
-        elif kept.step_id != step_id:
+        elif kept.step != self._step:
             self.num_reused += 1
-        kept.step_id = step_id
+        if costs:
+            draft.num_rows += item.num_rows
+        kept.step = self._step
         self._kept.move_to_end(item.content_hash)
         return True
 
-    def _take_rows(self, count: int, step_id: int) -> Ints | None:
+    def _take_rows(self, count: int) -> Ints | None:
         """Free rows; those of items that were used longest ago become so, none of this step's."""
         while len(self._free_rows) < count:
             oldest = next(iter(self._kept), None)
-            if oldest is None or self._kept[oldest].step_id == step_id:
+            if oldest is None or self._kept[oldest].step == self._step:
                 return None
-            self._free_rows = np.append(self._free_rows, self._kept.pop(oldest).rows)
+            self._free(oldest)
         rows, self._free_rows = self._free_rows[:count], self._free_rows[count:]
         return rows
+
+    def _free(self, content_hash: str) -> None:
+        self._free_rows = np.append(self._free_rows, self._kept.pop(content_hash).rows)
 
 
 def positions_of(sequences: Listed[Sequence], starts: Ints, counts: Ints) -> Ints:

@@ -11,7 +11,7 @@ import numpy as np
 
 from octavo.adapters.pool import AdapterPool
 from octavo.cache.pool import BlockPool
-from octavo.cache.prefix import extend_chain, longest_prefix
+from octavo.cache.prefix import cross_digests, extend_chain, find_all, longest_prefix
 from octavo.cache.tables import BlockMoves, BlockTables
 from octavo.config import EngineConfig
 from octavo.engine.messages import TokenSampling
@@ -165,10 +165,18 @@ class Placement:
             sequence.digests, sequence.chain_seed, tokens, block_tokens, sequence.media_marks
         )
         for group in range(len(tables.windows)):
+            if group in tables.cross_groups:
+                continue
             begin = max(first, int(tables.first_GS[group, slot]))
             blocks = tables.tables_GSB[group, slot, begin:num_full].tolist()
             for block, digest in zip(blocks, sequence.digests[begin:], strict=False):
                 self.pool.register(block, group, digest)
+        if first == 0:  # its first step has run, which has filled these
+            digests = self._cross_digests(sequence)
+            for group in tables.cross_groups:
+                blocks = tables.tables_GSB[group, slot, : len(digests)].tolist()
+                for block, digest in zip(blocks, digests, strict=True):
+                    self.pool.register(block, group, digest)
 
     def forget_swapped(self, sequence: Sequence) -> None:
         """Free the host memory of a sequence that ends while it waits."""
@@ -200,6 +208,7 @@ class Placement:
             sequence.num_cached_tokens = min(start, sequence.prompt_len)
         slot = self.rows.enter(sequence, start, self.draft.diff)
         self.tables.adopt(slot, blocks_by_group, self.draft.diff)
+        self._place_cross(sequence)
         return start
 
     def _place_forked(self, sequence: Sequence) -> int:
@@ -211,6 +220,8 @@ class Placement:
         start = sequence.prompt_len - 1
         rows, tables = self.rows, self.tables
         if leader is None or leader.slot < 0 or rows.computed_S[leader.slot] <= start:
+            return -1
+        if rows.cross_due_S[leader.slot]:  # it was swapped in, and has nothing to share yet
             return -1
         # One block a group: the copy of a partial block, or the first of its own.
         if not tables.can_fork(leader.slot, start) or not self._fits(len(tables.windows)):
@@ -236,15 +247,46 @@ class Placement:
                 self.draft.moves.swap_in.append((swap, block))
                 self.draft.emptied_swap_blocks.append(swap)
         self.tables.start(slot, blocks_by_group, self.draft.diff)
+        self._place_cross(sequence)
         sequence.swapped = None
         return swapped.num_tokens
 
+    def _place_cross(self, sequence: Sequence) -> None:
+        """Give a sequence the blocks of its encoded media: those that hold it, or new ones.
+
+        There is room: it was admitted as if none held it.
+        """
+        tables, slot = self.tables, sequence.slot
+        digests = self._cross_digests(sequence)
+        if not digests:
+            return
+        found = [find_all(self.pool, group, digests) for group in tables.cross_groups]
+        known = [blocks for blocks in found if blocks is not None]
+        if len(known) == len(found):
+            for blocks in known:
+                self.pool.share(blocks)
+        else:
+            known = [self.pool.allocate(len(digests)) for _ in found]
+            self.rows.cross_due_S[slot] = True
+        tables.start_cross(slot, known, self.draft.diff)
+
+    def _cross_digests(self, sequence: Sequence) -> list[bytes]:
+        """Of the blocks of its encoded media."""
+        num_blocks = -(-sequence.num_cross_rows // self.tables.layout.block_tokens)
+        return cross_digests(sequence.chain_seed, num_blocks)
+
     def _swap_out(self, slot: int) -> SwappedBlocks | None:
-        """Copy the blocks of confirmed tokens to the host; None when there is no room for them."""
+        """Copy the blocks of confirmed tokens to the host; None when there is no room for them.
+
+        Encoded media are not copied: their blocks are found by content, or filled again.
+        """
         num_tokens = int(self.rows.confirmed_S[slot])
         count = -(-num_tokens // self.tables.layout.block_tokens)
-        held = []
+        held: list[list[tuple[int, int]]] = []
         for group, blocks in enumerate(self.tables.held(slot)):
+            if group in self.tables.cross_groups:
+                held.append([])
+                continue
             first = int(self.tables.first_GS[group, slot])
             held.append([(first + i, int(b)) for i, b in enumerate(blocks) if first + i < count])
         total = sum(len(entries) for entries in held)

@@ -27,6 +27,8 @@ SECTIONS = (
     "positions",  # by axis and token, where they do not follow from the device state
     "media_tokens",  # tokens that stand for media
     "media_rows",  # of the buffer of what was encoded: those that replace them
+    "cross_rows",  # of that buffer: those that cross attention is to read from now on
+    "cross_slots",  # where their keys and values go, by cache group
 )
 
 
@@ -68,7 +70,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     @property
     def is_decode(self) -> bool:
         """Whether each row has one token and draws the next, and nothing else is asked for."""
-        if self.num_prompt_logprobs >= 0 or any(self.sizes[-3:]):
+        if self.encode or self.num_prompt_logprobs >= 0 or any(self.sizes[-5:]):
             return False
         return self.num_tokens == self.num_rows == len(self.features)
 

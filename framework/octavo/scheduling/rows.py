@@ -47,6 +47,8 @@ class Rows:
         """Up to this token the prompt's media matter, as rows or by the positions they make."""
         self.adapted_S = np.zeros(num_slots, np.bool_)
         """Rows that have an adapter."""
+        self.cross_due_S = np.zeros(num_slots, np.bool_)
+        """Rows whose blocks for encoded media are still to be filled, by their first step."""
         self.membership = 0
         """Counts every coming and leaving."""
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -91,6 +93,7 @@ class Rows:
         self.guided_S[slot] = sequence.guide is not None
         self.media_end_S[slot] = sequence.media_end
         self.adapted_S[slot] = sequence.run.rank > 0
+        self.cross_due_S[slot] = False
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
 
@@ -105,6 +108,7 @@ class Rows:
                 max(sampling.top_k, 0),
                 *sequence.run,
                 sequence.position_delta,
+                sequence.num_cross_rows,
             ],
             [
                 sampling.temperature,

@@ -66,6 +66,7 @@ class Scheduler:
             config.media.media_cache_tokens,
             scheduler.max_num_batched_tokens,
             whole=whole_media,
+            max_cross_rows=layout.max_cross_rows,
         )
         self._config = scheduler
         self._model_identity = model_identity
@@ -91,13 +92,15 @@ class Scheduler:
             self._config,
             self.waiting,
             is_in_use=self.sequences.__contains__,
-            media_rows=self.media.num_rows,
+            media=self.media,
         )
         if refusal is not None:
             self.refuse(request, refusal)
             return
         self._num_arrivals += 1
-        seed = chain_seed(self._model_identity, request.adapter, request.cache_salt)
+        # All that its tokens' keys and values are made of goes into the seed.
+        across = [item.content_hash for item in request.media if item.cross_rows]
+        seed = chain_seed(self._model_identity, request.adapter, request.cache_salt, *across)
         family = [
             Sequence(request, index, self._num_arrivals, seed)
             for index in range(len(request.sequences))
@@ -200,6 +203,7 @@ class Scheduler:
                 self._step_id += 1
                 self.num_under_way += 1
                 return steady
+        self.media.begin_step()
         budget = self._config.max_num_batched_tokens
         if self.suspects:
             slots, counts = self._schedule_suspect(budget)
@@ -222,7 +226,8 @@ class Scheduler:
         slots, remaining = slots[by_kind], remaining[by_kind]
         before = np.cumsum(remaining) - remaining
         counts = np.clip(budget - before, 0, remaining).astype(np.int32)
-        for row in np.flatnonzero(rows.media_end_S[slots] > rows.computed_S[slots]).tolist():
+        needs_media = (rows.media_end_S[slots] > rows.computed_S[slots]) | rows.cross_due_S[slots]
+        for row in np.flatnonzero(needs_media).tolist():
             slot = int(slots[row])
             counts[row] = self._clip(rows.at(slot), int(rows.computed_S[slot]), int(counts[row]))
         slots, counts = slots[counts > 0], counts[counts > 0]
@@ -287,7 +292,7 @@ class Scheduler:
         """How many of those tokens have their media in the step that is being planned."""
         if not sequence.request.media:
             return count
-        return self.media.clip(sequence, start, count, self._step_id + 1)
+        return self.media.clip(self.rows, sequence, start, count)
 
     def _pack(self, slots: Slots, counts: Ints) -> tuple[StepPlan, StepRecord]:
         rows = self.rows
@@ -311,6 +316,7 @@ class Scheduler:
             logit_tokens,
             prompt_targets,
             *self.media.sections(rows, slots, starts, query_starts),
+            *self.media.fills(rows, slots, self.placement.tables),
         )
         self._step_id += 1
         drawing = len(sample_slots) > 0

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.adapters.pool import NO_RUN
-from octavo.engine.messages import EngineRequest, SequenceLogprobs
+from octavo.engine.messages import EngineRequest, MediaInput, SequenceLogprobs
 from octavo.guided.sequence import GuidedSequence
 
 
@@ -59,7 +59,9 @@ class Sequence:
         """When it first got a slot."""
         self.chain_seed = chain_seed
         self.tokens: NDArray[np.int32] = np.array(request.prompt_token_ids, np.int32)
-        self.media_marks = {item.start: bytes.fromhex(item.content_hash) for item in request.media}
+        self.media_marks = {
+            item.start: bytes.fromhex(item.content_hash) for item in request.media if item.runs
+        }
         """What prefixes hold besides tokens."""
         self.positions_AP: NDArray[np.int32] | None = None
         """Of the prompt's tokens by axis; None: their numbers on all axes."""
@@ -101,6 +103,16 @@ class Sequence:
         if self.positions_AP is not None:
             return self.prompt_len
         return max((item.end for item in self.request.media), default=0)
+
+    @property
+    def cross(self) -> MediaInput | None:
+        """The item that cross attention reads."""
+        return next((item for item in self.request.media if item.cross_rows), None)
+
+    @property
+    def num_cross_rows(self) -> int:
+        """Rows of that item."""
+        return self.cross.cross_rows if self.cross else 0
 
     @property
     def seed(self) -> int:

@@ -37,6 +37,7 @@ BUILT_IN: Final = {
     "parsing": "parsing:ParsingRoutes",
     "responses": "responses:ResponseRoutes",
     "tokenize": "tokenize:TokenizeRoutes",
+    "transcriptions": "transcriptions:TranscriptionRoutes",
 }
 """The framework's own groups: module of ``octavo.server.routes`` and class."""
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")

@@ -41,13 +41,18 @@ async def read_json(
     charsets = [each.partition(b"charset=")[2].strip(b' "') for each in parameters]
     if any(name not in (b"", b"utf-8", b"utf8", b"us-ascii") for name in charsets):
         raise HttpError(415, "the charset must be utf-8")
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise HttpError(415, "content-encoding must be identity")
-    _check_framing(headers)
-    data = await _read(headers, receive, limits)
+    data = await read_bytes(headers, receive, limits)
     if len(data) <= MAX_BYTES_ON_LOOP:
         return parse_object(data, limits)
     return await asyncio.to_thread(parse_object, data, limits)
+
+
+async def read_bytes(headers: dict[bytes, bytes], receive: Receive, limits: LimitConfig) -> bytes:
+    """Read a body of any kind; raises HttpError 400, 408, 411, 413 or 415."""
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise HttpError(415, "content-encoding must be identity")
+    _check_framing(headers)
+    return await _read(headers, receive, limits)
 
 
 def parse_object(data: bytes, limits: LimitConfig) -> dict[str, Any]:

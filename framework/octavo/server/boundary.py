@@ -180,10 +180,7 @@ class Boundary:
             raise self._gate.closed.error()
 
     def _route(self, scope: Scope) -> str:
-        """The path as routes name it, whether or not a proxy has taken the prefix off."""
-        path: str = scope["path"]
-        below = path.removeprefix(self._root_path)
-        return below if below.startswith("/") else path
+        return route_of(scope["path"], self._root_path)
 
     def _has_key(self, headers: dict[bytes, bytes]) -> bool:
         """OpenAI's header or Anthropic's; each key is compared, and each in constant time."""
@@ -194,16 +191,26 @@ class Boundary:
         return sum(hmac.compare_digest(given, key) for key in self._keys) > 0
 
     def _log(self, scope: Scope, status: int, seconds: float) -> None:
-        if not self._serve.access_log or self._route(scope) in self._serve.access_log_skip:
-            return
-        access_log.info(
-            "%s %s %d %.1f ms %s",
-            scope["method"],
-            printable(scope["path"]),
-            status,
-            seconds * 1e3,
-            scope["octavo.request_id"],
-        )
+        if self._serve.access_log and self._route(scope) not in self._serve.access_log_skip:
+            log_access(scope["method"], scope["path"], status, seconds, scope["octavo.request_id"])
+
+
+def route_of(path: str, root_path: str) -> str:
+    """The path as routes name it, whether or not a proxy has taken the prefix off."""
+    below = path.removeprefix(root_path)
+    return below if below.startswith("/") else path
+
+
+def log_access(method: str, path: str, status: int, seconds: float, request_id: str) -> None:
+    """Write a request's end to the access log."""
+    access_log.info(
+        "%s %s %d %.1f ms %s",
+        method or "-",
+        printable(path) or "-",
+        status,
+        seconds * 1e3,
+        request_id,
+    )
 
 
 def printable(text: str, most: int = 256) -> str:

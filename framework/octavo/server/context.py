@@ -19,9 +19,10 @@ from octavo.errors import UnknownAdapterError
 from octavo.observability.server_metrics import ServerMeter
 from octavo.params import LoRARequest, SamplingParams, shown
 from octavo.server.adapters import ServedAdapters
+from octavo.server.body import read_json
 from octavo.server.boundary import Gate
 from octavo.server.errors import HttpError
-from octavo.server.exchange import Exchange, Handler, JsonEndpoint
+from octavo.server.exchange import Exchange, Handler, JsonEndpoint, Read
 from octavo.server.protocol.fields import Body, FieldTable, read_body
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
@@ -58,9 +59,12 @@ class ServerContext:
         """What this process counts, for /metrics."""
         return ServerMeter(self.engine, self.host.faults, self.model_names[0])
 
-    def read(self, exchange: Exchange, kind: type[Body], table: FieldTable) -> tuple[Body, Any]:
+    def read(
+        self, exchange: Exchange, kind: type[Body], table: FieldTable, *, is_form: bool = False
+    ) -> tuple[Body, Any]:
         """Read a body; also returns its warnings, UNSET when there are none."""
-        body, warnings = read_body(exchange.body, kind, table, lenient=self.config.serve.lenient)
+        lenient = self.config.serve.lenient
+        body, warnings = read_body(exchange.body, kind, table, lenient=lenient, is_form=is_form)
         return body, warnings or msgspec.UNSET
 
     def head(self, id: str, model: str) -> dict[str, Any]:
@@ -81,15 +85,16 @@ class ServerContext:
         *,
         authenticated: bool = True,
         generates: bool = False,
+        read: Read = read_json,
     ) -> Endpoint:
-        """Make a handler a JSON endpoint under this server's limits; GET takes no body.
+        """Make a handler an endpoint under this server's limits; GET takes no body.
 
         One that ``generates`` reads no body while the engine's queue is full.
         """
         app = JsonEndpoint(
             handler,
             self.config.limits,
-            takes_body=method != "GET",
+            read=None if method == "GET" else read,
             check_room=self.engine.check_room if generates else None,
         )
         return Endpoint(

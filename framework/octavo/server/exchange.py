@@ -69,6 +69,10 @@ class EventStream:
 Handler = Callable[[Exchange], Awaitable[Reply | EventStream]]
 
 
+Read = Callable[[dict[bytes, bytes], Receive, LimitConfig], Awaitable[dict[str, Any]]]
+"""Makes a body's fields of headers and what is received."""
+
+
 class JsonEndpoint:
     """An ASGI app around a handler. A client that leaves ends the handler wherever it waits."""
 
@@ -77,13 +81,16 @@ class JsonEndpoint:
         handler: Handler,
         limits: LimitConfig,
         *,
-        takes_body: bool = True,
+        read: Read | None = read_json,
         check_room: Callable[[], None] | None = None,
     ) -> None:
-        """``check_room`` raises when no request can be taken, before a body is read for nothing."""
+        """``read`` None: there is no body.
+
+        ``check_room`` raises when no request can be taken, before a body is read for nothing.
+        """
         self._handler = handler
         self._limits = limits
-        self._takes_body = takes_body
+        self._read = read
         self._check_room = check_room
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -91,7 +98,7 @@ class JsonEndpoint:
         if self._check_room is not None:
             self._check_room()
         headers = dict(scope["headers"])
-        body = await read_json(headers, receive, self._limits) if self._takes_body else {}
+        body = await self._read(headers, receive, self._limits) if self._read else {}
         async with _Client(receive):
             reply = await self._handler(Exchange(scope, body))
             if isinstance(reply, EventStream):

@@ -10,6 +10,8 @@ import asyncio
 import re
 import uuid
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -27,6 +29,8 @@ LEAVE_SECONDS: Final = 0.5
 """After its client has left, how long an app may take to notice by itself."""
 LINGER_SECONDS: Final = 2.0
 """How long a client may go on sending what nobody reads, so that it reads its answer meanwhile."""
+MAX_LINGERING: Final = 128
+"""Connections at a time that wait for that; the one that has waited longest makes room."""
 TASK: Final = "octavo.task"
 """Where a request's scope holds the task that answers it."""
 BROKEN: Final = "octavo.broken"
@@ -35,9 +39,45 @@ _TARGET: Final = re.compile(rb"\S+ +(\S+)")
 """Finds the path in a request's first line."""
 
 
-def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
-    """Return the protocol class for these limits; uvicorn makes one of it a connection."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that no app gives, to what is no request or must not become one."""
+
+    error: HttpError
+    method: str
+    """Empty where it was not read."""
+    path: str
+    seconds: float
+    """Since the request was awaited."""
+    request_id: str
+
+    def answer(self) -> bytes:
+        """What the client is sent; the connection ends behind it."""
+        reply = reply_to(self.error, self.path)
+        body = reply.json()
+        request_id = self.request_id.encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            (b"x-request-id", request_id),
+            (b"request-id", request_id),
+            *reply.headers(),
+        ]
+        phrase = HTTPStatus(reply.status).phrase.encode()
+        return _head(b"HTTP/1.1 %d %b" % (reply.status, phrase), headers) + body
+
+
+def limited_protocol(
+    limits: LimitConfig, refused: Callable[[Refusal], None]
+) -> type[HttpToolsProtocol]:
+    """Return the protocol class for these limits; uvicorn makes one of it a connection.
+
+    ``refused`` is told of each answer that no app has given.
+    """
     max_header_bytes = int(limits.max_header_kib * 1024)
+    lingering: dict[LimitedProtocol, None] = {}
+    """Connections that have had their last answer, the oldest first."""
 
     class LimitedProtocol(HttpToolsProtocol):
         """Ends connections that bring too much or are too slow, in the path's error shape."""
@@ -48,8 +88,13 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
         _num_trailer_bytes = 0
         _is_in_body = False
         """Whether a request's headers have come and its body has not ended."""
-        _last_answer: bytes | None = None
-        """Told when all requests have been answered; what arrives from then on is not read."""
+        _is_over = False
+        """What arrives is not read any more."""
+        _num_unread_bytes = 0
+        """That have arrived since."""
+        _refusal: Refusal | None = None
+        """Told when all requests have been answered."""
+        _awaited_since = 0.0
         _too_slow: asyncio.TimerHandle | None = None
         """Runs out while headers are awaited, or what need not come any more."""
         _unread: asyncio.TimerHandle | None = None
@@ -63,23 +108,24 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self._end_of_requests = _EndOfRequests(transport, self._answered_last)
             self._is_admitted = len(self.connections) <= limits.max_connections
             self._await_headers()
 
         def connection_lost(self, exc: Exception | None) -> None:
+            lingering.pop(self, None)
             self._stop_waiting()
             self.resume_writing()
             super().connection_lost(exc)
-            for cycle in self._cycles:  # uvicorn tells the newest alone, and it may not have begun
-                if not cycle.response_complete:
-                    cycle.disconnected = True
-                    cycle.message_event.set()
-                    self.loop.call_later(LEAVE_SECONDS, _cancel, cycle.scope)
+            self._disconnect()  # uvicorn tells the newest alone, and it may not have begun
 
         def data_received(self, data: bytes) -> None:
             """Counts all that arrives: the parser keeps headers, and passes over what is none."""
             self._unset_keepalive_if_required()
-            if self._last_answer is not None:
+            if self._is_over:
+                self._num_unread_bytes += len(data)
+                if self in lingering and self._num_unread_bytes > limits.max_body_mib * 2**20:
+                    self._stop_lingering()
                 return
             self._num_free_bytes -= len(data)
             self._parse(data)
@@ -90,7 +136,7 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
                 self._too_slow = self.loop.call_later(self.timeout_keep_alive, self._abort)
 
         def _parse(self, data: bytes) -> None:
-            while self._last_answer is None:
+            while not self._is_over:
                 try:
                     self.parser.feed_data(data)
                     return
@@ -119,7 +165,7 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
         def on_headers_complete(self) -> None:
             self._num_free_bytes = max_header_bytes
             self._stop_waiting()
-            if self._last_answer is not None:
+            if self._is_over:
                 return
             if self.parser.get_method() == b"CONNECT":
                 self._refuse(400, "this server is no proxy")
@@ -130,6 +176,7 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
                 self._refuse(503, f"max_connections={limits.max_connections} are in use")
                 return
             super().on_headers_complete()
+            self.cycle.transport = self._end_of_requests  # type: ignore[assignment]
             self._is_in_body = True
             self._num_trailer_bytes = 0
             while self._cycles and self._cycles[0].response_complete:
@@ -159,9 +206,10 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
                 super().on_message_complete()
 
         def on_response_complete(self) -> None:
+            if self in lingering:
+                return
             super().on_response_complete()
-            is_last = self.cycle.response_complete and not self.transport.is_closing()
-            if is_last and self._last_answer is not None:
+            if self.cycle.response_complete and self._is_over:
                 self._end()
 
         def pause_writing(self) -> None:
@@ -181,8 +229,9 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
 
         def _refuse(self, status: int, message: str, data: bytes = b"") -> None:
             """End the connection behind its last answer, which says this; ``data`` is at fault."""
-            if self.transport.is_closing() or self._last_answer is not None:
+            if self.transport.is_closing() or self._is_over:
                 return
+            self._is_over = True
             is_full = status == 503
             error = HttpError(
                 status,
@@ -191,29 +240,70 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
                 retry_after=RETRY_AFTER_SECONDS if is_full else None,
             )
             if self._is_in_body:
-                self._last_answer = b""
                 self._cycles[-1].scope[BROKEN] = error
                 self.cycle.keep_alive = False
                 self.cycle.message_event.set()
             else:
-                self._last_answer = _answer(error, self.url or _target(data))
+                method = self.parser.get_method() if self.url else b""
+                target = (self.url or _target(data)).decode("latin-1")
+                self._refusal = Refusal(
+                    error,
+                    method.decode(),
+                    target.partition("?")[0],
+                    self.loop.time() - self._awaited_since,
+                    uuid.uuid4().hex,
+                )
             if self.cycle is None or self.cycle.response_complete:
                 self._end()
 
+        def _answered_last(self) -> None:
+            """A request's answer says that the connection closes, or has failed."""
+            has_all = not self._is_in_body and not self._is_over
+            if has_all and not self.transport.can_write_eof():
+                self.transport.close()  # its client could not tell that the answer has ended
+                return
+            self._is_over, self._refusal = True, None
+            self._end()
+
         def _end(self) -> None:
             """Close, but not before a client that still sends has had time to read."""
-            self.transport.write(self._last_answer or b"")
-            if not self._is_admitted or not self.transport.can_write_eof():
+            if self.transport.is_closing() or self in lingering:
+                return
+            if self._refusal is not None:
+                self.transport.write(self._refusal.answer())
+                refused(self._refusal)
+            if not self._is_admitted:
                 self.transport.close()
                 return
+            self._disconnect()
             self._stop_waiting()
             self._unset_keepalive_if_required()
             self.flow.resume_reading()
-            self.transport.write_eof()
-            self._too_slow = self.loop.call_later(LINGER_SECONDS, self._abort)
+            if self.transport.can_write_eof():  # not with TLS: the answer says where it ends
+                self.transport.write_eof()
+            if len(lingering) == MAX_LINGERING:
+                next(iter(lingering))._stop_lingering()
+            lingering[self] = None
+            self._too_slow = self.loop.call_later(LINGER_SECONDS, self._stop_lingering)
+
+        def _stop_lingering(self) -> None:
+            """Close; an answer that is long may still be on its way."""
+            lingering.pop(self, None)
+            self._stop_waiting()
+            self._too_slow = self.loop.call_later(limits.send_timeout_seconds, self._abort)
+            self.transport.close()
+
+        def _disconnect(self) -> None:
+            """Tell requests that wait for their answers' turn, or give one, that nobody reads."""
+            for cycle in self._cycles:
+                if not cycle.response_complete:
+                    cycle.disconnected = True
+                    cycle.message_event.set()
+                    self.loop.call_later(LEAVE_SECONDS, _cancel, cycle.scope)
 
         def _await_headers(self) -> None:
             self._stop_waiting()
+            self._awaited_since = self.loop.time()
             seconds = limits.body_timeout_seconds if self._is_admitted else UNADMITTED_SECONDS
             self._too_slow = self.loop.call_later(seconds, self._close_slow)
 
@@ -231,21 +321,15 @@ def limited_protocol(limits: LimitConfig) -> type[HttpToolsProtocol]:
     return LimitedProtocol
 
 
-def _answer(error: HttpError, target: bytes) -> bytes:
-    """An answer that no app gives, to a request for this path."""
-    reply = reply_to(error, target.decode("latin-1").partition("?")[0])
-    body = reply.json()
-    request_id = uuid.uuid4().hex.encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-        (b"x-request-id", request_id),
-        (b"request-id", request_id),
-        *reply.headers(),
-    ]
-    phrase = HTTPStatus(reply.status).phrase.encode()
-    return _head(b"HTTP/1.1 %d %b" % (reply.status, phrase), headers) + body
+class _EndOfRequests:
+    """A connection as requests have it: they end it by the way that this is made with."""
+
+    __slots__ = ("close", "is_closing", "write")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
 
 
 def _head(first: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:

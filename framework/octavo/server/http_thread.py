@@ -21,9 +21,16 @@ from octavo.config.server import ServerConfig
 from octavo.errors import OctavoError
 from octavo.observability.shared_metrics import SharedMetrics
 from octavo.server.app import add_built_in_routes, make_app
-from octavo.server.boundary import DRAINING, ENGINE_ENDED, ENGINE_RESTARTS, Gate
+from octavo.server.boundary import (
+    DRAINING,
+    ENGINE_ENDED,
+    ENGINE_RESTARTS,
+    Gate,
+    log_access,
+    route_of,
+)
 from octavo.server.context import ServerContext
-from octavo.server.http_protocol import limited_protocol
+from octavo.server.http_protocol import Refusal, limited_protocol
 from octavo.wording import counted
 from octavo_registry.faults import one_line
 
@@ -71,7 +78,8 @@ class HttpThread:
         self._meter = context.meter
         self._has_begun = threading.Event()
         self._has_ended = False
-        self._failure: Exception | None = None
+        self._may_end = False
+        self._failure: BaseException | None = None
         self._server = _Server(_uvicorn_config(context, service.keys), self._gate, self._has_begun)
         self._listener = listener
         self._loop = uvloop.new_event_loop()
@@ -105,6 +113,7 @@ class HttpThread:
 
     def drain(self) -> None:
         """Refuse what comes, and end when all that is in flight has been answered."""
+        self._may_end = True
         if self._gate.closed is not ENGINE_ENDED:
             self._gate.closed = DRAINING
             num_inside = self._gate.num_inside
@@ -114,6 +123,7 @@ class HttpThread:
 
     def cut(self) -> None:
         """End at once: connections are closed whatever goes on."""
+        self._may_end = True
         with suppress(RuntimeError):  # the event loop is closed: it has ended meanwhile
             self._loop.call_soon_threadsafe(self._cut)
 
@@ -127,7 +137,9 @@ class HttpThread:
         watching = asyncio.create_task(self._meter.watch())
         try:
             await self._server.serve(sockets=[self._listener])
-        except Exception as error:
+            if not self._may_end:
+                raise OctavoError("it has ended without being asked to")
+        except BaseException as error:  # uvicorn exits, and an event loop that stops cancels
             log.exception("the HTTP server has failed")
             self._failure = error
         finally:
@@ -174,10 +186,20 @@ class _Server(uvicorn.Server):
 
 
 def _uvicorn_config(context: ServerContext, keys: tuple[str, ...]) -> uvicorn.Config:
-    listen, limits = context.config.listen, context.config.limits
+    listen, limits, serve = context.config.listen, context.config.limits, context.config.serve
+    app = make_app(context, keys)
+    meter = context.meter.http
+    assert meter is not None  # the app counts, too
+
+    def refused(what: Refusal) -> None:
+        route, status = route_of(what.path, listen.root_path), what.error.status
+        meter.answered(what.method, route, status, what.seconds)
+        if serve.access_log and route not in serve.access_log_skip:
+            log_access(what.method, what.path, status, what.seconds, what.request_id)
+
     return uvicorn.Config(
-        make_app(context, keys),
-        http=limited_protocol(limits),
+        app,
+        http=limited_protocol(limits, refused),
         log_config=None,
         log_level=logging.WARNING,
         access_log=False,

@@ -50,7 +50,7 @@ ERRORS: Final = {
     409: "an adapter of that name is there",
     411: "nothing says how long the body is",
     413: "the body is too long",
-    415: "the body is not JSON",
+    415: "the body is of another kind",
     500: "the request failed",
     503: "overloaded, draining, or without an engine",
 }
@@ -69,6 +69,7 @@ def operation(
     reply: type | None = None,
     streams: bool = False,
     content_type: str = _JSON,
+    takes: str = _JSON,
 ) -> dict[str, Any]:
     """Describe an endpoint by the structs that it takes and gives."""
     types = [kind for kind in (request, reply) if kind is not None]
@@ -84,7 +85,7 @@ def operation(
     }
     if request is not None:
         body = {"schema": by_type[request]}
-        described["requestBody"] = {"required": True, "content": {_JSON: body}}
+        described["requestBody"] = {"required": True, "content": {takes: body}}
     return described
 
 

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import Any, Final
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 
 from octavo.adapters.check import LinearSize, matching_names
 from octavo.adapters.tensors import content_hash
-from octavo.testing.engine_run import Logprobs, Tokens
+from octavo.testing.engine_run import EnginePrompt, Logprobs, Tokens, tokens_of
 from octavo.testing.modes import Trial
 from octavo.testing.reference import ModuleReference, Reference
 from octavo_registry import Adapter
@@ -89,12 +90,14 @@ class AdaptedReference:
 
     name = "those of merged weights"
 
-    def __init__(self, references: Mapping[str, Reference], prompts: Sequence[Tokens]) -> None:
+    def __init__(
+        self, references: Mapping[str, Reference], prompts: Sequence[EnginePrompt]
+    ) -> None:
         """``references`` are by content hash; prompts take turns with them."""
         self.references = references
-        hashes = list(references)
-        self._hashes = {prompt: hashes[i % len(hashes)] for i, prompt in enumerate(prompts)}
-        self._prompts = sorted(prompts, key=len, reverse=True)
+        turns = zip(map(tokens_of, prompts), cycle(references), strict=False)
+        self._hashes = dict(turns)
+        self._prompts = sorted(self._hashes, key=len, reverse=True)
 
     def adapter_of(self, tokens: Tokens) -> str:
         """Of a prompt, or of what continues one."""
@@ -102,11 +105,12 @@ class AdaptedReference:
             self._hashes[prompt] for prompt in self._prompts if tokens[: len(prompt)] == prompt
         )
 
-    def logprobs(self, sequences: Sequence[Tokens]) -> list[Logprobs]:
+    def logprobs(self, sequences: Sequence[EnginePrompt]) -> list[Logprobs]:
         """See ``Reference``."""
+        adapters = [self.adapter_of(tokens_of(each)) for each in sequences]
         found: dict[int, Logprobs] = {}
         for adapter, reference in self.references.items():
-            places = [i for i, it in enumerate(sequences) if self.adapter_of(it) == adapter]
+            places = [i for i, its in enumerate(adapters) if its == adapter]
             if places:
                 found |= zip(
                     places, reference.logprobs([sequences[i] for i in places]), strict=True

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.testing.engine_run import Continuation, Logprobs, Tokens
+from octavo.testing.engine_run import Continuation, Logprobs, Tokens, tokens_of
 from octavo.testing.reference import Reference
 
 MAX_DIFFERENCE = 1e-4
@@ -91,12 +91,13 @@ def compare(
     before it; by induction they are then the reference's own greedy continuation.
     """
     comparison = Comparison()
-    expected = reference.logprobs([each.prompt + each.tokens for each in continuations])
+    expected = reference.logprobs([each.sequence for each in continuations])
     for index, (each, logprobs) in enumerate(zip(continuations, expected, strict=True)):
+        prompt_length = len(tokens_of(each.prompt))
         comparison.add(
-            f"sequence {index}, prompt of {len(each.prompt)}",
+            f"sequence {index}, prompt of {prompt_length}",
             each.logprobs_NV,
-            logprobs[len(each.prompt) - 1 :],
+            logprobs[prompt_length - 1 :],
             each.tokens if greedy else None,
         )
     return comparison

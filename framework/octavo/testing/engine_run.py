@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,11 @@ from octavo.engine.messages import (
     TokenSampling,
 )
 from octavo.errors import ConfigError, EngineDeadError, RequestFailedError
+from octavo.inputs.media import PlacedMedia
 from octavo_registry import Adapter, PluginHost
 
 Tokens = tuple[int, ...]
+EnginePrompt = Tokens | PlacedMedia
 Logprobs = NDArray[np.float32]
 
 MAX_IDLE_STEPS = 10_000
@@ -34,14 +37,33 @@ MAX_IDLE_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPrompt(PlacedMedia):
+    """A prompt with the one item that it always has, also as a reference takes it."""
+
+    item: Any
+
+
+def tokens_of(prompt: EnginePrompt) -> Tokens:
+    """Its token ids, without what comes with them."""
+    return tuple(prompt.token_ids) if isinstance(prompt, PlacedMedia) else prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
     """What one sequence of a request drew."""
 
-    prompt: Tokens
+    prompt: EnginePrompt
     tokens: Tokens
     logprobs_NV: Logprobs
     num_cached_tokens: int
     """Of the prompt, from the prefix cache; told for a prompt's first continuation only."""
+
+    @property
+    def sequence(self) -> EnginePrompt:
+        """The prompt and what was drawn, as one prompt."""
+        if not isinstance(self.prompt, PlacedMedia):
+            return self.prompt + self.tokens
+        return replace(self.prompt, token_ids=[*self.prompt.token_ids, *self.tokens])
 
 
 @dataclass(slots=True)
@@ -104,7 +126,7 @@ class EngineRun:
 
     def generate(
         self,
-        prompts: Sequence[Tokens],
+        prompts: Sequence[EnginePrompt],
         *,
         max_tokens: int,
         n: int = 1,
@@ -123,32 +145,36 @@ class EngineRun:
         received = self._run(requests, arrivals or itertools.repeat(len(requests)))
         return [
             Continuation(
-                prompt=tuple(request.prompt_token_ids),
+                prompt=prompt,
                 tokens=tuple(received[sequence].tokens),
                 logprobs_NV=self._dense(received[sequence].logprobs),
                 num_cached_tokens=received[sequence].num_cached_tokens,
             )
-            for request in requests
+            for prompt, request in zip(prompts, requests, strict=True)
             for sequence in request.sequences
         ]
 
-    def score(self, sequences: Sequence[Tokens]) -> list[Logprobs]:
+    def score(self, sequences: Sequence[EnginePrompt]) -> list[Logprobs]:
         """What follows each token but the last, computed as prompts: [T - 1, V] each."""
         sampling = TokenSampling(
             temperature=0.0, seed=0, max_tokens=1, prompt_logprobs=self.vocab_size
         )
-        requests = [self._request(tokens, sampling, 1) for tokens in sequences]
+        requests = [self._request(each, sampling, 1) for each in sequences]
         received = self._run(requests, itertools.repeat(len(requests)))
         return [self._dense(received[r.sequences[0]].prompt_logprobs) for r in requests]
 
-    def _request(self, prompt: Tokens, sampling: TokenSampling, n: int) -> EngineRequest:
+    def _request(self, prompt: EnginePrompt, sampling: TokenSampling, n: int) -> EngineRequest:
         ids = tuple(itertools.islice(self._ids, n))
+        if not isinstance(prompt, PlacedMedia):
+            prompt = PlacedMedia(token_ids=list(prompt))
         return EngineRequest(
             request_id=str(ids[0]),
             sequences=ids,
-            prompt_token_ids=list(prompt),
+            prompt_token_ids=prompt.token_ids,
             sampling=sampling,
-            adapter=self._adapter_of(prompt),
+            adapter=self._adapter_of(tokens_of(prompt)),
+            media=prompt.inputs,
+            positions=prompt.positions,
         )
 
     def _run(

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,10 +25,15 @@ from octavo_registry import (
     AttentionStep,
     CacheSpec,
     LazyRegistry,
+    StoresRows,
 )
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 
+if TYPE_CHECKING:
+    from octavo.testing.media_trial import MediaTrial
+
 T = TypeVar("T")
+TrialT = TypeVar("TrialT", bound="Trial | MediaTrial")
 
 SHIFTED_POSITION: Final = 5
 NO_BLOCK: Final = 0
@@ -58,6 +63,10 @@ class _Attention:
 
     def attend(self, *args: Any, **kwargs: Any) -> Tensor:
         return self._inner.attend(*args, **kwargs)
+
+    def store(self, *args: Any) -> None:
+        assert isinstance(self._inner, StoresRows)
+        self._inner.store(*args)
 
     def _told(self, spec: CacheSpec) -> CacheSpec:
         """What the other backend is told of a layer's cache."""
@@ -131,10 +140,9 @@ class Fault:
     executor: Callable[[Executor], Executor] | None = None
     model: Callable[[Any], Any] | None = None
     hf_overrides: Mapping[str, Any] = field(default_factory=dict)
-    change: Callable[[Trial], Trial] | None = None
     mode: Mode = in_a_batch
 
-    def put_into(self, trial: Trial) -> Trial:
+    def put_into(self, trial: TrialT) -> TrialT:
         """The same trial on a host that is like its own, but for what the fault goes around."""
         host = copy.copy(trial.host)
         if self.attention is not None:
@@ -144,8 +152,7 @@ class Fault:
         if self.model is not None:
             host.models = _Wrapping(host.models, self.model)
         options = {**trial.options, "hf_overrides": dict(self.hf_overrides)}
-        changed = replace(trial, host=host, options=options)
-        return changed if self.change is None else self.change(changed)
+        return replace(trial, host=host, options=options)
 
 
 class _Wrapping(LazyRegistry[T]):

@@ -12,8 +12,9 @@ from octavo.testing.guided import check_guided_backend
 from octavo.testing.parsers import check_reasoning_parser, check_tool_parser
 from octavo.testing.protocols import PROTOCOLS, check_target
 from octavo.testing.report import Check, Report
-from octavo_registry import LazyRegistry, PluginHost, PluginRecord
+from octavo_registry import LazyRegistry, ModelCapabilities, PluginHost, PluginRecord
 from octavo_registry.faults import one_line
+from octavo_registry.lazy import load_target
 from octavo_registry.naming import near_matches
 
 _IMPORT = """
@@ -80,7 +81,36 @@ def _further(
 def _check_model(host: PluginHost, architecture: str) -> list[Check]:
     from octavo.testing.model import check_model  # needs torch; other kinds do not
 
+    capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
+    if capabilities.transcriber is not None:
+        load_target(capabilities.transcriber)
     return check_model(host, architecture)
+
+
+def _check_modality(host: PluginHost, name: str) -> list[Check]:
+    from octavo.testing.modality import check_modality  # needs numpy
+
+    return check_modality(host, name)
+
+
+def _check_processor(host: PluginHost, architecture: str) -> list[Check]:
+    """What places or maps media is tried with the model: here where that is another plugin's."""
+    if architecture not in host.models:
+        detail = "not claimed: no plugin that is loaded has the model"
+        return [Check(name=f"model {architecture!r} can be tried", passed=True, detail=detail)]
+    own = host.models.info(architecture).plugin
+    registries = [each for each in (host.inputs, host.multimodal) if architecture in each]
+    if all(each.info(architecture).plugin == own for each in registries):
+        return []
+    return _check_model(host, architecture)
+
+
+def _check_map(host: PluginHost, architecture: str) -> list[Check]:
+    """Also that functions load which only some requests need."""
+    named = host.multimodal.info(architecture).metadata
+    for target in filter(None, (named["options"], named["rows"])):
+        load_target(target)
+    return _check_processor(host, architecture)
 
 
 def _check_tool_parser(host: PluginHost, name: str) -> list[Check]:
@@ -102,6 +132,9 @@ def _check_guided_backend(host: PluginHost, name: str) -> list[Check]:
 
 _FURTHER: dict[str, Callable[[PluginHost, str], list[Check]]] = {
     "models": _check_model,
+    "modalities": _check_modality,
+    "inputs": _check_processor,
+    "multimodal": _check_map,
     "tool_parsers": _check_tool_parser,
     "reasoning_parsers": _check_reasoning_parser,
     "guided_backends": _check_guided_backend,

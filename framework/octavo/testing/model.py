@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,11 @@ import torch
 
 from octavo.config import open_model
 from octavo.testing.adapters import MISTAKES, RANKS, with_adapters
+from octavo.testing.comparison import Comparison
+from octavo.testing.engine_run import EnginePrompt
 from octavo.testing.faults import Fault, faults_for, own_faults
+from octavo.testing.media_model import MediaChecks
+from octavo.testing.media_trial import make_media_trial, with_items
 from octavo.testing.modes import (
     MAX_TOKENS,
     MODES,
@@ -50,11 +55,12 @@ def check_model(host: PluginHost, architecture: str) -> list[Check]:
         tasks = ", ".join(capabilities.tasks)
         detail = f"not claimed: the kit checks generation; this model's tasks are {tasks}"
         return [Check(name=f"{title} generates as its reference", passed=True, detail=detail)]
-    return [
-        check
-        for name, variant in variants_of(capabilities).items()
-        for check in check_variant(host, architecture, name, variant)
-    ]
+    checks = []
+    for name, variant in variants_of(capabilities).items():
+        checks += check_variant(host, architecture, name, variant)
+        if capabilities.modalities:
+            checks += check_media_variant(host, architecture, name, variant)
+    return checks
 
 
 def check_variant(host: PluginHost, architecture: str, name: str, variant: Variant) -> list[Check]:
@@ -63,27 +69,75 @@ def check_variant(host: PluginHost, architecture: str, name: str, variant: Varia
         return list(_checks(host, architecture, name, variant, Path(folder)))
 
 
+def check_media_variant(
+    host: PluginHost, architecture: str, name: str, variant: Variant
+) -> list[Check]:
+    """Try the media of one configuration."""
+    title = f"model {architecture!r}, {name}"
+    capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
+    missing = _missing_for_media(host, architecture, capabilities, variant)
+    if missing:
+        return [Check(name=f"{title}: its media can be tried", passed=False, detail=missing)]
+    with TemporaryDirectory(prefix="octavo-kit-") as folder, _calm():
+        try:
+            _write(host, architecture, variant, Path(folder))
+            trial = make_media_trial(host, architecture, variant, Path(folder))
+        except Exception as error:
+            detail = one_line(error)
+            return [Check(name=f"{title}: its media can be tried", passed=False, detail=detail)]
+        return list(MediaChecks(title, trial, capabilities).run())
+
+
+def _missing_for_media(
+    host: PluginHost, architecture: str, capabilities: ModelCapabilities, variant: Variant
+) -> str:
+    """What a model that takes media must have registered, and has not."""
+    if architecture not in host.inputs:
+        return "no input processor is registered (register_inputs)"
+    if architecture not in host.multimodal:
+        return "no map of media to tensors is registered (register_multimodal)"
+    for modality in capabilities.modalities:
+        if modality not in variant.media:
+            return (
+                f"the variant has no example of {modality}; name them in ModelCapabilities"
+                ".conformance, as octavo.testing.variants.Variant(media={...})"
+            )
+        if modality not in host.modalities:
+            return f"no plugin decodes {modality} (register_modalities)"
+    return ""
+
+
 def make_trial(host: PluginHost, architecture: str, variant: Variant, folder: Path) -> Trial:
     """Write a model of this configuration into the folder, and build its reference."""
-    capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
-    target = variant.reference or capabilities.reference
     options = {"model_impl": architecture}  # what is tried, whatever else runs the architecture
-    declared = variant.architecture or architecture
-    reference: Reference
-    if target is None:
-        write_without_reference(folder, declared, host, variant)
+    reference: Reference | None = _write(host, architecture, variant, folder)
+    if reference is None:
         unshared = engine_config(folder, enable_prefix_caching=False, **options)
         reference = EngineReference(unshared, host)
-    else:
-        reference = write_with_reference(folder, declared, target, variant)
     vocab_size = open_model(engine_config(folder, **options).model, host).vocab_size
+    prompts: tuple[EnginePrompt, ...] = make_prompts(vocab_size)
+    if variant.one_item:
+        prompts = with_items(make_media_trial(host, architecture, variant, folder), prompts)
     return Trial(
         folder=folder,
         host=host,
         reference=reference,
-        prompts=make_prompts(vocab_size),
+        prompts=prompts,
         options=options,
     )
+
+
+def _write(
+    host: PluginHost, architecture: str, variant: Variant, folder: Path
+) -> ModuleReference | None:
+    """Write the folder; None where the plugin names no reference."""
+    capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
+    target = variant.reference or capabilities.reference
+    declared = variant.architecture or architecture
+    if target is not None:
+        return write_with_reference(folder, declared, target, variant)
+    write_without_reference(folder, declared, host, variant)
+    return None
 
 
 def _checks(
@@ -126,7 +180,8 @@ def _adapter_checks(title: str, trial: Trial) -> Iterator[Check]:
         return
     yield _compared(name, in_a_batch, adapted)
     for mistake, change in MISTAKES.items():
-        yield _noticed(f"{title}: the kit notices {mistake}", Fault(change=change), adapted)
+        mistaken = partial(in_a_batch, change(adapted))
+        yield _told_apart(f"{title}: the kit notices {mistake}", mistaken)
 
 
 def _compared(name: str, mode: Mode, trial: Trial) -> Check:
@@ -138,11 +193,15 @@ def _compared(name: str, mode: Mode, trial: Trial) -> Check:
 
 
 def _noticed(name: str, fault: Fault | None, trial: Trial) -> Check:
-    """A comparison that passes while a mechanism is off proves nothing while it is on."""
     if fault is None:
         return Check(name=name, passed=True, detail="not used: the configuration has none")
+    return _told_apart(name, lambda: fault.mode(fault.put_into(trial)))
+
+
+def _told_apart(name: str, mistaken: Callable[[], Comparison]) -> Check:
+    """A comparison that passes while something is wrong proves nothing while it is right."""
     try:
-        comparison = fault.mode(fault.put_into(trial))
+        comparison = mistaken()
     except Exception as error:
         return Check(name=name, passed=False, detail=one_line(error))
     text = comparison.as_text()

@@ -12,7 +12,7 @@ import numpy as np
 from octavo.config import EngineConfig
 from octavo.options import read_options
 from octavo.testing.comparison import Comparison, compare
-from octavo.testing.engine_run import EngineRun, Tokens
+from octavo.testing.engine_run import EnginePrompt, EngineRun, Tokens
 from octavo.testing.reference import Reference
 from octavo_registry import Adapter, PluginHost
 
@@ -48,7 +48,7 @@ class Trial:
     folder: Path
     host: PluginHost
     reference: Reference
-    prompts: tuple[Tokens, ...]
+    prompts: tuple[EnginePrompt, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     """Engine options beside the kit's own."""
     adapters: Sequence[Adapter] = ()
@@ -88,7 +88,7 @@ def teacher_forced(trial: Trial, **options: Any) -> Comparison:
     """Every position of prompts and greedy continuations, computed as prompts."""
     with trial.engine(**options) as engine:
         continued = engine.generate(trial.prompts, max_tokens=MAX_TOKENS)
-        sequences = [each.prompt + each.tokens for each in continued]
+        sequences = [each.sequence for each in continued]
         found = engine.score(sequences)
     comparison = Comparison()
     for index, expected in enumerate(trial.reference.logprobs(sequences)):

@@ -60,7 +60,7 @@ def check_target(
     except Exception as error:
         return Check(name=title, passed=False, detail=one_line(error))
     if not protocols:
-        return Check(name=title, passed=True, detail="not claimed: only that the function loads")
+        return Check(name=title, passed=True, detail="a function; it is tried with its model")
     if not isinstance(target, type):
         return Check(name=title, passed=True, detail="not claimed: made by a function, not a class")
     misses: list[str] = min((_misses(target, each) for each in protocols), key=len)

@@ -21,10 +21,11 @@ from octavo.config import EngineConfig
 from octavo.errors import ConfigError, ModelError
 from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.loading import LoadsWeights
-from octavo.testing.engine_run import EngineRun, Logprobs, Tokens
+from octavo.testing.engine_run import EnginePrompt, EngineRun, ItemPrompt, Logprobs, tokens_of
 from octavo.testing.sharp_weights import sharp_weights
-from octavo.testing.variants import TINY, TINY_WINDOW, Variant, load_target
+from octavo.testing.variants import TINY, TINY_WINDOW, Variant
 from octavo_registry import ModelSpec, PluginHost
+from octavo_registry.lazy import load_target
 
 
 class Reference(Protocol):
@@ -33,28 +34,33 @@ class Reference(Protocol):
     name: str
     """As reports show it."""
 
-    def logprobs(self, sequences: Sequence[Tokens]) -> list[Logprobs]:
+    def logprobs(self, sequences: Sequence[EnginePrompt]) -> list[Logprobs]:
         """What follows each token but the last: [T - 1, V] for each sequence."""
         ...
 
 
 class ModuleReference:
-    """A plain module: token ids [B, T] to logits [B, T, V], as themselves or as ``.logits``."""
+    """A plain module: token ids [B, T] to logits [B, T, V], as themselves or as ``.logits``.
+
+    Where every prompt has one item, the module takes those of all sequences behind the token ids.
+    """
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
         self.module = module
 
-    def logprobs(self, sequences: Sequence[Tokens]) -> list[Logprobs]:
+    def logprobs(self, sequences: Sequence[EnginePrompt]) -> list[Logprobs]:
         """One forward over all; the padding behind a sequence cannot be seen from within it."""
-        tokens_BT = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.int64)
-        for row_T, tokens in zip(tokens_BT, sequences, strict=True):
+        rows = [tokens_of(each) for each in sequences]
+        items = [each.item for each in sequences if isinstance(each, ItemPrompt)]
+        tokens_BT = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
+        for row_T, tokens in zip(tokens_BT, rows, strict=True):
             row_T[: len(tokens)] = torch.tensor(tokens)
         with torch.inference_mode():
-            found = self.module(tokens_BT)
+            found = self.module(tokens_BT, items) if items else self.module(tokens_BT)
             logits_BTV: Tensor = getattr(found, "logits", found)
             logprobs_BTV = logits_BTV.float().log_softmax(-1)
-        lengths = [len(tokens) - 1 for tokens in sequences]
+        lengths = [len(tokens) - 1 for tokens in rows]
         return [row[:length].numpy() for row, length in zip(logprobs_BTV, lengths, strict=True)]
 
 
@@ -66,10 +72,10 @@ class EngineReference:
     def __init__(self, config: EngineConfig, host: PluginHost) -> None:
         self._config, self._host = config, host
 
-    def logprobs(self, sequences: Sequence[Tokens]) -> list[Logprobs]:
+    def logprobs(self, sequences: Sequence[EnginePrompt]) -> list[Logprobs]:
         """What the engine gives for a prompt."""
         with EngineRun(self._config, self._host) as engine:
-            return [scored for tokens in sequences for scored in engine.score([tokens])]
+            return [scored for each in sequences for scored in engine.score([each])]
 
 
 def write_with_reference(
@@ -90,7 +96,7 @@ def write_with_reference(
         _randomise(module, settings["vocab_size"])
         parameters = {name: tensor.data for name, tensor in module.named_parameters()}
         save_file(parameters, folder / "model.safetensors")
-    _write_config(folder, settings, architecture)
+    _write_config(folder, settings, architecture, variant)
     return ModuleReference(target, module)
 
 
@@ -122,14 +128,18 @@ def write_without_reference(
         )
     weights = sharp_weights(shapes, embeddings=embeddings, vocab_size=settings["vocab_size"])
     save_file(weights, folder / "model.safetensors")
-    _write_config(folder, settings, architecture)
+    _write_config(folder, settings, architecture, variant)
 
 
 def _settings(variant: Variant) -> dict[str, Any]:
     return {**TINY, **variant.config}
 
 
-def _write_config(folder: Path, settings: Mapping[str, Any], architecture: str) -> None:
+def _write_config(
+    folder: Path, settings: Mapping[str, Any], architecture: str, variant: Variant
+) -> None:
+    for name, content in variant.files.items():
+        (folder / name).write_text(json.dumps(content))
     entries = {**settings, "architectures": [architecture], "dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(entries, indent=2) + "\n")
 
@@ -149,7 +159,7 @@ def _write_transformers(folder: Path, model_class: Any, variant: Variant) -> nn.
     given = copy.deepcopy({**tiny, **variant.config})
     config = config_class(**given, attn_implementation="eager")
     module: Any = model_class(config).float().eval()
-    _randomise(module, config.vocab_size)
+    _randomise(module, config.get_text_config().vocab_size)
     with redirect_stderr(StringIO()):  # a progress bar
         module.save_pretrained(folder)
     plain: nn.Module = module

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Final
 
 from octavo.errors import PluginError
 from octavo_registry import ModelCapabilities
+from octavo_registry.lazy import load_target
 
 TINY: Final[Mapping[str, Any]] = {
     "vocab_size": 160,
@@ -27,8 +27,34 @@ TINY: Final[Mapping[str, Any]] = {
 TINY_WINDOW = 20
 """Replaces a window that a Transformers class has by default, which no prompt here would fill."""
 
+TINY_TEXT: Final[Mapping[str, Any]] = {
+    **{name: TINY[name] for name in TINY if not name.endswith("_token_id")},
+    "max_position_embeddings": 1024,
+}
+"""The same for a ``text_config`` within a model that takes media, with room for them."""
+TINY_VISION: Final[Mapping[str, Any]] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 28,
+    "patch_size": 7,
+}
+"""A ``vision_config`` of CLIP's kind: 16 patches."""
+
 SwitchOff = Mapping[str, Any] | Callable[[Any], None]
 """Overrides of config.json, or a function that changes the model once its weights are loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaExample:
+    """What the kit needs to try one modality of a model."""
+
+    tokens: tuple[int, ...]
+    """What stands for an item in a prompt, as a chat template writes it; () where nothing does."""
+    make: Callable[[int, int], Any]
+    """``(shape, seed) -> item``, as a user of ``LLM`` gives it: equal shapes are of one size and
+    kind, other seeds of other content. See ``octavo.testing.media_items``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +70,13 @@ class Variant:
     without: Mapping[str, SwitchOff] = field(default_factory=dict)
     """What switches off each mechanism of the architecture's own, by name ("query norm"); the kit
     must notice that it is missing."""
+    media: Mapping[str, MediaExample] = field(default_factory=dict)
+    """By modality, for a model that takes media."""
+    one_item: bool = False
+    """Every prompt has exactly one item, as where all layers read it by cross attention. The
+    reference is then called with the token ids [B, T] and a list of each sequence's item."""
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further JSON files of the model's folder, such as preprocessor_config.json."""
 
 
 def variants_of(capabilities: ModelCapabilities) -> Mapping[str, Variant]:
@@ -57,9 +90,3 @@ def variants_of(capabilities: ModelCapabilities) -> Mapping[str, Variant]:
             f"octavo.testing.variants.Variant by name, not {variants!r}"
         )
     return variants
-
-
-def load_target(target: str) -> Any:
-    """What "package.module:attribute" names."""
-    module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)

@@ -27,7 +27,10 @@ class Deltas:
     def content(self, text: str) -> None:
         """Add content."""
         if self._blank is None:
-            self._add("content", text)
+            if self._kind == "content" and text:  # most calls, so it is not left to a further one
+                self._pieces.append(text)
+            else:
+                self._add("content", text)
         elif text:
             self._blank.append(text)
             if not text.isspace():
@@ -54,6 +57,8 @@ class Deltas:
         """Return what has been collected since the last time."""
         if self._pieces:
             self._flush()
+        if not self._deltas:
+            return []
         deltas, self._deltas = self._deltas, []
         return deltas
 

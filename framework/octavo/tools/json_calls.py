@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from octavo.tools.reader import Reader, Reading, Sink, ignore
 
 NAME = "name"
 ARGUMENTS = ("arguments", "parameters")
+_KEY = re.compile(r'\s*+"([^"\\]*+)"\s*+:\s*+(?=\S)')
+"""A key as it stands as a rule, and the white space around it."""
+_FURTHER = re.compile(r'(?:"[^"\\]*+"|[\w.+\-]++)(?=[\s,}])')
+"""A value of no interest, of the short kinds."""
 
 
 def json_call(
@@ -118,12 +124,15 @@ class _Call:
 
 def _member(reader: Reader, call: _Call) -> Reading[bool]:
     """Read one ``"key": value``; return whether it was one, and complete."""
-    yield from reader.spaces()
-    key = yield from reader.json_string()
-    yield from reader.spaces()
-    if key is None or not (yield from reader.literal(":")):
-        return False
-    yield from reader.spaces()
+    if at_once := reader.take_at_once(_KEY):
+        key: str | None = at_once[1]
+    else:
+        yield from reader.spaces()
+        key = yield from reader.json_string()
+        yield from reader.spaces()
+        if key is None or not (yield from reader.literal(":")):
+            return False
+        yield from reader.spaces()
     if key == NAME:
         name = None if call.name else (yield from reader.json_string())
         if name:
@@ -135,6 +144,8 @@ def _member(reader: Reader, call: _Call) -> Reading[bool]:
             return False
         return (yield from json_arguments(reader, call.arguments()))
     call.has_more = True
+    if reader.take_at_once(_FURTHER):
+        return True
     return (yield from reader.json_value(to=ignore))
 
 

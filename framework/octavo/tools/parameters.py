@@ -39,10 +39,18 @@ class ToolTypes:
 
     def __init__(self, tools: Sequence[ToolDefinition] | None) -> None:
         self._schemas = {function.name: function.parameters for function in functions(tools)}
+        self._types: dict[tuple[str, str], frozenset[str]] = {}
+        """What was asked for before; only of parameters that there are, so that it stays small."""
 
     def of(self, name: str, key: str) -> frozenset[str]:
         """Return the JSON types that a parameter may have; none: nothing is said of it."""
-        return parameter_types(self._schemas.get(name, {}), key)
+        if (name, key) in self._types:
+            return self._types[name, key]
+        parameters = self._schemas.get(name, {})
+        types = parameter_types(parameters, key)
+        if key in mapping(parameters.get("properties")):
+            self._types[name, key] = types
+        return types
 
     def keys(self, name: str) -> frozenset[str]:
         """Return the parameters that a tool declares."""

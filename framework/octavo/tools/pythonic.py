@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
+from octavo.tools.bare_values import ANY, NAME, as_key, bare_json, nesting_marks
 from octavo.tools.forms import Function, separated
 from octavo.tools.json_text import decoded, encoded
 from octavo.tools.loose_values import json_text
-from octavo.tools.parameters import STRING, ToolTypes
+from octavo.tools.parameters import ToolTypes
+from octavo.tools.python_runs import (
+    ARGUMENT,
+    FIRST_KEY,
+    KEY,
+    plain_elements,
+    plain_json,
+    plain_pairs,
+)
 from octavo.tools.reader import Reader, Reading, Sink
 from octavo_registry import ToolDefinition
 from octavo_registry.structure import Chain, JsonText, Literal, OneOf, Structure
-
-NAME = r"[\w.\-]"
-"""A character of a name: more than Python's, as tools may be called ``a-b`` and ``a.b``."""
-ANY: frozenset[str] = frozenset()
 
 _NAMES = re.compile(f"{NAME}+")
 _DEFINITIONS = ("$defs", "definitions")
@@ -34,10 +38,6 @@ _QUOTES = ("'''", '"""', "'", '"')
 _QUOTE_CHARACTERS = ("'", '"')
 _HEX = re.compile("[0-9a-fA-F]+")
 _OCTAL = re.compile("[0-7]+")
-_NULLS = ("None", "null")
-_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false"}
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
-_NUMBERS = re.compile(r"(?:-?(?:0|[1-9]\d*+)(?:\.\d++)?, ?(?=-?\d))++", re.ASCII)
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
 _ESCAPES = _ESCAPED | {character: character for character in "\\\"'/"}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
@@ -50,6 +50,10 @@ _AFTER_ARGUMENT = (
     re.compile(r"""\s*(?:,\s*(?:[\w.\-]+\s*=|\))|\)\s*[,;\]<]|\)[^\S\n]*\n|['"])"""),
     re.compile(r"\s*(?:,\s*(?:[\w.\-]+\s*)?|\)[^\S\n]*)?"),
 )
+
+_OPENERS = re.compile(r"([\[(]++)\s*+(?=\S)")
+_COLON = re.compile(r"\s*+(:?+)\s*+(?=\S)")
+_SEPARATOR = re.compile(r"\s*+(,?+)\s*+(?=\S)")
 
 
 class _Bracket(NamedTuple):
@@ -74,6 +78,7 @@ class PythonCalls:
         self._reader = reader
         self._types = ToolTypes(tools)
         self._ends = ends
+        self._marks = nesting_marks(",:()", ends)
         self.ended = False
         """Whether one of ``ends`` was read inside a call, or the text ended there."""
 
@@ -125,6 +130,13 @@ class PythonCalls:
                 end = yield from reader.literal(")")
             if end or self.ended:
                 break
+            while argument := reader.take_at_once(ARGUMENT):
+                key, bare, quoted = argument.groups()
+                types = self._types.of(name, key)
+                value = bare_json(bare.rstrip(), types) if quoted is None else ""
+                if quoted:
+                    value = _typed(encoded(quoted[1:-1]), types)
+                reader.arguments(f', "{encoded(key)}": {value}')
             key, is_key = yield from self._key()
         else:
             reader.arguments(before + key)
@@ -155,19 +167,20 @@ class PythonCalls:
         brackets: list[_Bracket] = []
         yield from reader.spaces()
         while True:
-            if brackets and brackets[-1] != _DICT:
-                to(number_list(reader))
-            opener = yield from reader.peek()
+            if brackets and brackets[-1] is not _DICT and not self.ended:
+                to(plain_elements(reader))
+            opener = reader.ahead or (yield from reader.peek())
             if opener == "{":
-                yield from reader.take(1)
                 bracket, comes_value = yield from self._opened(to)
                 brackets.append(bracket)
             elif opener in _LISTS:
-                openers = yield from reader.take_while(r"[\[(]")
+                at_once = reader.take_at_once(_OPENERS)
+                openers = at_once[1] if at_once else (yield from reader.take_while(r"[\[(]"))
                 to("[" * len(openers))
                 brackets += map(_LISTS.__getitem__, openers)
-                yield from reader.spaces()
-                comes_value = (yield from reader.peek()) != brackets[-1].closer
+                if not at_once:
+                    yield from reader.spaces()
+                comes_value = (reader.ahead or (yield from reader.peek())) != brackets[-1].closer
             else:
                 stops = "," + (brackets[-1].closer if brackets else ")")
                 expected = ANY if brackets else types
@@ -176,13 +189,15 @@ class PythonCalls:
             while not comes_value:
                 if self.ended or not brackets:
                     return
-                comma = yield from self._comma()
-                if (yield from reader.peek()) == brackets[-1].closer:
+                separator = reader.take_at_once(_SEPARATOR)
+                comma = separator[1] if separator else (yield from self._comma())
+                if (reader.ahead or (yield from reader.peek())) == brackets[-1].closer:
                     yield from reader.take(1)
                     to(brackets.pop().json_closer)
                 elif comma:
                     to(", ")
-                    if brackets[-1] == _DICT:
+                    if brackets[-1] is _DICT:
+                        to(plain_pairs(reader))
                         yield from self._dict_key(to)
                     comes_value = True
                 else:
@@ -195,7 +210,11 @@ class PythonCalls:
         return bool(comma)
 
     def _opened(self, to: Sink) -> Reading[tuple[_Bracket, bool]]:
-        """Read on behind a curly bracket; say which it is, and whether a value comes next."""
+        """Read a curly bracket; say which it is, and whether a value comes next."""
+        if at_once := self._reader.take_at_once(FIRST_KEY):
+            to("{" + as_key(plain_json(at_once[1])) + ": ")
+            return _DICT, True
+        yield from self._reader.take(1)
         yield from self._reader.spaces()
         if (yield from self._reader.peek()) == "}":
             to("{")
@@ -203,20 +222,25 @@ class PythonCalls:
         first: list[str] = []
         yield from self._scalar(first.append, ":,}")
         if (yield from self._colon()):
-            to("{" + _as_key("".join(first)) + ": ")
+            to("{" + as_key("".join(first)) + ": ")
             return _DICT, True
         to("[" + "".join(first))
         return _SET, False
 
     def _dict_key(self, to: Sink) -> Reading[None]:
+        if at_once := self._reader.take_at_once(KEY):
+            to(as_key(plain_json(at_once[1])) + ": ")
+            return
         key: list[str] = []
         yield from self._scalar(key.append, ":,}")
         if (yield from self._colon()):
-            to(_as_key("".join(key)) + ": ")
+            to(as_key("".join(key)) + ": ")
         else:
             to("".join(key))
 
     def _colon(self) -> Reading[bool]:
+        if at_once := self._reader.take_at_once(_COLON):
+            return bool(at_once[1])
         yield from self._reader.spaces()
         colon = yield from self._reader.literal(":")
         yield from self._reader.spaces()
@@ -234,9 +258,7 @@ class PythonCalls:
         elif types and "string" not in types:
             parts: list[str] = []
             yield from self._string(quote, parts.append, is_argument)
-            text = "".join(parts)
-            # Half of a character in two must stay an escape.
-            to(f'"{text}"' if r"\u" in text else json_text(decoded(text), types))
+            to(_typed("".join(parts), types))
         else:
             to('"')
             if (yield from self._string(quote, to, is_argument)):
@@ -297,50 +319,27 @@ class PythonCalls:
         reader = self._reader
         parts: list[str] = []
         depth = 0
+        if self.ended:
+            stops = ",:()[]{}"
         while True:
-            parts.append((yield from reader.take_while(r"[^,:()\[\]{}<]")))
-            character = reader.ahead or (yield from reader.peek())
+            text, depth = reader.take_nested(self._marks, stops, depth)
+            parts.append(text)
+            if not reader.ahead:
+                parts.append((yield from reader.take_while(r"[^,:()\[\]{}<]")))
+            character = reader.ahead
             if not character or (character == "<" and (yield from reader.literal(*self._ends))):
                 self.ended = True
             if self.ended or (depth == 0 and character in stops):
                 return "".join(parts).rstrip()
-            if character in "([{":
-                depth += 1
-            elif character in ")]}":
-                depth = max(0, depth - 1)
-            parts.append((yield from reader.take(1)))  # a bracket, as a rule
+            if character == "<":
+                parts.append((yield from reader.take(1)))
 
 
-def number_list(reader: Reader) -> str:
-    """Read numbers of a list that others follow, at once where they are many; return their JSON."""
-    numbers = reader.take_at_once(_NUMBERS) or ""
-    return numbers.replace(" ", "").replace(",", ", ")
-
-
-def _as_key(text: str) -> str:
-    return text if text.startswith('"') else f'"{text}"'
-
-
-def bare_json(text: str, types: frozenset[str]) -> str:
-    """Return the JSON text of what is no string by its look: but where types say so it is one."""
-    if text in _NULLS:
-        return "null"
-    if types == STRING or not text:
-        return f'"{encoded(text)}"' if text else ""
-    if text in _WORDS:
-        return _WORDS[text]
-    if _NUMBER.fullmatch(text):
-        return text
-    return _python_number(text) or f'"{encoded(text)}"'
-
-
-def _python_number(text: str) -> str | None:
-    for convert in (int, lambda digits: int(digits, 0), float):
-        try:
-            return json.dumps(convert(text), allow_nan=False)
-        except ValueError:
-            continue
-    return None
+def _typed(text: str, types: frozenset[str]) -> str:
+    """Return the JSON text of an argument that is a string, encoded: of what its types ask for."""
+    # Half of a character in two must stay an escape.
+    as_string = not types or "string" in types or r"\u" in text
+    return f'"{text}"' if as_string else json_text(decoded(text), types)
 
 
 def python_call(function: Function) -> Structure | None:

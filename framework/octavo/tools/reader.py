@@ -161,13 +161,38 @@ class Reader(Deltas):
         """
         return self._buffer[self._at : self._at + 1]
 
-    def take_at_once(self, pattern: re.Pattern[str]) -> str | None:
+    def take_at_once(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """Read what matches in the text that has come; None: nothing does, or not yet.
 
         This depends on where a piece ends: it is for what would be read to the same end without it.
         """
         match = pattern.match(self._buffer, self._at)
-        return self._take(match.end()) if match else None
+        if match:
+            self._take(match.end())
+        return match
+
+    def coming(self, pattern: re.Pattern[str]) -> str:
+        """Return what matches in the text that has come; it stays unread. See `take_at_once`."""
+        match = pattern.match(self._buffer, self._at)
+        return match[0] if match else ""
+
+    def take_nested(self, marks: re.Pattern[str], stops: str, depth: int) -> tuple[str, int]:
+        """Read what has come up to one of ``stops`` outside of brackets, or to a "<".
+
+        ``marks`` finds those and brackets; ``depth`` of them are open. Return the text, and how
+        many are open behind it. It depends on where a piece ends as `take_at_once` does.
+        """
+        end = len(self._buffer)
+        for match in marks.finditer(self._buffer, self._at):
+            mark = match[0]
+            if mark == "<" or (depth == 0 and mark in stops):
+                end = match.start()
+                break
+            if mark in "([{":
+                depth += 1
+            elif mark in ")]}" and depth:
+                depth -= 1
+        return self._take(end), depth
 
     def peek(self, count: int = 1) -> Reading[str]:
         """Return the next characters, fewer at the end of the text; they stay unread."""
@@ -177,7 +202,8 @@ class Reader(Deltas):
 
     def take(self, count: int) -> Reading[str]:
         """Read the next characters, fewer at the end of the text."""
-        yield from self.peek(count)
+        while len(self._buffer) - self._at < count and not self._ended:
+            yield
         return self._take(self._at + count)
 
     def take_while(self, characters: str, to: Sink | None = None) -> Reading[str]:

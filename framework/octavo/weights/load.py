@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +21,9 @@ from octavo_registry.linear import LayerAdapters, QuantizationMethod
 from octavo_registry.model import Collectives, Model, ModelSpec
 
 MAX_NAMES_SHOWN = 10
+OWN_PREFIXES = (("", ""),)
+_Renamed = tuple[Checkpoint, Sequence[tuple[str, str]]]
+"""A checkpoint, and how names begin there and in the model."""
 
 
 def load_model(
@@ -40,7 +43,7 @@ def load_model(
     Files are checked before the model is built, so that a damaged one fails at once.
     """
     dummy = config.load_format == "dummy"
-    checkpoint = None if dummy else open_checkpoint(folder.path)
+    checkpoints = [] if dummy else _open_checkpoints(folder)
     model = build_model(
         folder,
         host,
@@ -53,10 +56,10 @@ def load_model(
         adapters=adapters,
     )
     with torch.no_grad():
-        if checkpoint is None:
+        if dummy:
             fill_dummy(model, config.seed)
         else:
-            _fill(model, checkpoint, folder, device)
+            _fill(model, checkpoints, folder, device)
         _finish_quantization(model)
     model.requires_grad_(False).eval()
     return cast(Model, model)
@@ -88,6 +91,7 @@ def build_model(
         first_layer=first_layer,
         last_layer=last_layer,
         quantization=_quantization(folder, host),
+        generation_config=folder.generation_config,
         folder=folder.path,
         trust_remote_code=config.trust_remote_code,
         batch_invariant=config.batch_invariant,
@@ -126,10 +130,16 @@ def _build(spec: ModelSpec, folder: ModelFolder, host: PluginHost) -> nn.Module:
     return model
 
 
+def _open_checkpoints(folder: ModelFolder) -> list[_Renamed]:
+    """The model's own and those of its parts, with the prefixes of their names."""
+    parts = [(open_checkpoint(path), part.prefixes) for path, part in folder.parts]
+    return [(open_checkpoint(folder.path), OWN_PREFIXES), *parts]
+
+
 def _fill(
-    model: nn.Module, checkpoint: Checkpoint, folder: ModelFolder, device: torch.device
+    model: nn.Module, checkpoints: Sequence[_Renamed], folder: ModelFolder, device: torch.device
 ) -> None:
-    stream = _Stream(checkpoint, device)
+    stream = _Stream(checkpoints, device)
     try:
         loaded = cast(Model, model).load(stream)
     except Exception as error:
@@ -161,22 +171,31 @@ def _finish_quantization(model: nn.Module) -> None:
 
 
 class _Stream:
-    """A checkpoint's tensors; remembers the one in hand, so that an error can name its file."""
+    """Tensors of checkpoints; remembers the one in hand, so that an error can name its file.
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+    Of tensors of one name only the first comes.
+    """
+
+    def __init__(self, checkpoints: Sequence[_Renamed], device: torch.device) -> None:
         self.current: tuple[Path, str, Tensor] | None = None
-        self._checkpoint, self._device = checkpoint, device
+        self._checkpoints, self._device = checkpoints, device
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        tensors = (
-            staged_tensors(self._checkpoint, self._device)
-            if self._device.type == "cuda"
-            else self._checkpoint.tensors()
-        )
-        for path, name, tensor in tensors:
-            self.current = path, name, tensor
-            yield name, tensor
-            self.current = None
+        passed: set[str] = set()
+        for checkpoint, prefixes in self._checkpoints:
+            tensors = (
+                staged_tensors(checkpoint, self._device)
+                if self._device.type == "cuda"
+                else checkpoint.tensors()
+            )
+            for path, theirs, tensor in tensors:
+                name = _renamed(theirs, prefixes)
+                if name is None or name in passed:
+                    continue
+                passed.add(name)
+                self.current = path, theirs, tensor
+                yield name, tensor
+                self.current = None
 
     def place(self, reason: str) -> str:
         """File of the tensor in hand, and its name where ``reason`` leaves it out."""
@@ -185,3 +204,10 @@ class _Stream:
         path, name, tensor = self.current
         named = repr(name) in reason
         return str(path) if named else f"{path}: tensor {name!r} of shape {list(tensor.shape)}"
+
+
+def _renamed(name: str, prefixes: Sequence[tuple[str, str]]) -> str | None:
+    for theirs, ours in prefixes:
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return None

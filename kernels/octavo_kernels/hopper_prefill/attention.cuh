@@ -8,7 +8,8 @@
 namespace octavo::prefill {
 
 // Zeroes the values of keys outside [begin, end) of a tile. Their probabilities are zero, but what
-// lies past a context, or before a window, may be NaN.
+// lies past a context, or before a window, may be NaN. Each warpgroup writes all of the zeros, also
+// over others' that are in use: so none waits for another.
 template <int kDim>
 __device__ __forceinline__ void zero_values(uint8_t* values, int begin, int end, int warpgroup) {
   constexpr int kChunks = kDim / 8;
@@ -141,6 +142,8 @@ __device__ __forceinline__ void consume(Shared<kDim, kFloat8>& shared, const Par
 #pragma unroll
     for (int i = 0; i < 32; ++i) probabilities[i] = pack<Product>(s[2 * i], s[2 * i + 1]);
   };
+  // One lane arrives for its warp: what the others read or zeroed came before a barrier that all of
+  // them passed, that of the turn or of zero_values; products are waited for.
   auto release = [&](Barrier& barrier) {
     if (lane == 0) barrier.arrive();
   };

@@ -162,6 +162,9 @@ __device__ __forceinline__ void widen(Shared<kDim, true>& shared, int widener) {
                                   (piece % 8 ^ token) * 16) = uint4{low.x, low.y, high.x, high.y};
       }
     }
+    // What lanes read of the raw tile and wrote of the wide one is done, for the copy engine and
+    // the tensor cores too, so lane 0 arrives for all. (racecheck of CUDA 13.0 takes it for lane
+    // 0's alone, and reports those of the other 31 as hazards.)
     publish_shared_writes();
     __syncwarp();
     if (lane == 0) {

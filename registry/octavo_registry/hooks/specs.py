@@ -56,7 +56,8 @@ def register_inputs(inputs: InputRegistry) -> None:
 
     The target is a function ``(prompt, settings) -> MediaPrompt``, called once a request that has
     media, in the process that takes requests, through ``host.inputs.process_input``. ``texts`` say
-    what stands for an item, by modality, in a chat template that takes text alone.
+    what stands for an item, by modality, in a chat template that takes text alone;
+    ``special_tokens=False`` that prompts bring those around them themselves.
     """
 
 
@@ -66,7 +67,8 @@ def register_multimodal(mm: MultimodalRegistry) -> None:
 
     The target is a function ``(modality, item, settings) -> Mapping[str, Tensor]``, called once an
     item through ``host.multimodal.map_input``; ``options`` may name one that says what the decoder
-    is to do for the model, ``(modality, settings) -> dict``.
+    is to do for the model, ``(modality, settings) -> dict``, and ``rows`` one for items that come
+    encoded. ``kwargs`` are what a request may say in ``mm_processor_kwargs``.
     """
 
 
@@ -74,7 +76,8 @@ def register_multimodal(mm: MultimodalRegistry) -> None:
 def register_modalities(modalities: LazyRegistry[ModalityDecoder]) -> None:
     """Add decoders of media bytes, by modality: "image", "video", "audio".
 
-    The target is called without arguments, once a process.
+    The target is called without arguments, once a process. ``samples`` names a function that
+    returns the ``octavo.testing.modality.ModalitySamples`` that the conformance kit tries it with.
     """
 
 

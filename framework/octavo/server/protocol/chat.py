@@ -25,8 +25,7 @@ CHAT_FIELDS: Final = FieldTable(
         "add_special_tokens": Refused("the chat template writes them", (False,)),
         "moderation": Refused("no moderation is part of this server"),
         "web_search_options": Refused("this server reads nothing from the web"),
-        "mm_processor_kwargs": Refused("this model takes text"),
-        "media_io_kwargs": Refused("this model takes text"),
+        "media_io_kwargs": Refused("mm_processor_kwargs says how items are read"),
         "echo": Refused("/v1/completions has it", (False,)),
     },
 )
@@ -51,6 +50,7 @@ class ChatRequest(SeveralFields, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     documents: list[dict[str, Any]] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False

@@ -44,9 +44,19 @@ class FieldTable:
 
 
 def read_body(
-    body: dict[str, Any], kind: type[Body], table: FieldTable, *, lenient: bool
+    body: dict[str, Any],
+    kind: type[Body],
+    table: FieldTable,
+    *,
+    lenient: bool,
+    is_form: bool = False,
 ) -> tuple[Body, list[str]]:
-    """Turn a JSON object into the route's struct; returns it and warnings about unknown fields."""
+    """Turn a JSON object into the route's struct; returns it and warnings about unknown fields.
+
+    In a form numbers are texts, and what is left empty is not given.
+    """
+    if is_form:
+        body = {name: value for name, value in body.items() if value != ""}
     # Not structs.fields, which reads the annotations anew: 0.7 ms of a request's 0.9.
     known = set(kind.__struct_encode_fields__)
     warnings = []
@@ -55,7 +65,7 @@ def read_body(
         if name in known or (value is None and (name in table.no_effect or name in table.refused)):
             continue
         if name in table.no_effect:
-            _converted(value, table.no_effect[name], name)
+            _converted(value, table.no_effect[name], name, strict=not is_form)
         elif name in table.refused:
             refused = table.refused[name]
             if not any(type(value) is type(h) and value == h for h in refused.harmless):
@@ -68,7 +78,7 @@ def read_body(
             raise unknown(name, "is no field of this request",
                           [*known, *table.no_effect, *table.refused])  # fmt: skip
     given = {name: value for name, value in body.items() if name in known and value is not None}
-    return _converted(given, kind), warnings
+    return _converted(given, kind, strict=not is_form), warnings
 
 
 def unknown(name: str, what: str, known: Collection[str], param: str = "") -> HttpError:
@@ -78,10 +88,10 @@ def unknown(name: str, what: str, known: Collection[str], param: str = "") -> Ht
     return HttpError(400, text, param=param or name[:64], code="unknown_field")
 
 
-def _converted(value: Any, kind: Any, name: str | None = None) -> Any:
+def _converted(value: Any, kind: Any, name: str | None = None, *, strict: bool = True) -> Any:
     """The value as this type; ``name`` is that of the field, None for a whole body."""
     try:
-        return msgspec.convert(value, kind, str_keys=True)
+        return msgspec.convert(value, kind, strict=strict, str_keys=True)
     except msgspec.ValidationError as error:
         raise _ill_typed(error, name) from None
     except (OverflowError, ValueError) as error:  # an integer that no float can hold

@@ -37,8 +37,8 @@ RESPONSE_FIELDS: Final = FieldTable(
         "moderation": Refused("no moderation is part of this server"),
         "access_programs": Refused("there are none here"),
         "image": Refused("this model takes text"),
-        "mm_processor_kwargs": Refused("this model takes text"),
-        "media_io_kwargs": Refused("this model takes text"),
+        "mm_processor_kwargs": Refused("/v1/chat/completions has it"),
+        "media_io_kwargs": Refused("this route takes text"),
         "n": Refused("/v1/chat/completions has it", (1,)),
     },
 )

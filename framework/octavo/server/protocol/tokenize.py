@@ -10,8 +10,8 @@ from octavo.server.protocol.fields import FieldTable, Refused
 
 TOKENIZE_FIELDS: Final = FieldTable(
     refused={
-        "mm_processor_kwargs": Refused("this model takes text"),
-        "media_io_kwargs": Refused("this model takes text"),
+        "mm_processor_kwargs": Refused("/v1/chat/completions has it"),
+        "media_io_kwargs": Refused("this route takes text"),
         "return_token_offsets": Refused("return_token_strs has the texts", (False,)),
     },
 )

@@ -70,6 +70,7 @@ class ChatRoutes:
             chat_template_kwargs=self._template_kwargs(request),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
+            mm_processor_kwargs=request.mm_processor_kwargs,
             priority=request.priority,
             cache_salt=request.cache_salt,
             strict=True,

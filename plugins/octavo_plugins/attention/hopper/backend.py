@@ -6,7 +6,7 @@ N tokens of a block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from octavo_plugins.attention.refusals import check_block_tokens, check_window, 
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
-from octavo_registry.step import AttentionStep
+from octavo_registry.step import AttentionStep, StepBounds
 
 DTYPES = {
     "bfloat16": torch.bfloat16,
@@ -47,6 +47,10 @@ class Pages:
 class StepPlan:
     """The first rows have one token each and are decoded, the others are prefilled."""
 
+    step: AttentionStep
+    """As the kernels, which are causal, take it: in a cross group each token is a row of its own,
+    the last of what its row sees."""
+    is_cross: bool
     num_decoded: int
     num_rows: int
     decode_table_rows_R: Tensor
@@ -65,7 +69,7 @@ class HopperAttention:
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
-        if reason := misfit(spec, ("full", "window"), DTYPES):
+        if reason := misfit(spec, ("full", "window", "cross"), DTYPES):
             return reason
         if spec.key_dim not in HEAD_DIMS:
             return f"key_dim={spec.key_dim} must be one of {HEAD_DIMS}"
@@ -89,6 +93,8 @@ class HopperAttention:
 
     def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
         """Find where the rows of one token end; the kernels share out work by device lengths."""
+        if spec.kind == "cross":
+            step = _by_token(step)
         query_lens_R = step.bounds.query_lens_R
         longer_R = np.flatnonzero(query_lens_R != 1)
         if step.batch_invariant:
@@ -97,6 +103,8 @@ class HopperAttention:
             longer_R = np.zeros(1, np.int64)
         num_decoded = int(longer_R[0]) if len(longer_R) else len(query_lens_R)
         return StepPlan(
+            step,
+            spec.kind == "cross",
             num_decoded,
             len(query_lens_R),
             step.table_rows_R[:num_decoded],
@@ -128,11 +136,12 @@ class HopperAttention:
                 "attention backend 'hopper' takes queries of 16 bits, and these are float32; name "
                 "'paged', which reads an fp8 cache for them"
             )
-        if alibi is not None or not causal:
+        step = plan.step
+        if alibi is not None or causal == plan.is_cross:
             raise PluginError(
                 f"attention backend 'hopper' knows neither alibi nor causal={causal}; name another"
             )
-        check_window("hopper", window, plan.kept_tokens, causal=causal)
+        check_window("hopper", window, plan.kept_tokens, causal=True)
         by = transform or NO_TRANSFORM
         num_decoded, is_mixed = plan.num_decoded, plan.num_decoded < plan.num_rows
         new: dict[str, Any] = {}
@@ -193,6 +202,31 @@ class HopperAttention:
                 max_context=plan.prefill_context,
             )
         return out_THD
+
+    def store(self, k_MKD: Tensor, v_MKD: Tensor, view: Pages, slots_M: Tensor) -> None:
+        """See ``StoresRows``; there are no queries, which would be left as they are."""
+        store_kv(k_MKD, k_MKD, v_MKD, view.keys_BKND, view.values_BKND, slots_M)
+
+
+def _by_token(step: AttentionStep) -> AttentionStep:
+    """A row for each token, with all of its row's context."""
+    query_lens_R = step.bounds.query_lens_R
+    num_tokens = int(query_lens_R.sum())
+    if num_tokens == len(query_lens_R):
+        return step
+    rows_T = step.token_rows_T
+    numbers_T1 = torch.arange(num_tokens + 1, dtype=torch.int32, device=rows_T.device)
+    return replace(
+        step,
+        query_starts_R1=numbers_T1,
+        context_lens_R=step.context_lens_R.index_select(0, rows_T),
+        token_rows_T=numbers_T1[:-1],
+        table_rows_R=step.table_rows_R.index_select(0, rows_T),
+        bounds=StepBounds(
+            query_lens_R=np.ones(num_tokens, np.int32),
+            context_lens_R=np.repeat(step.bounds.context_lens_R, query_lens_R),
+        ),
+    )
 
 
 def _new_tokens(

@@ -145,6 +145,10 @@ class PagedAttention:
             version=plan.version,
         )
 
+    def store(self, k_MKD: Tensor, v_MKD: Tensor, view: Pages, slots_M: Tensor) -> None:
+        """See ``StoresRows``; there are no queries, which would be left as they are."""
+        store_kv_paged(k_MKD, k_MKD, v_MKD, view.keys_BKCNX, view.values_BKDN, slots_M)
+
 
 def _piece(spec: CacheSpec) -> int:
     """Entries in 16 bytes."""

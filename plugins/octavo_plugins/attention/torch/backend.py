@@ -46,7 +46,7 @@ class TorchAttention:
 
     def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
         """The pages as slots."""
-        return Pages.of(pages, spec)
+        return Pages.of(pages, spec, block_tokens)
 
     def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
         """Wait with all but the host's arithmetic until the first layer tells its head count."""
@@ -87,6 +87,11 @@ class TorchAttention:
             batch_q_THD = q_THD.index_select(0, batch.tokens_T)
             out_THD.index_copy_(0, batch.tokens_T, batch.attend(batch_q_THD, view, scoring))
         return out_THD
+
+    def store(self, k_MKD: Tensor, v_MKD: Tensor, view: Pages, slots_M: Tensor) -> None:
+        """See ``StoresRows``."""
+        kv_MSKD = torch.stack((k_MKD, v_MKD), dim=1).to(view.slots_PSKD.dtype)
+        view.slots_PSKD.index_copy_(0, view.places(slots_M), kv_MSKD)
 
 
 def _transformed(

@@ -28,9 +28,10 @@ class Pages:
     block_stride: int
     """Slots from one block to the next: more than a block's tokens where other layers, which share
     the pool, have larger pages."""
+    block_tokens: int
 
     @classmethod
-    def of(cls, pages: Tensor, spec: CacheSpec) -> Pages:
+    def of(cls, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
         """See uint8 pages [blocks, page_bytes], whose blocks may lie further apart, as slots."""
         dtype = getattr(torch, spec.dtype)
         slot_bytes = slot_bytes_of(spec)
@@ -42,7 +43,13 @@ class Pages:
             )
         lane = pages.as_strided((num_blocks * block_bytes,), (1,))
         slots_PSKD = lane.view(dtype).view(-1, stored_of(spec), spec.kv_heads, spec.key_dim)
-        return cls(slots_PSKD, spec.value_dim, block_bytes // slot_bytes)
+        return cls(slots_PSKD, spec.value_dim, block_bytes // slot_bytes, block_tokens)
+
+    def places(self, slots_T: Tensor) -> Tensor:
+        """Where slots that are numbered without gaps are here."""
+        if self.block_stride == self.block_tokens:
+            return slots_T
+        return slots_T // self.block_tokens * self.block_stride + slots_T % self.block_tokens
 
 
 def stored_of(spec: CacheSpec) -> int:

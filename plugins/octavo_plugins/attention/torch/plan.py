@@ -80,11 +80,7 @@ class StepPlan:
 
     def slots(self, pages: Pages) -> Tensor:
         """Where the step's tokens are stored in these pages."""
-        block_tokens = self._step.block_tokens
-        if pages.block_stride == block_tokens:
-            return self._step.slots_T
-        slots_T = self._step.slots_T
-        return slots_T // block_tokens * pages.block_stride + slots_T % block_tokens
+        return pages.places(self._step.slots_T)
 
     def _make(self, pages: Pages, heads: int, is_ragged: bool, scoring: Scoring) -> Iterator[Batch]:
         lens_R, window = self._query_lens_R, scoring.window

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -31,7 +32,7 @@ class Backend:
             eos_token=list(vocabulary.stop_token_ids),
             slices=LLTokenizer.json_slices(),
         )
-        self._executor = LLExecutor()
+        self._executor = Executor()
 
     def compile(self, constraint: Constraint) -> Guide:
         """Build the matcher that all states are copies of."""
@@ -64,11 +65,20 @@ class _Tokens:
         return self._encode(text)
 
 
+class Executor:
+    """The library's own threads; a process that only compiles has none."""
+
+    @cached_property
+    def threads(self) -> LLExecutor:
+        """Made when the first masks are asked for together."""
+        return LLExecutor()
+
+
 class Guide:
     """A matcher at its beginning."""
 
     def __init__(
-        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: LLExecutor
+        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: Executor
     ) -> None:
         self._matcher = matcher
         self._stop_token_ids = stop_token_ids
@@ -83,7 +93,7 @@ class State:
     """One matcher."""
 
     def __init__(
-        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: LLExecutor
+        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: Executor
     ) -> None:
         self._matcher = matcher
         self._stop_token_ids = stop_token_ids
@@ -125,7 +135,9 @@ class State:
         """In the library's own threads."""
         matchers = [(state._matcher, place) for place, state in enumerate(states)]
         size = rows_MW.shape[1] * rows_MW.itemsize
-        self._executor.unsafe_compute_mask_ptr(matchers, rows_MW.ctypes.data, size, len(states))
+        self._executor.threads.unsafe_compute_mask_ptr(
+            matchers, rows_MW.ctypes.data, size, len(states)
+        )
         return [state._error() for state in states]
 
     def is_complete(self) -> bool:

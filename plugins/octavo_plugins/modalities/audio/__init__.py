@@ -10,4 +10,8 @@ OCTAVO_API = "1"
 @hookimpl
 def register_modalities(modalities: LazyRegistry[ModalityDecoder]) -> None:
     """Add "audio"."""
-    modalities.add("audio", "octavo_plugins.modalities.audio.decoder:AudioDecoder")
+    modalities.add(
+        "audio",
+        "octavo_plugins.modalities.audio.decoder:AudioDecoder",
+        samples="octavo_plugins.modalities.audio.conformance:samples",
+    )

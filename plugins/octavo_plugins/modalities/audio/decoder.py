@@ -18,6 +18,8 @@ MIN_RATE, MAX_RATE = 1000, 768_000
 MAX_CHANNELS: Final = 16
 SAMPLE_BYTES: Final = 4
 CHUNK: Final = 1 << 16
+LOUDEST: Final = 2.0**32
+"""Integers that nobody has scaled are below it; encoders square what they hear, in float32."""
 FULL_SCALE: Final = {"int16": 2.0**15, "int32": 2.0**31}
 
 
@@ -105,8 +107,8 @@ class _Clip:
         self._limits.check_time()
         self._num_samples += len(samples)
         self._limits.check_seconds(self._num_samples / self._from)
-        if len(samples) and not (np.isfinite(samples.min()) and np.isfinite(samples.max())):
-            raise MediaError("it has samples that are not finite")
+        if len(samples) and not (samples.min() >= -LOUDEST and samples.max() <= LOUDEST):
+            raise MediaError(f"it has samples that are not finite, or beyond {LOUDEST:g}")
         self._keep(samples)
 
     def finish(self) -> AudioClip:

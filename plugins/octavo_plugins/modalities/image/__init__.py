@@ -10,4 +10,8 @@ OCTAVO_API = "1"
 @hookimpl
 def register_modalities(modalities: LazyRegistry[ModalityDecoder]) -> None:
     """Add "image"."""
-    modalities.add("image", "octavo_plugins.modalities.image.decoder:ImageDecoder")
+    modalities.add(
+        "image",
+        "octavo_plugins.modalities.image.decoder:ImageDecoder",
+        samples="octavo_plugins.modalities.image.conformance:samples",
+    )

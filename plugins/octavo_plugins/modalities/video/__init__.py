@@ -10,4 +10,8 @@ OCTAVO_API = "1"
 @hookimpl
 def register_modalities(modalities: LazyRegistry[ModalityDecoder]) -> None:
     """Add "video"."""
-    modalities.add("video", "octavo_plugins.modalities.video.decoder:VideoDecoder")
+    modalities.add(
+        "video",
+        "octavo_plugins.modalities.video.decoder:VideoDecoder",
+        samples="octavo_plugins.modalities.video.conformance:samples",
+    )

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from octavo.errors import PromptError
-from octavo.inputs.media import expand_placeholders
+from octavo.inputs.media import expand_placeholders, pixel_scale
+from octavo_plugins.models.llava.inputs import stacked
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BEGIN, END, IMAGE = 255_999, 256_000, 262_144
+GREY = (0.5, 0.5, 0.5)
 LONGEST_BREAK = 31
 """Newlines that the tokenizer has as one token."""
 
@@ -62,12 +64,10 @@ def framed(token_ids: Sequence[int], settings: MediaSettings) -> list[int]:
 
 def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """The whole image, as a square."""
-    import numpy as np
-    import torch
     from PIL import Image
 
     if settings.entry(modality, "do_pan_and_scan", False):
         raise PromptError("do_pan_and_scan=True: an image is taken whole only; switch it off")
     size = settings.config["vision_config"]["image_size"]
     square = item.value.resize((size, size), Image.Resampling.BILINEAR)
-    return {"pixels": torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()}
+    return {"pixels": stacked([square]), "scale": pixel_scale(settings, modality, GREY, GREY)}

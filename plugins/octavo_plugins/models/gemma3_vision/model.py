@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from octavo.layers.loading import load_weights
 from octavo.layers.norm import RMSNorm
-from octavo.layers.vision import Parameter, VisionTransformer, normalised, text_spec, tower_spec
+from octavo.layers.vision import Parameter, VisionTransformer, pixels_of, text_spec, tower_spec
 from octavo_plugins.models.gemma2.model import with_whole_norms
 from octavo_plugins.models.gemma3.model import Gemma3
 from octavo_registry.model import ModelSpec
@@ -49,12 +49,10 @@ class Gemma3Vision(Gemma3):
         self.media_row_size = text["hidden_size"]
         self._widest = 4 * self.projector.patches_per_row * vision.config["intermediate_size"]
         self._dtype = spec.dtype
-        self._grey = torch.full((3, 1, 1), 0.5, device=spec.device)
 
     def encode(self, items: Sequence[Mapping[str, Tensor]]) -> Sequence[Tensor]:
         """Rows of all images, which are of one size, at once."""
-        pixels_NCHW = torch.stack([item["pixels"] for item in items])
-        pixels_NCHW = normalised(pixels_NCHW, self._grey, self._grey, self._dtype)
+        pixels_NCHW = torch.cat([pixels_of(item, self._dtype) for item in items])
         rows_NPD = self.projector(self.vision_tower(pixels_NCHW)[-1])
         return list(rows_NPD)
 

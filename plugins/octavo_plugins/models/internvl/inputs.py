@@ -1,39 +1,58 @@
-"""Where a prompt's images stand for InternVL, and the tiles that its encoder takes."""
+"""Where a prompt's media stand for InternVL, and the tiles that its encoder takes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from octavo.inputs.media import expand_placeholders, pixel_scale
+from octavo.inputs.media import expand_items, frames_asked, pixel_scale
 from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, stacked
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-START, END = "<img>", "</img>"
+START, END, VIDEO = "<img>", "</img>", "<video>"
+NUM_FRAMES = 32
+"""Of a video whose number of frames nobody says."""
 
 
-def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
-    """A token for each square of merged patches of all tiles, between a start and an end."""
-    vision = settings.config["vision_config"]
-    (height, width), (patch_height, patch_width) = sides(vision, "image_size"), patch_of(vision)
-    per_tile = int(
-        (height // patch_height)
-        * (width // patch_width)
-        * settings.config.get("downsample_ratio", 0.5) ** 2
-    )
+def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
+    """A token for each square of merged patches, between a start and an end.
+
+    An image is all its tiles together; each frame of a video stands by itself, behind its number.
+    """
     image = media_token(settings, "image", 151667)
     start, end = settings.token_id(START), settings.token_id(END)
-    token_ids = [
-        each
-        for token in prompt.token_ids
-        for each in ([start, image, end] if token == image else [token])
-    ]
-    counts = [per_tile * len(item.tensors["pixels"]) for item in prompt.media]
-    return expand_placeholders(replace(prompt, token_ids=token_ids), {"image": image}, counts)
+    tokens = {"image": image}
+    if any(item.modality == "video" for item in prompt.media):
+        tokens["video"] = settings.token_id(VIDEO)
+    per_tile = rows_of_tile(settings.config)
+    contents: list[list[int]] = []
+    for item in prompt.media:
+        num_tiles = len(item.tensors["pixels"])
+        if item.modality == "image":
+            contents.append([start, *[image] * (per_tile * num_tiles), end])
+            continue
+        frames: list[int] = []
+        for number in range(1, num_tiles + 1):
+            text = f"Frame{number}: " if number == 1 else f"\nFrame{number}: "
+            frames += [*settings.text_ids(text), start, *[image] * per_tile, end]
+        contents.append(frames)
+    return expand_items(prompt, tokens, contents, place=image)
+
+
+def decode_options(modality: str, settings: MediaSettings) -> dict[str, float]:
+    """Frames of a video."""
+    return frames_asked(modality, settings, num_frames=NUM_FRAMES)
+
+
+def rows_of_tile(config: Mapping[str, Any]) -> int:
+    """How many squares of patches a tile has."""
+    vision = config["vision_config"]
+    (height, width), (patch_height, patch_width) = sides(vision, "image_size"), patch_of(vision)
+    num_patches = (height // patch_height) * (width // patch_width)
+    return int(num_patches * config.get("downsample_ratio", 0.5) ** 2)
 
 
 def sides(vision: Mapping[str, Any], name: str) -> tuple[int, int]:
@@ -73,11 +92,17 @@ def tiling(
 
 
 def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
-    """Tiles row by row, and where there are several, the whole image as the last."""
+    """Tiles row by row, and where there are several, the whole image as the last; or frames."""
     from PIL import Image
 
     image = item.value
     tile = sides(settings.config["vision_config"], "image_size")
+    if modality == "video":
+        frames = [
+            Image.fromarray(frame).resize(tile[::-1], Image.Resampling.BICUBIC)
+            for frame in item.value.frames
+        ]
+        return {"pixels": stacked(frames), "scale": pixel_scale(settings, modality, MEAN, STD)}
     least = settings.entry(modality, "min_patches", 1)
     most = settings.entry(modality, "max_patches", 12)
     down, across = tiling(image.height, image.width, tile, least, most)

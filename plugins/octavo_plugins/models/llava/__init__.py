@@ -19,7 +19,11 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         "LlavaForConditionalGeneration",
         "octavo_plugins.models.llava.model:build",
-        capabilities=ModelCapabilities(lora=True, modalities=("image",)),
+        capabilities=ModelCapabilities(
+            lora=True,
+            modalities=("image",),
+            conformance="octavo_plugins.models.llava.conformance:VARIANTS",
+        ),
     )
 
 
@@ -36,4 +40,9 @@ def register_inputs(inputs: InputRegistry) -> None:
 @hookimpl
 def register_multimodal(mm: MultimodalRegistry) -> None:
     """Add the pixels that its encoder takes."""
-    mm.add("LlavaForConditionalGeneration", "octavo_plugins.models.llava.inputs:pixels")
+    mm.add(
+        "LlavaForConditionalGeneration",
+        "octavo_plugins.models.llava.inputs:pixels",
+        kwargs={"size": {"longest_edge": (1, 4096)}},  # a Pixtral's
+        rows="octavo_plugins.models.llava.inputs:given_rows",
+    )

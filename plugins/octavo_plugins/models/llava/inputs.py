@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from octavo.inputs.media import expand_placeholders, pixel_scale
-from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
+from octavo.errors import PromptError
+from octavo.inputs.media import checked_rows, expand_placeholders, pixel_scale
+from octavo_registry.modalities import ROWS, MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -18,17 +19,37 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     """Each image token becomes as many as there are patches, or as Pixtral has them."""
-    vision = settings.config["vision_config"]
-    if vision.get("model_type") == "pixtral":
+    if is_pixtral(settings):
         from octavo_plugins.models.pixtral.inputs import place_images as place_rows
 
         return place_rows(prompt, settings)
-    count = (vision["image_size"] // vision["patch_size"]) ** 2
-    has_class = vision.get("model_type", "clip_vision_model") == "clip_vision_model"
-    if has_class and settings.config.get("vision_feature_select_strategy", "default") != "default":
-        count += 1
     tokens = {"image": media_token(settings, "image", 32000)}
-    return expand_placeholders(prompt, tokens, [count] * len(prompt.media))
+    return expand_placeholders(prompt, tokens, [num_rows(settings)] * len(prompt.media))
+
+
+def is_pixtral(settings: MediaSettings) -> bool:
+    """Whether the checkpoint is a Pixtral, which has the same name."""
+    return bool(settings.config["vision_config"].get("model_type") == "pixtral")
+
+
+def num_rows(settings: MediaSettings) -> int:
+    """Patches of an image, and the class token where it is not dropped."""
+    vision = settings.config["vision_config"]
+    count: int = (vision["image_size"] // vision["patch_size"]) ** 2
+    has_class = vision.get("model_type", "clip_vision_model") == "clip_vision_model"
+    drops_class = settings.config.get("vision_feature_select_strategy", "default") == "default"
+    return count + (has_class and not drops_class)
+
+
+def given_rows(
+    modality: str, tensors: Mapping[str, Tensor], settings: MediaSettings
+) -> Mapping[str, Tensor]:
+    """Rows of an image that came encoded."""
+    if is_pixtral(settings):
+        raise PromptError("a Pixtral takes images, and no rows of them")
+    text = settings.config["text_config"]
+    size = text.get("hidden_size", 4096)  # which the first checkpoints leave to their name
+    return {ROWS: checked_rows(modality, tensors, num_rows=num_rows(settings), row_size=size)}
 
 
 def media_token(settings: MediaSettings, modality: str, default: int) -> int:
@@ -40,13 +61,13 @@ def media_token(settings: MediaSettings, modality: str, default: int) -> int:
 
 def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """The image's middle square, resized as CLIP's processor does."""
-    vision = settings.config["vision_config"]
-    if vision.get("model_type") == "pixtral":
+    if is_pixtral(settings):
         from octavo_plugins.models.pixtral.inputs import pixels as whole_image
 
         return whole_image(modality, item, settings)
+    size = settings.config["vision_config"]["image_size"]
     return {
-        "pixels": stacked([middle_square(item.value, vision["image_size"])]),
+        "pixels": stacked([middle_square(item.value, size)]),
         "scale": pixel_scale(settings, modality, MEAN, STD),
     }
 

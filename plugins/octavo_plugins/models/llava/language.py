@@ -1,4 +1,4 @@
-"""What models share that put a vision tower in front of a language model of some kind.
+"""What models share that put a tower in front of a language model of some kind.
 
 Axis suffixes: N images, P patches, D hidden.
 """
@@ -37,13 +37,14 @@ PREFIXES = (
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.vision_tower.", "vision_tower."),
+    ("model.audio_tower.", "audio_tower."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("model.image_newline", "image_newline"),
 )
 """Of checkpoints that Transformers has written at different times, and ours."""
 
 
-class VisionLanguageModel(CausalLM):
+class WrappedLanguageModel(CausalLM):
     """The language model that ``text_config`` describes; subclasses add ``encode``."""
 
     def __init__(self, spec: ModelSpec, *, tied: bool = False) -> None:
@@ -64,10 +65,6 @@ class VisionLanguageModel(CausalLM):
         self.media_row_size: int = text.config["hidden_size"]
         self._dtype = spec.dtype
 
-    def pixels_of(self, items: Sequence[Mapping[str, Tensor]]) -> Tensor:
-        """All items' images of one size, one behind the other, as the encoder takes them."""
-        return torch.cat([pixels_of(each, self._dtype) for each in items])
-
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Fill the parameters, whatever version of Transformers has written them."""
         return load_weights(self, _renamed(tensors), ignore=self._is_left_out)
@@ -75,6 +72,14 @@ class VisionLanguageModel(CausalLM):
     def _is_left_out(self, name: str) -> bool:
         """Layers of the tower beyond those that are used, and its pooling."""
         return name.startswith("vision_tower.") or self.is_not_needed(name)
+
+
+class VisionLanguageModel(WrappedLanguageModel):
+    """One that takes images."""
+
+    def pixels_of(self, items: Sequence[Mapping[str, Tensor]]) -> Tensor:
+        """All items' images of one size, one behind the other, as the encoder takes them."""
+        return torch.cat([pixels_of(each, self._dtype) for each in items])
 
 
 def _renamed(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

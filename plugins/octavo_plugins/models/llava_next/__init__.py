@@ -20,7 +20,11 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         NAME,
         "octavo_plugins.models.llava_next.model:LlavaNext",
-        capabilities=ModelCapabilities(lora=True, modalities=("image",)),
+        capabilities=ModelCapabilities(
+            lora=True,
+            modalities=("image",),
+            conformance="octavo_plugins.models.llava_next.conformance:VARIANTS",
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from octavo_registry import LazyRegistry, ModelCapabilities, hookimpl
-from octavo_registry.modalities import InputRegistry, MultimodalRegistry
+from octavo_registry.modalities import FRAME_KWARGS, InputRegistry, MultimodalRegistry
 
 if TYPE_CHECKING:
     from octavo_registry import Model
@@ -20,7 +20,11 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         NAME,
         "octavo_plugins.models.llava_next_video.model:LlavaNextVideo",
-        capabilities=ModelCapabilities(lora=True, modalities=("image", "video")),
+        capabilities=ModelCapabilities(
+            lora=True,
+            modalities=("image", "video"),
+            conformance="octavo_plugins.models.llava_next_video.conformance:VARIANTS",
+        ),
     )
 
 
@@ -33,4 +37,9 @@ def register_inputs(inputs: InputRegistry) -> None:
 @hookimpl
 def register_multimodal(mm: MultimodalRegistry) -> None:
     """Add the pixels that its encoder takes."""
-    mm.add(NAME, "octavo_plugins.models.llava_next_video.inputs:pixels")
+    mm.add(
+        NAME,
+        "octavo_plugins.models.llava_next_video.inputs:pixels",
+        options="octavo_plugins.models.llava_next_video.inputs:decode_options",
+        kwargs=FRAME_KWARGS,
+    )

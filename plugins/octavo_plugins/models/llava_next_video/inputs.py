@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from octavo.inputs.media import expand_placeholders, pixel_scale
+from octavo.inputs.media import expand_placeholders, frames_asked, pixel_scale
 from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, middle_square, stacked
 from octavo_plugins.models.llava_next.canvas import tiles
 from octavo_plugins.models.llava_next.inputs import num_rows
@@ -13,6 +13,9 @@ from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+NUM_FRAMES = 32
+"""Of a video whose number of frames nobody says."""
 
 
 def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
@@ -31,6 +34,11 @@ def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
         "video": media_token(settings, "video", 32000),
     }
     return expand_placeholders(prompt, tokens, counts)
+
+
+def decode_options(modality: str, settings: MediaSettings) -> dict[str, float]:
+    """Frames of a video."""
+    return frames_asked(modality, settings, num_frames=NUM_FRAMES)
 
 
 def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from octavo.inputs.media import expand_placeholders, pixel_scale
+from octavo.inputs.media import expand_placeholders, frames_asked, pixel_scale
 from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, stacked
 from octavo_plugins.models.llava_next.canvas import Size, tiles
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CANVASES = [(384 * down, 384 * across) for down in range(1, 7) for across in range(1, 7)]
 MOST_TILES = "anyres_max_9"
+NUM_FRAMES = 32
+"""Of a video whose number of frames nobody says."""
 
 
 def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
@@ -44,6 +46,11 @@ def pooled(patches: Size, side: int, config: Mapping[str, object]) -> Size:
     if ratio <= 1.1:
         return patches
     return int(patches[0] // ratio), int(patches[1] // ratio)
+
+
+def decode_options(modality: str, settings: MediaSettings) -> dict[str, float]:
+    """Frames of a video."""
+    return frames_asked(modality, settings, num_frames=NUM_FRAMES)
 
 
 def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:

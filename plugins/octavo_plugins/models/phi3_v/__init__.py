@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 OCTAVO_API = "1"
 NAME = "Phi3VForCausalLM"
+MARKS = tuple(f"<|image_{number}|>" for number in range(1, 65))
+"""Places by number, as prompts have them: the first image that is given is 1."""
 
 
 @hookimpl
@@ -20,17 +22,26 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         NAME,
         "octavo_plugins.models.phi3_v.model:Phi3V",
-        capabilities=ModelCapabilities(lora=True, modalities=("image",)),
+        capabilities=ModelCapabilities(
+            lora=True,
+            modalities=("image",),
+            conformance="octavo_plugins.models.phi3_v.conformance:VARIANTS",
+        ),
     )
 
 
 @hookimpl
 def register_inputs(inputs: InputRegistry) -> None:
     """Add the places of its media in a prompt."""
-    inputs.add(NAME, "octavo_plugins.models.phi3_v.inputs:place_images")
+    inputs.add(
+        NAME,
+        "octavo_plugins.models.phi3_v.inputs:place_images",
+        texts={"image": "<|image|>"},
+        marks=MARKS,
+    )
 
 
 @hookimpl
 def register_multimodal(mm: MultimodalRegistry) -> None:
     """Add the pixels that its encoder takes."""
-    mm.add(NAME, "octavo_plugins.models.phi3_v.inputs:pixels")
+    mm.add(NAME, "octavo_plugins.models.phi3_v.inputs:pixels", kwargs={"num_crops": (1, 64)})

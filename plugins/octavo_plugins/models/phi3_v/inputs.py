@@ -1,16 +1,19 @@
 """Where a prompt's images stand for Phi 3.5 vision, and the pixels that its encoder takes.
 
-A place is the token <|image|>, also for the first, second and later image.
+A place is the token <|image|>, for each image in order, or a text such as <|image_2|>.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from octavo.errors import PromptError
 from octavo.inputs.media import expand_placeholders, pixel_scale
 from octavo_plugins.models.llava.inputs import MEAN, STD, stacked
+from octavo_plugins.models.phi3_v import MARKS
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
@@ -45,7 +48,29 @@ def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
         tiles = down * half * (across * half + 1)
         counts.append(tiles + 1 + half * (half + 1))
     token = settings.config.get("image_token_id", IMAGE)
-    return expand_placeholders(prompt, {"image": token}, counts)
+    order = named_order(prompt, settings)
+    if not order:
+        return expand_placeholders(prompt, {"image": token}, counts)
+    marks = {settings.token_ids[mark] for mark in MARKS}
+    in_order = MediaPrompt(
+        token_ids=[token if each in marks else each for each in prompt.token_ids],
+        media=[prompt.media[item] for item in order],
+    )
+    placed = expand_placeholders(in_order, {"image": token}, [counts[item] for item in order])
+    places = [replace(each, item=order[each.item]) for each in placed.placeholders]
+    return replace(placed, media=prompt.media, placeholders=places)
+
+
+def named_order(prompt: MediaPrompt, settings: MediaSettings) -> list[int]:
+    """The items in the order of their places, where these have numbers; else none."""
+    numbers = {settings.token_ids.get(mark): number for number, mark in enumerate(MARKS)}
+    order = [numbers[token] for token in prompt.token_ids if token in numbers]
+    if order and sorted(order) != list(range(len(prompt.media))):
+        named = ", ".join(MARKS[number] for number in order)
+        raise PromptError(
+            f"the prompt has {named} for {len(prompt.media)} images; name each once, from 1"
+        )
+    return order
 
 
 def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:

@@ -20,7 +20,11 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         NAME,
         "octavo_plugins.models.pixtral.model:Mistral3",
-        capabilities=ModelCapabilities(lora=True, modalities=("image",)),
+        capabilities=ModelCapabilities(
+            lora=True,
+            modalities=("image",),
+            conformance="octavo_plugins.models.pixtral.conformance:VARIANTS",
+        ),
     )
 
 
@@ -33,4 +37,8 @@ def register_inputs(inputs: InputRegistry) -> None:
 @hookimpl
 def register_multimodal(mm: MultimodalRegistry) -> None:
     """Add the pixels that its encoder takes."""
-    mm.add(NAME, "octavo_plugins.models.pixtral.inputs:pixels")
+    mm.add(
+        NAME,
+        "octavo_plugins.models.pixtral.inputs:pixels",
+        kwargs={"size": {"longest_edge": (1, 4096)}},
+    )

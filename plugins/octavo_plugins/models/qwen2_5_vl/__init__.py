@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from octavo_plugins.models.qwen2_vl import KWARGS
 from octavo_registry import LazyRegistry, ModelCapabilities, hookimpl
 from octavo_registry.modalities import InputRegistry, MultimodalRegistry
 
@@ -19,7 +20,12 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         "Qwen2_5_VLForConditionalGeneration",
         "octavo_plugins.models.qwen2_5_vl.model:Qwen25VL",
-        capabilities=ModelCapabilities(lora=True, modalities=("image", "video"), position_axes=3),
+        capabilities=ModelCapabilities(
+            lora=True,
+            modalities=("image", "video"),
+            position_axes=3,
+            conformance="octavo_plugins.models.qwen2_5_vl.conformance:VARIANTS",
+        ),
     )
 
 
@@ -34,4 +40,10 @@ def register_inputs(inputs: InputRegistry) -> None:
 @hookimpl
 def register_multimodal(mm: MultimodalRegistry) -> None:
     """Add the patches that its encoder takes."""
-    mm.add("Qwen2_5_VLForConditionalGeneration", "octavo_plugins.models.qwen2_5_vl.inputs:patches")
+    mm.add(
+        "Qwen2_5_VLForConditionalGeneration",
+        "octavo_plugins.models.qwen2_5_vl.inputs:patches",
+        options="octavo_plugins.models.qwen2_vl.inputs:decode_options",
+        kwargs=KWARGS,
+        rows="octavo_plugins.models.qwen2_5_vl.inputs:given_rows",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from octavo.errors import PromptError
 from octavo_plugins.models.qwen2_vl import inputs as qwen2_vl
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND = 24.0
 """Of frames without timestamps, as in the model's own processor."""
+SECONDS = "second_per_grid_ts"
+MOST_SECONDS = 3600
 
 
 def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
@@ -34,6 +37,19 @@ def patches(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[
         per_step = settings.config["vision_config"]["temporal_patch_size"]
         tensors["seconds"] = torch.tensor(per_step * seconds_per_frame(item.value))
     return tensors
+
+
+def given_rows(
+    modality: str, tensors: Mapping[str, Tensor], settings: MediaSettings
+) -> Mapping[str, Tensor]:
+    """Rows of an item that came encoded, its grid, and a video's seconds of a step in time."""
+    if modality == "image":
+        return qwen2_vl.given_rows(modality, tensors, settings)
+    seconds = tensors.get(SECONDS)
+    if seconds is None or seconds.numel() != 1 or not 0 < float(seconds) <= MOST_SECONDS:
+        raise PromptError(f"{SECONDS} must be one number above 0, at most {MOST_SECONDS}")
+    made = qwen2_vl.rows_and_grid(modality, tensors, settings, beside=(SECONDS,))
+    return {**made, "seconds": seconds.flatten()[0]}
 
 
 def seconds_per_frame(clip: Any) -> float:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from octavo_registry import LazyRegistry, ModelCapabilities, hookimpl
-from octavo_registry.modalities import InputRegistry, MultimodalRegistry
+from octavo_registry.modalities import FRAME_KWARGS, InputRegistry, MultimodalRegistry
 
 if TYPE_CHECKING:
     from octavo_registry import Model
 
 OCTAVO_API = "1"
+_LEAST = (1, 1 << 20)  # of each frame of a video too: small ones are enlarged to it
+_MOST = (1, 1 << 24)
+KWARGS = {
+    "min_pixels": _LEAST,
+    "max_pixels": _MOST,
+    "size": {"shortest_edge": _LEAST, "longest_edge": _MOST},
+    **FRAME_KWARGS,
+}
+"""What a request may say of the family's processors."""
 
 
 @hookimpl
@@ -19,7 +28,12 @@ def register_models(models: LazyRegistry[Model]) -> None:
     models.add(
         "Qwen2VLForConditionalGeneration",
         "octavo_plugins.models.qwen2_vl.model:Qwen2VL",
-        capabilities=ModelCapabilities(lora=True, modalities=("image", "video"), position_axes=3),
+        capabilities=ModelCapabilities(
+            lora=True,
+            modalities=("image", "video"),
+            position_axes=3,
+            conformance="octavo_plugins.models.qwen2_vl.conformance:VARIANTS",
+        ),
     )
 
 
@@ -34,4 +48,10 @@ def register_inputs(inputs: InputRegistry) -> None:
 @hookimpl
 def register_multimodal(mm: MultimodalRegistry) -> None:
     """Add the patches that its encoder takes."""
-    mm.add("Qwen2VLForConditionalGeneration", "octavo_plugins.models.qwen2_vl.inputs:patches")
+    mm.add(
+        "Qwen2VLForConditionalGeneration",
+        "octavo_plugins.models.qwen2_vl.inputs:patches",
+        options="octavo_plugins.models.qwen2_vl.inputs:decode_options",
+        kwargs=KWARGS,
+        rows="octavo_plugins.models.qwen2_vl.inputs:given_rows",
+    )

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.errors import PromptError
-from octavo.inputs.media import expand_placeholders
-from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
+from octavo.inputs.media import checked_rows, expand_placeholders, frames_asked, pixel_scale
+from octavo.params import shown
+from octavo_registry.modalities import ROWS, MediaItem, MediaPrompt, MediaSettings, Placeholder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Grid = tuple[int, int, int]
 """Patches in time, height and width, before neighbours are merged."""
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
 PIXELS = {"image": (56 * 56, 28 * 28 * 1280), "video": (128 * 28 * 28, 28 * 28 * 768)}
 """The least and the most of a picture, and of each frame."""
 
@@ -91,13 +94,79 @@ def positions(
     return result_AP
 
 
+def given_rows(
+    modality: str, tensors: Mapping[str, Tensor], settings: MediaSettings
+) -> Mapping[str, Tensor]:
+    """Rows of an item that came encoded, and its grid."""
+    return rows_and_grid(modality, tensors, settings)
+
+
+def rows_and_grid(
+    modality: str,
+    tensors: Mapping[str, Tensor],
+    settings: MediaSettings,
+    *,
+    layers: int = 1,
+    beside: Sequence[str] = (),
+) -> dict[str, Tensor]:
+    """The same where rows are for so many layers, and some tensors may come besides."""
+    import torch
+
+    name = f"{modality}_grid_thw"
+    given = tensors.get(name)
+    grid = [] if given is None else given.flatten().tolist()
+    merge = settings.config["vision_config"]["spatial_merge_size"]
+    fits = len(grid) == 3 and all(
+        type(side) is int and side > 0 and side % step == 0
+        for side, step in zip(grid, (1, merge, merge), strict=True)
+    )
+    if not fits or (modality == "image" and grid[0] != 1):
+        raise PromptError(
+            f"{name}={shown(grid)} must be whole numbers: steps in time, and rows and columns of "
+            f"patches, multiples of {merge}"
+        )
+    rows = checked_rows(
+        modality,
+        tensors,
+        num_rows=math.prod(grid) // merge**2,
+        row_size=layers * text_config_of(settings.config)["hidden_size"],
+        beside=(name, *beside),
+    )
+    return {ROWS: rows, "grid": torch.tensor(grid, dtype=torch.int32)}
+
+
+def text_config_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's settings, which the first checkpoints have among the model's own."""
+    text = {**config, **(config.get("text_config") or {})}
+    if "tie_word_embeddings" in config:
+        text["tie_word_embeddings"] = config["tie_word_embeddings"]
+    return text
+
+
+def decode_options(modality: str, settings: MediaSettings) -> dict[str, float]:
+    """Frames of a video: an even number of them, so that steps in time are full."""
+    asked = frames_asked(modality, settings, fps=2.0, min_frames=4, max_frames=768)
+    return (
+        {**asked, "multiple_of": settings.config["vision_config"]["temporal_patch_size"]}
+        if asked
+        else {}
+    )
+
+
 def patches(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """Bytes of patches; those of one merged square stand together. An image is one frame."""
     return patches_of(item, grid_of(item, settings), settings)
 
 
-def patches_of(item: MediaItem, grid: Grid, settings: MediaSettings) -> dict[str, Tensor]:
-    """The same for a grid that is known."""
+def patches_of(
+    item: MediaItem,
+    grid: Grid,
+    settings: MediaSettings,
+    *,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+) -> dict[str, Tensor]:
+    """The same for a grid that is known, and colours' means where a folder names none."""
     import torch
     from PIL import Image
 
@@ -118,6 +187,7 @@ def patches_of(item: MediaItem, grid: Grid, settings: MediaSettings) -> dict[str
     return {
         "patches": torch.from_numpy(np.ascontiguousarray(pixels)),
         "grid": torch.tensor(grid, dtype=torch.int32),
+        "scale": pixel_scale(settings, item.modality, mean, std).unsqueeze(-1),
     }
 
 

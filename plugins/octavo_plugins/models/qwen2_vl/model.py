@@ -6,7 +6,7 @@ Axis suffixes: P patches, C channels, S frames of a patch, M merged squares, D h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,10 @@ from octavo.layers.loading import load_weights, renamed
 from octavo.layers.rotary import MultiAxisRotary, rope_parameters
 from octavo.layers.vision import normalised, text_spec, tower_spec
 from octavo_plugins.models.qwen2.model import decoder_layer
+from octavo_plugins.models.qwen2_vl.inputs import text_config_of
 from octavo_plugins.models.qwen2_vl.vision import Grid, VisionEncoder
 from octavo_registry.model import ModelSpec
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
 PREFIXES = (
     ("model.language_model.", "model."),
     ("model.visual.", "visual."),
@@ -49,8 +48,6 @@ class Qwen2VL(CausalLM):
         encoder: Callable[[str, ModelSpec], Encoder] = VisionEncoder,
         layer: Callable[[ModelSpec, int], nn.Module] = decoder_layer,
         interleaved: bool = False,
-        mean: Sequence[float] = MEAN,
-        std: Sequence[float] = STD,
     ) -> None:
         config = text_config_of(spec.config)
         text = text_spec(spec, config)
@@ -62,21 +59,21 @@ class Qwen2VL(CausalLM):
         self.media_row_size = config["hidden_size"]
         self._per_step = vision.config["temporal_patch_size"]
         self._per_square = vision.config["spatial_merge_size"] ** 2
-        self._mean = torch.tensor(mean, device=spec.device).view(3, 1, 1, 1)
-        self._std = torch.tensor(std, device=spec.device).view(3, 1, 1, 1)
         self._dtype = spec.dtype
 
     def encode(self, items: Sequence[Mapping[str, Tensor]]) -> Sequence[Tensor]:
         """All items in one pass over their patches."""
-        # An image's only frame stands for all of its step.
-        pixels_PCSHW = torch.cat(
-            [each["patches"].expand(-1, -1, self._per_step, -1, -1) for each in items]
-        )
-        pixels_PCSHW = normalised(pixels_PCSHW, self._mean, self._std, self._dtype)
+        pixels_PCSHW = torch.cat([self._pixels_of(each) for each in items])
         rows_MD = self.visual(pixels_PCSHW, [each["grid"].tolist() for each in items])
         counts = [len(each["patches"]) // self._per_square for each in items]
         rows: Sequence[Tensor] = rows_MD.split(counts)
         return rows
+
+    def _pixels_of(self, item: Mapping[str, Tensor]) -> Tensor:
+        """An image's only frame stands for all of its step."""
+        mean_C111, std_C111 = item["scale"]
+        pixels_PCSHW = normalised(item["patches"], mean_C111, std_C111, self._dtype)
+        return pixels_PCSHW.expand(-1, -1, self._per_step, -1, -1)
 
     def encode_bytes(self, num_rows: int) -> int:
         """What the encoder's widest layer holds for the patches of so many rows."""
@@ -86,11 +83,3 @@ class Qwen2VL(CausalLM):
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Fill the parameters, whatever version of Transformers has written them."""
         return load_weights(self, renamed(tensors, PREFIXES), ignore=self.is_not_needed)
-
-
-def text_config_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model's settings, which the first checkpoints have among the model's own."""
-    text = {**config, **(config.get("text_config") or {})}
-    if "tie_word_embeddings" in config:
-        text["tie_word_embeddings"] = config["tie_word_embeddings"]
-    return text

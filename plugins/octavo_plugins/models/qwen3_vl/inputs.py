@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from octavo.errors import PromptError
 from octavo.inputs.media import expand_items
 from octavo_plugins.models.qwen2_5_vl.inputs import FRAMES_PER_SECOND
 from octavo_plugins.models.qwen2_vl.inputs import (
@@ -17,6 +18,7 @@ from octavo_plugins.models.qwen2_vl.inputs import (
     patches_of,
     pixel_limits,
     positions,
+    rows_and_grid,
     sides_of,
     tokens_of,
 )
@@ -25,6 +27,7 @@ from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
+GREY = (0.5, 0.5, 0.5)
 VIDEO_PIXELS = (128 * 32 * 32, 32 * 32 * 768)
 """The least and the most of all frames together."""
 
@@ -65,11 +68,21 @@ def without_marks(token_ids: Sequence[int], start: int, video: int, end: int) ->
     return ids
 
 
+def given_rows(
+    modality: str, tensors: Mapping[str, Tensor], settings: MediaSettings
+) -> Mapping[str, Tensor]:
+    """Rows of an image that came encoded: those of the first layers stand behind its own."""
+    if modality == "video":
+        raise PromptError("rows of a video have no seconds; give the video itself")
+    deep = settings.config["vision_config"]["deepstack_visual_indexes"]
+    return rows_and_grid(modality, tensors, settings, layers=1 + len(deep))
+
+
 def patches(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """Bytes of patches, and when the steps in time of a video are."""
     import torch
 
-    tensors = patches_of(item, grid_of(item, settings), settings)
+    tensors = patches_of(item, grid_of(item, settings), settings, mean=GREY, std=GREY)
     if modality == "video":
         per_step = settings.config["vision_config"]["temporal_patch_size"]
         seconds = seconds_of_steps(item.value, per_step)

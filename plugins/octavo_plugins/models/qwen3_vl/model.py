@@ -20,8 +20,6 @@ from octavo_plugins.models.qwen3_vl.vision import DeepEncoder
 from octavo_registry.model import ModelSpec
 from octavo_registry.step import Step
 
-GREY = (0.5, 0.5, 0.5)
-
 
 class Qwen3VL(Qwen2VL):
     """Qwen3VLForConditionalGeneration."""
@@ -39,8 +37,6 @@ class Qwen3VL(Qwen2VL):
             encoder=DeepEncoder,
             layer=layer,
             interleaved=True,
-            mean=GREY,
-            std=GREY,
         )
         self._num_deep = len(spec.config["vision_config"]["deepstack_visual_indexes"])
         self.media_row_size = (1 + self._num_deep) * text["hidden_size"]

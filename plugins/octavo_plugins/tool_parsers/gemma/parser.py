@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from octavo.tools import Reader, Reading, Stream
+from octavo.tools.bare_values import ANY, NAME, bare_json, nesting_marks
 from octavo.tools.forms import call_form, functions
 from octavo.tools.json_text import encoded
 from octavo.tools.loose_values import json_text
 from octavo.tools.parameters import ToolTypes
-from octavo.tools.pythonic import ANY, NAME, bare_json, number_list
 from octavo_plugins.tool_parsers.gemma.form import NotWritable, gemma_call
 from octavo_registry import CallForm, ParserStream, ToolDefinition
 
 _CLOSERS = {"{": "}", "[": "]"}
-_NESTED = {"{": '{"": ', "[": "["}
-"""What becomes of a bracket behind which another one opens at once."""
+_BRACKETS = re.compile(r"[\s,{}\[\]]{1,64}+")
+# Members up to a comma, without brackets and tags: all that have come are read at once, so that
+# the steps below, each of which may have to wait, are for the rest.
+_ELEMENT = re.compile(r"[\s,]*+([^\s,{}\[\]<][^,{}\[\]<]*+),")
+_ELEMENTS = re.compile(r"(?:[\s,]*+[^\s,{}\[\]<][^,{}\[\]<]*+,)++")
+_PAIR = re.compile(r"[\s,]*+([^\s:,{}\[\]<][^:,{}\[\]<]*+)(?::([^,{}\[\]<]*+))?,")
+_PAIRS = re.compile(r"(?:[\s,]*+[^\s:,{}\[\]<][^:,{}\[\]<]*+(?::[^,{}\[\]<]*+)?,)++")
 
 
 class GemmaParser:
@@ -89,6 +95,7 @@ class _Message:
         self._parser = parser
         self._reader = reader
         self._types = ToolTypes(tools)
+        self._marks = nesting_marks(",", (parser.close_tag,))
 
     def read(self) -> Reading[None]:
         reader, parser = self._reader, self._parser
@@ -116,15 +123,31 @@ class _Message:
         closers = ["}"]
         before = "{"
         while closers:
+            brackets, num = reader.coming(_BRACKETS), 0
+            for bracket in brackets:
+                if bracket in _CLOSERS:
+                    to(before + ('"": ' if closers[-1] == "}" else ""))
+                    before = bracket
+                    closers.append(_CLOSERS[bracket])
+                elif bracket == closers[-1]:
+                    to((before if before != ", " else "") + closers.pop())
+                    before = ", "
+                elif bracket in _CLOSERS.values():
+                    break
+                num += 1
+                if not closers:
+                    break
+            if num:
+                yield from reader.take(num)
+                continue
             character = reader.ahead
-            if not character or character == "," or character.isspace():
-                yield from reader.take_while(r"[\s,]")
-                character = reader.ahead or (yield from reader.peek())
             if not character:
-                return False
-            if character == closers[-1]:
-                yield from reader.take(1)
-                to((before if before != ", " else "") + closers.pop())
+                yield from reader.take_while(r"[\s,]")
+                if not reader.ahead:
+                    return False
+                continue
+            if plain := self._plain(closers, name):
+                to(before + plain)
                 before = ", "
                 continue
             if character == "<" and (yield from reader.literal(self._parser.close_tag)):
@@ -132,22 +155,34 @@ class _Message:
                 return True
             to(before)
             before = ", "
-            if closers[-1] == "]":
-                to(number_list(reader))
             types = ANY
             is_top = len(closers) == 1
             if closers[-1] == "}":
                 key = yield from self._key()
                 to(f'"{encoded(key)}": ')
                 types = self._types.of(name, key) if is_top else ANY
-            openers = yield from reader.take_while(r"[{\[]")
-            if openers:
-                to("".join(map(_NESTED.__getitem__, openers[:-1])))
-                before = openers[-1]
-                closers += map(_CLOSERS.__getitem__, openers)
+            opener = reader.ahead or (yield from reader.peek())
+            if opener in _CLOSERS:
+                yield from reader.take(1)
+                before = opener
+                closers.append(_CLOSERS[opener])
             else:
                 yield from self._scalar(types, closers[-1], is_top)
         return False
+
+    def _plain(self, closers: list[str], name: str) -> str:
+        """Read members that need no waiting; return their JSON."""
+        if closers[-1] == "]":
+            elements = self._reader.take_at_once(_ELEMENTS)
+            found = _ELEMENT.findall(elements[0]) if elements else ()
+            return ", ".join([bare_json(text.strip(), ANY) for text in found])
+        pairs = self._reader.take_at_once(_PAIRS)
+        members = []
+        for key, value in _PAIR.findall(pairs[0]) if pairs else ():
+            key = key.strip()
+            types = self._types.of(name, key) if len(closers) == 1 else ANY
+            members.append(f'"{encoded(key)}": {bare_json(value.strip(), types)}')
+        return ", ".join(members)
 
     def _key(self) -> Reading[str]:
         reader = self._reader
@@ -182,12 +217,15 @@ class _Message:
         parts: list[str] = []
         depth = 0
         while True:
-            parts.append((yield from reader.take_while(r"[^,{}\[\]<]")))
-            character = reader.ahead or (yield from reader.peek())
-            if not character or (character == "<" and (yield from reader.peek(len(end))) == end):
+            text, depth = reader.take_nested(self._marks, "," + closer, depth)
+            parts.append(text)
+            if not reader.ahead:
+                parts.append((yield from reader.take_while(r"[^,{}\[\]<]")))
+            character = reader.ahead
+            if not character or (depth == 0 and character in "," + closer):
                 break
-            if depth == 0 and (character == "," or character == closer):
-                break
-            depth = max(0, depth + (character in "{[") - (character in "}]"))
-            parts.append((yield from reader.take(1)))
+            if character == "<":
+                if (yield from reader.peek(len(end))) == end:
+                    break
+                parts.append((yield from reader.take(1)))
         return "".join(parts).strip()

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from octavo.tools import Reader, Reading, Stream
+from octavo.tools.bare_values import NAME
 from octavo.tools.forms import call_form, functions
 from octavo.tools.json_calls import json_calls
-from octavo.tools.pythonic import NAME, PythonCalls, python_call
+from octavo.tools.pythonic import PythonCalls, python_call
 from octavo_registry import CallForm, ParserStream, ToolDefinition
 
 _MAY_BEGIN = re.compile(rf"{NAME}|\s|\Z")
@@ -204,8 +205,8 @@ def _in_text(
             if not _MAY_BEGIN.match(reader.ahead or (yield from reader.peek())):
                 content(tag)
                 continue
-            if (no_call := reader.take_at_once(_NO_CALL)) is not None:
-                reader.content(tag + no_call)
+            if no_call := reader.take_at_once(_NO_CALL):
+                reader.content(tag + no_call[0])
                 line_is_blank = False
                 continue
         reader.hold(tag)
