@@ -82,7 +82,7 @@ class AdapterRows:
         """Of the step that runs; without an entry no token has an adapter there."""
         self.runs: AdapterRuns | None = None
         """Of its tokens; None: no token has an adapter."""
-        self._rare: dict[Place, _Rare] = defaultdict(_Rare)
+        self._rare: dict[Place, _Rare] = {}
         self._pools: list[Tensor] = []
         self.shrinks: set[tuple[int, int]] = set()
         """Inputs and parts of what is multiplied with."""
@@ -104,7 +104,7 @@ class AdapterRows:
             shape=(num_inputs, num_outputs),
             like=(head.weight.dtype, head.weight.device),
         )
-        self._rare["head"].take(head.name, self._no_ranks(head.weight))
+        self._is_at("head", head.name, head.weight)
         if head.tied_to is not None:
             self.tied = {head.name, head.tied_to}
         self.shrinks.add((num_inputs, 1))
@@ -122,7 +122,7 @@ class AdapterRows:
             like=(embedding.weight.dtype, embedding.weight.device),
             transposed=True,
         )
-        self._rare["embedding"].take(embedding.name, self._no_ranks(embedding.weight))
+        self._is_at("embedding", embedding.name, embedding.weight)
         down_PQV, up_PD = self._pools[-2:]
         return AdaptedEmbedding(down_PQV[:, 0], up_PD, self)
 
@@ -164,7 +164,7 @@ class AdapterRows:
         self._homes[name].append(rows)
         sizes = num_experts * inputs.total, num_experts * halves * outputs.total
         self.linears[name] = LinearSize(*sizes, stacked.transposed, num_experts)
-        self._rare["experts"].take(name, self._no_ranks(like))
+        self._is_at("experts", name, like)
         return rows
 
     @property
@@ -187,7 +187,8 @@ class AdapterRows:
         self.runs = runs
         self.groups = {"layers": self._grouped(runs, settled=True)}
         self._begin_at("embedding", runs)
-        if self._rank_use is not None and self._rare["experts"].is_touched:
+        experts = self._rare.get("experts")
+        if self._rank_use is not None and experts is not None and experts.is_touched:
             rows_P = torch.arange(self.num_rank_rows, device=runs.first.device)
             past_TP = rows_P - runs.first[:, None]
             self._rank_use.uses_TP = (past_TP >= 0) & (past_TP < runs.rank[:, None])
@@ -206,8 +207,8 @@ class AdapterRows:
             self._rank_use.uses_TP = None
 
     def _begin_at(self, place: Place, runs: AdapterRuns) -> None:
-        rare = self._rare[place]
-        if rare.is_touched:
+        rare = self._rare.get(place)
+        if rare is not None and rare.is_touched:
             ranks = rare.ranks_P.index_select(0, runs.first).minimum(runs.rank)
             self.groups[place] = self._grouped(AdapterRuns(runs.first, ranks))
 
@@ -281,23 +282,21 @@ class AdapterRows:
             ends.append(end)
         return (*ends[:-1], num_outputs)
 
-    def _no_ranks(self, weight: Tensor) -> Tensor:
-        return torch.zeros(self.num_rank_rows, dtype=torch.int32, device=weight.device)
+    def _is_at(self, place: Place, name: str, weight: Tensor) -> None:
+        if place not in self._rare:
+            no_ranks = torch.zeros(self.num_rank_rows, dtype=torch.int32, device=weight.device)
+            self._rare[place] = _Rare(no_ranks)
+        self._rare[place].names.append(name)
 
 
 @dataclass(slots=True)
 class _Rare:
     """A place that few adapters touch."""
 
-    names: list[str] = field(default_factory=list)
-    ranks_P: Tensor = field(default_factory=lambda: torch.empty(0))
+    ranks_P: Tensor
     """At an adapter's first row its rank here."""
+    names: list[str] = field(default_factory=list)
     is_touched: bool = False
-
-    def take(self, name: str, ranks_P: Tensor) -> None:
-        """One more linear is here."""
-        self.names.append(name)
-        self.ranks_P = ranks_P
 
 
 @dataclass(slots=True)
