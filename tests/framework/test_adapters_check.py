@@ -61,7 +61,7 @@ def test_a_name_that_the_model_has_means_that_one_even_where_another_is_like_it(
         ),
         (
             adapter({**LINEARS, "model.layers.0.mlp.experts.3.w1": LinearSize(8, 8)}),
-            r"need lora_experts.* target_parameters gives: model\.layers\.0\.mlp\.experts\.3\.w1",
+            r"need lora_experts.* has: model\.layers\.0\.mlp\.experts\.3\.w1",
         ),
         (
             adapter({**LINEARS, Q.removeprefix("model."): LinearSize(8, 12)}),

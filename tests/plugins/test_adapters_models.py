@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import logging
 import re
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from torch import Tensor
 
 from octavo.adapters.library import AdapterLibrary
@@ -25,7 +28,7 @@ from octavo.testing.modes import engine_config, in_a_batch
 from octavo.testing.reference import ModuleReference, Reference
 from octavo.testing.variants import TINY
 from octavo_registry import AdapterFolders
-from peft_adapters import save_adapter
+from peft_adapters import edit_config, edit_tensors, save_adapter
 from small_models import (
     GPU,
     HOST,
@@ -100,6 +103,59 @@ def test_what_peft_saves_of_all_linears_gives_what_peft_computes(
             options=options,
             reference=reference,
             adapters=adapters,
+            adapter_of=reference.adapter_of,
+        )
+    )
+    assert comparison.passed, comparison.as_text()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("architecture", "linear", "children"),
+    [
+        ("MixtralForCausalLM", "block_sparse_moe.experts.{}.{}", ("w1", "w3", "w2")),
+        ("Qwen3MoeForCausalLM", "mlp.experts.{}.{}", ("gate_proj", "up_proj", "down_proj")),
+    ],
+)
+def test_experts_that_were_adapted_one_by_one_are_what_peft_makes_of_them(
+    architecture: str, linear: str, children: tuple[str, str, str], tmp_path: Path
+) -> None:
+    case = FIRST[architecture]
+    trial = make_trial(HOST, case[0], VARIANTS[case], tmp_path / "model")
+    base = trial.reference
+    assert isinstance(base, ModuleReference)
+    folder = tmp_path / "old"
+    save_adapter(base.module, folder, r=4, lora_alpha=6, target_modules=["q_proj"])
+    edit_config(folder, target_modules=["q_proj", *children])
+    torch.manual_seed(0)
+    experts = {
+        name.removesuffix("mlp.experts.down_proj"): parameter.shape
+        for name, parameter in base.module.named_parameters()
+        if name.endswith("experts.down_proj")
+    }
+
+    def with_experts(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        for layer, (num_experts, hidden, inner) in experts.items():
+            for expert, child in itertools.product(range(num_experts), children):
+                name = f"base_model.model.{layer}{linear.format(expert, child)}"
+                inputs, outputs = (inner, hidden) if child == children[2] else (hidden, inner)
+                tensors[f"{name}.lora_A.weight"] = torch.randn(4, inputs) / 8
+                tensors[f"{name}.lora_B.weight"] = torch.randn(outputs, 4) / 8
+        return tensors
+
+    edit_tensors(folder, with_experts)
+    adapter = AdapterLibrary(HOST, AdapterFolders(allowed=None)).read(folder)
+    peft: Any = PeftModel.from_pretrained(copy.deepcopy(base.module), folder).eval()
+    references: dict[str, Reference] = {"": base}
+    references[adapter.content_hash] = ModuleReference("PEFT", peft)
+    reference = AdaptedReference(references, trial.prompts)
+    comparison = in_a_batch(
+        replace(
+            trial,
+            options={**trial.options, "enable_lora": True, "lora_experts": True},
+            reference=reference,
+            adapters=[adapter],
             adapter_of=reference.adapter_of,
         )
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from octavo.adapters.experts import stacked
 from octavo.errors import AdapterError
 from octavo.wording import counted, listed
 from octavo_registry.adapters import Adapter
@@ -57,6 +58,8 @@ def check_adapter(
     """
     if not adapter.down:
         raise AdapterError("the adapter has no tensors: it would change nothing")
+    if (num_experts := max((size.experts for size in linears.values()), default=1)) > 1:
+        adapter = stacked(adapter, num_experts)
     names = matching_names(adapter.down, linears)
     _check_base(adapter.base_model, model_names)
     adapter = replace(
@@ -81,8 +84,8 @@ def matching_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]
     unknown = sorted(name for name, ours in names.items() if not ours)
     if experts := [name for name in unknown if EXPERTS.search(name)]:
         raise AdapterError(
-            "adapters of experts need lora_experts, which takes memory for each of them, and one "
-            f"tensor for all experts of a layer, as target_parameters gives: {listed(experts)}"
+            "adapters of experts need lora_experts, which takes memory for each expert, and must "
+            f"name what a layer of the model has: {listed(experts)}"
         )
     if not_yet := [name for name in unknown if NOT_YET.search(name)]:
         raise AdapterError(
