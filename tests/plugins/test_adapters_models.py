@@ -219,6 +219,40 @@ def test_tensor_parallel_ranks_and_pipeline_stages_cut_the_matrices(
         checkpoint.check(logits_TV)
 
 
+def test_places_that_no_adapter_has_touched_cost_a_step_nothing(tmp_path: Path) -> None:
+    case = FIRST["MixtralForCausalLM"]
+    rows = AdapterRows(32, 8, experts=True)
+    checkpoint = Checkpoint(case, VARIANTS[case], tmp_path)
+    checkpoint.loaded(adapters=rows)
+    whole = random_adapter(checkpoint.reference, rows.linears, rank=4, seed=0)
+    runs = AdapterRuns(
+        torch.tensor([8, 0, 16], dtype=torch.int32), torch.tensor([4, 0, 4], dtype=torch.int32)
+    )
+
+    def load(first: int, *ends: str) -> None:
+        some = {name: size for name, size in rows.linears.items() if name.endswith(ends)}
+        part = {
+            name: {n: getattr(whole, name)[n] for n in some} for name in ("down", "up", "scaling")
+        }
+        rows.load(AdapterLoad(Run(first, 4), pack(replace(whole, **part), "float32")))
+        rows.begin(runs)
+        rows.begin_logits(runs)
+
+    load(8, "q_proj", "gate")
+    assert (rows.family, {*rows.groups}) == (" with adapters", {"layers"})
+    load(16, "q_proj", "lm_head")
+    assert (rows.family, {*rows.groups}) == (" with adapters and head", {"layers", "head"})
+    assert [run.first for run in rows.groups["layers"].runs] == [8, 16]
+    assert [run.first for run in rows.groups["head"].runs] == [16]
+    load(8, "embed_tokens", "experts.down_proj")
+    assert rows.family == " with adapters and embedding and head and experts"
+    assert [run.first for run in rows.groups["embedding"].runs] == [8]
+    rows.begin_logits(None)
+    assert "head" not in rows.groups
+    rows.end()
+    assert rows.groups == {}
+
+
 def test_experts_have_rows_only_where_they_are_asked_for(tmp_path: Path) -> None:
     case, variant = next(iter(cases_of("MixtralForCausalLM").items()))
     trial = make_trial(HOST, case[0], variant, tmp_path)
