@@ -245,7 +245,7 @@ def test_places_that_no_adapter_has_touched_cost_a_step_nothing(tmp_path: Path) 
     assert [run.first for run in rows.groups["layers"].runs] == [8, 16]
     assert [run.first for run in rows.groups["head"].runs] == [16]
     load(8, "embed_tokens", "experts.down_proj")
-    assert rows.family == " with adapters and embedding and head and experts"
+    assert rows.family == " with adapters and embedding and experts and head"
     assert [run.first for run in rows.groups["embedding"].runs] == [8]
     rows.begin_logits(None)
     assert "head" not in rows.groups
