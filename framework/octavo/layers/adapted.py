@@ -31,7 +31,7 @@ from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.logits import LMHead
 from octavo.layers.moe import MoE, StackedTensors
 from octavo.layers.sharding import Shard
-from octavo_kernels.lora import TokenGroups, group_tokens, sums_bytes
+from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
 from octavo_registry.linear import QuantizationMethod
 
 
@@ -84,7 +84,7 @@ class AdapterRows:
         """Of its tokens; None: no token has an adapter."""
         self._rare: dict[Place, _Rare] = {}
         self._pools: list[Tensor] = []
-        self.shrinks: set[tuple[int, int]] = set()
+        self._shrinks: set[tuple[int, int]] = set()
         """Inputs and parts of what is multiplied with."""
         self._homes: dict[str, list[_Home | StackedRows]] = defaultdict(list)
         self._rank_use = RankUse() if experts else None
@@ -107,7 +107,6 @@ class AdapterRows:
         self._is_at("head", head.name, head.weight)
         if head.tied_to is not None:
             self.tied = {head.name, head.tied_to}
-        self.shrinks.add((num_inputs, 1))
         return adapted
 
     def of_embedding(self, layer: nn.Module) -> AdaptedEmbedding:
@@ -121,6 +120,7 @@ class AdapterRows:
             shape=(num_inputs, num_outputs),
             like=(embedding.weight.dtype, embedding.weight.device),
             transposed=True,
+            is_looked_up=True,
         )
         self._is_at("embedding", embedding.name, embedding.weight)
         down_PQV, up_PD = self._pools[-2:]
@@ -225,12 +225,14 @@ class AdapterRows:
     def sums_bytes(self, num_tokens: int) -> int:
         """Scratch of one linear in a step of so many tokens."""
         invariant = self.batch_invariant
+        kept_ranks = self._max_rank + RANK_STEP
+        lookup = LOOKUP_BYTES * kept_ranks if "embedding" in self._rare else 0
         return max(
-            LOOKUP_BYTES * num_tokens * self._max_rank,
-            0 if self._rank_use is None else SCRATCH_BYTES,
+            num_tokens * lookup,
+            SCRATCH_BYTES if "experts" in self._rare else 0,
             *(
                 sums_bytes(num_tokens, *shape, self._max_rank, batch_invariant=invariant)
-                for shape in self.shrinks
+                for shape in self._shrinks
             ),
         )
 
@@ -258,6 +260,7 @@ class AdapterRows:
         shape: tuple[int, int],
         like: tuple[torch.dtype, torch.device],
         transposed: bool = False,
+        is_looked_up: bool = False,
     ) -> tuple[int, ...]:
         """Make the rows of a layer and return where its parts end.
 
@@ -271,6 +274,8 @@ class AdapterRows:
         layer.register_buffer("adapter_down_PQI", down_PQI, persistent=False)
         layer.register_buffer("adapter_up_PO", up_PO, persistent=False)
         self._pools += down_PQI, up_PO
+        if not is_looked_up:
+            self._shrinks.add((num_inputs, len(parts)))
         ends, end = [], 0
         for index, (name, shards) in enumerate(parts.items()):
             self.linears[name] = LinearSize(inputs.total, shards[0].total, transposed)

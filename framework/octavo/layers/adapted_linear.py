@@ -58,7 +58,6 @@ class AdaptedLinear:
             like=(dtype, device),
             transposed=linear.transposed,
         )
-        self._rows.shrinks.add((in_features, len(parts)))
         return self.inner.create(
             layer,
             name=name,
