@@ -19,6 +19,8 @@ from torch import Tensor
 from octavo.adapters.library import AdapterLibrary
 from octavo.adapters.packed import pack
 from octavo.adapters.pool import AdapterLoad, Run
+from octavo.config import open_model
+from octavo.config.engine import ModelConfig
 from octavo.errors import AdapterError, ConfigError
 from octavo.layers.adapted import AdapterRows, AdapterRuns
 from octavo.testing.adapters import RANKS, AdaptedReference, merged, random_adapter, with_adapters
@@ -27,6 +29,7 @@ from octavo.testing.model import make_trial
 from octavo.testing.modes import engine_config, in_a_batch
 from octavo.testing.reference import ModuleReference, Reference
 from octavo.testing.variants import TINY
+from octavo.weights.load import build_model
 from octavo_registry import AdapterFolders
 from peft_adapters import edit_config, edit_tensors, save_adapter
 from small_models import (
@@ -43,12 +46,14 @@ from small_models import (
 
 TAKES = {name: HOST.models.info(name).metadata["capabilities"].lora for name in HOST.models.names()}
 TAKING = [name for name in TEXT_MODELS if TAKES[name]]
+TAKING_MEDIA = [name for name in TAKES if TAKES[name] and name not in TEXT_MODELS]
 TAKING_NONE = [name for name in TAKES if not TAKES[name] and name != "transformers"]
 VARIANTS = cases_of(*TAKING)
 FIRST = {case[0]: case for case in reversed(VARIANTS)}
 PARAMETER = re.compile(r"(experts\.\w+|(?<=\.)gate|router)$")
 """What PEFT takes by ``target_parameters``."""
 ENDS = ("embed_tokens", "wte", "lm_head")
+LANGUAGE = re.compile(r"(model\.)?(layers\.\d+\..+|embed_tokens|lm_head)")
 RUN = Run(5, 7)
 """Not at the beginning of the pool, nor at its end."""
 
@@ -269,6 +274,20 @@ def test_experts_have_rows_only_where_they_are_asked_for(tmp_path: Path) -> None
     options = {"enable_lora": True, "lora_experts": True, "batch_invariant": True}
     with pytest.raises(ConfigError, match=r"lora_experts: .* leave out batch_invariant"):
         EngineRun(engine_config(tmp_path, **options), HOST)
+
+
+@pytest.mark.parametrize("architecture", TAKING_MEDIA)
+def test_only_language_models_have_rows(architecture: str, tmp_path: Path) -> None:
+    """What encodes media runs before the step's adapters are known, and for all of them."""
+    variant = next(iter(cases_of(architecture).values()))
+    settings = {**TINY, **variant.config, "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    rows = AdapterRows(1, 1, experts=True)
+    config = ModelConfig(model=str(tmp_path), load_format="dummy")
+    folder, device = open_model(config, HOST), torch.device("meta")
+    build_model(folder, HOST, config=config, device=device, adapters=rows)
+    assert {name for name in rows.linears if not LANGUAGE.fullmatch(name)} == set()
+    assert len([name for name in rows.linears if name.endswith(ENDS)]) == 2
 
 
 @pytest.mark.parametrize("architecture", TAKING_NONE)
