@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import AutoModelForImageTextToText
 
 from media_equality import MediaCase, run
@@ -38,7 +39,9 @@ def check_adapted(
     adapter, merged = scratch / "adapter", scratch / "merged"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        peft = save_adapter(module, adapter, r=4, lora_alpha=8, target_modules=LANGUAGE)
+        peft = save_adapter(
+            module, adapter, r=4, lora_alpha=8, target_modules=LANGUAGE, **with_experts(module)
+        )
         shutil.copytree(folder, merged)
         save(peft.merge_and_unload(), merged)
     outputs = run(merged, cases, passes=1, **settings)
@@ -49,6 +52,13 @@ def check_adapted(
     assert all(new.expected != old.expected for new, old in zip(adapted, cases, strict=True))
     mixed = [*adapted, *cases]
     for options in {"passes": 2}, {"max_num_batched_tokens": 7, "passes": 1}:
-        outputs = run(folder, mixed, enable_lora=True, **options, **settings)
+        outputs = run(folder, mixed, enable_lora=True, lora_experts=True, **options, **settings)
         for number, (output, case) in enumerate(zip(outputs, mixed, strict=True)):
             assert list(output.outputs[0].token_ids) == case.expected, number
+
+
+def with_experts(module: nn.Module) -> dict[str, Any]:
+    """PEFT's settings for their parameters, where there are some."""
+    names = ["experts.gate_up_proj", "experts.down_proj"]
+    found = any(name.endswith(names[0]) for name, _ in module.named_parameters())
+    return {"target_parameters": names} if found else {}
