@@ -224,7 +224,7 @@ def test_tensor_parallel_ranks_and_pipeline_stages_cut_the_matrices(
         checkpoint.check(logits_TV)
 
 
-def test_places_that_no_adapter_has_touched_cost_a_step_nothing(tmp_path: Path) -> None:
+def test_places_that_no_adapter_in_the_pool_touches_cost_a_step_nothing(tmp_path: Path) -> None:
     case = FIRST["MixtralForCausalLM"]
     rows = AdapterRows(32, 8, experts=True)
     checkpoint = Checkpoint(case, VARIANTS[case], tmp_path)
@@ -252,6 +252,12 @@ def test_places_that_no_adapter_has_touched_cost_a_step_nothing(tmp_path: Path) 
     load(8, "embed_tokens", "experts.down_proj")
     assert rows.family == " with adapters and embedding and experts and head"
     assert [run.first for run in rows.groups["embedding"].runs] == [8]
+    load(16, "q_proj")
+    assert rows.family == " with adapters and embedding and experts"
+    load(9, "q_proj")
+    assert (rows.family, {*rows.groups}) == (" with adapters", {"layers"})
+    load(16, "lm_head")
+    assert "head" in rows.groups
     rows.begin_logits(None)
     assert "head" not in rows.groups
     rows.end()

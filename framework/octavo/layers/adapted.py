@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from octavo.adapters.check import LinearSize
 from octavo.adapters.packed import matrices
-from octavo.adapters.pool import AdapterLoad
+from octavo.adapters.pool import AdapterLoad, Run
 from octavo.layers.adapted_experts import (
     SCRATCH_BYTES,
     AdaptedExperts,
@@ -57,8 +57,8 @@ LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
 class AdapterRows:
     """The rank rows of all linears of a model, and the step that is to use them.
 
-    Few adapters touch the embedding, the head or experts. A step does nothing there until the first
-    of these is loaded; from then on they are another family of recordings.
+    Few adapters touch the embedding, the head or experts. A step does nothing there unless one of
+    these lies in the pool: steps then are of another family of recordings.
     """
 
     def __init__(
@@ -83,6 +83,8 @@ class AdapterRows:
         self.runs: AdapterRuns | None = None
         """Of its tokens; None: no token has an adapter."""
         self._rare: dict[Place, _Rare] = {}
+        self._present: dict[Run, set[Place]] = {}
+        """By the rank rows of what was loaded: the rare places that it touches."""
         self._pools: list[Tensor] = []
         self._shrinks: set[tuple[int, int]] = set()
         """Inputs and parts of what is multiplied with."""
@@ -175,8 +177,11 @@ class AdapterRows:
     @property
     def family(self) -> str:
         """Of recordings: within one no mix of adapters, ranks or counts makes a difference."""
-        rare = [place for place, each in self._rare.items() if each.is_touched]
-        return " and ".join([" with adapters", *rare])
+        return " and ".join([" with adapters", *sorted(self._touched)])
+
+    @property
+    def _touched(self) -> set[Place]:
+        return set().union(*self._present.values())
 
     def begin(self, runs: AdapterRuns) -> None:
         """Take the adapters of the tokens of the step to come.
@@ -187,8 +192,7 @@ class AdapterRows:
         self.runs = runs
         self.groups = {"layers": self._grouped(runs, settled=True)}
         self._begin_at("embedding", runs)
-        experts = self._rare.get("experts")
-        if self._rank_use is not None and experts is not None and experts.is_touched:
+        if self._rank_use is not None and "experts" in self._touched:
             rows_P = torch.arange(self.num_rank_rows, device=runs.first.device)
             past_TP = rows_P - runs.first[:, None]
             self._rank_use.uses_TP = (past_TP >= 0) & (past_TP < runs.rank[:, None])
@@ -207,9 +211,8 @@ class AdapterRows:
             self._rank_use.uses_TP = None
 
     def _begin_at(self, place: Place, runs: AdapterRuns) -> None:
-        rare = self._rare.get(place)
-        if rare is not None and rare.is_touched:
-            ranks = rare.ranks_P.index_select(0, runs.first).minimum(runs.rank)
+        if place in self._touched:
+            ranks = self._rare[place].ranks_P.index_select(0, runs.first).minimum(runs.rank)
             self.groups[place] = self._grouped(AdapterRuns(runs.first, ranks))
 
     def _grouped(self, runs: AdapterRuns, *, settled: bool = False) -> TokenGroups:
@@ -242,10 +245,16 @@ class AdapterRows:
         for pool in self._pools:
             pool[first : first + rank].zero_()
         shapes = load.adapter.head.shapes
-        for rare in self._rare.values():
+        for run in [
+            each for each in self._present if first < sum(each) and each.first < first + rank
+        ]:
+            del self._present[run]
+        self._present[load.run] = set()
+        for place, rare in self._rare.items():
             ranks = [shapes[name][0] for name in rare.names if name in shapes]
             rare.ranks_P[first] = max(ranks, default=0)
-            rare.is_touched |= bool(ranks)
+            if ranks:
+                self._present[load.run].add(place)
         for name, down_RI, up_RO in matrices(load.adapter):
             rows = slice(first, first + len(down_RI))
             for home in self._homes.get(name, ()):
@@ -301,7 +310,6 @@ class _Rare:
     ranks_P: Tensor
     """At an adapter's first row its rank here."""
     names: list[str] = field(default_factory=list)
-    is_touched: bool = False
 
 
 @dataclass(slots=True)
