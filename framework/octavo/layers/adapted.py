@@ -245,10 +245,11 @@ class AdapterRows:
         for pool in self._pools:
             pool[first : first + rank].zero_()
         shapes = load.adapter.head.shapes
-        for run in [
-            each for each in self._present if first < sum(each) and each.first < first + rank
-        ]:
-            del self._present[run]
+        self._present = {
+            run: places
+            for run, places in self._present.items()
+            if run.first + run.rank <= first or first + rank <= run.first
+        }
         self._present[load.run] = set()
         for place, rare in self._rare.items():
             ranks = [shapes[name][0] for name in rare.names if name in shapes]
