@@ -200,7 +200,8 @@ def adapted(checkpoint: Checkpoint, base: ModuleReference, **changes: Any) -> An
     linears = checkpoint.linears()
     adapter = random_adapter(base, linears, rank=RUN.rank, seed=0)
     rows.load(AdapterLoad(RUN, pack(adapter, "float32")))
-    runs = AdapterRuns(*(torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN))
+    first, rank = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN)
+    runs = AdapterRuns(first, rank, rows.places)
     rows.begin(runs)
     rows.begin_logits(runs)
     checkpoint.reference = merged(base, linears, adapter)
@@ -230,9 +231,7 @@ def test_places_that_no_adapter_in_the_pool_touches_cost_a_step_nothing(tmp_path
     checkpoint = Checkpoint(case, VARIANTS[case], tmp_path)
     checkpoint.loaded(adapters=rows)
     whole = random_adapter(checkpoint.reference, rows.linears, rank=4, seed=0)
-    runs = AdapterRuns(
-        torch.tensor([8, 0, 16], dtype=torch.int32), torch.tensor([4, 0, 4], dtype=torch.int32)
-    )
+    firsts, ranks = (torch.tensor(it, dtype=torch.int32) for it in ([8, 0, 16], [4, 0, 4]))
 
     def load(first: int, *ends: str) -> None:
         some = {name: size for name, size in rows.linears.items() if name.endswith(ends)}
@@ -240,23 +239,31 @@ def test_places_that_no_adapter_in_the_pool_touches_cost_a_step_nothing(tmp_path
             name: {n: getattr(whole, name)[n] for n in some} for name in ("down", "up", "scaling")
         }
         rows.load(AdapterLoad(Run(first, 4), pack(replace(whole, **part), "float32")))
+        runs = AdapterRuns(firsts, ranks, rows.places)
         rows.begin(runs)
         rows.begin_logits(runs)
 
     load(8, "q_proj", "gate")
-    assert (rows.family, {*rows.groups}) == (" with adapters", {"layers"})
+    assert rows.places == {*rows.groups} == {"layers"}
     load(16, "q_proj", "lm_head")
-    assert (rows.family, {*rows.groups}) == (" with adapters and head", {"layers", "head"})
+    assert rows.places == {*rows.groups} == {"layers", "head"}
     assert [run.first for run in rows.groups["layers"].runs] == [8, 16]
     assert [run.first for run in rows.groups["head"].runs] == [16]
     load(8, "embed_tokens", "experts.down_proj")
-    assert rows.family == " with adapters and embedding and experts and head"
+    assert rows.places == {"layers", "embedding", "experts", "head"}
     assert [run.first for run in rows.groups["embedding"].runs] == [8]
     load(16, "q_proj")
-    assert rows.family == " with adapters and embedding and experts"
+    assert rows.places == {"layers", "embedding", "experts"}
     load(9, "q_proj")
-    assert (rows.family, {*rows.groups}) == (" with adapters", {"layers"})
+    assert rows.places == {*rows.groups} == {"layers"}
+    before = rows.places
     load(16, "lm_head")
+    assert "head" in rows.groups
+    # What is recorded now of a kind that was met before does what it did.
+    rows.begin(AdapterRuns(firsts, ranks, before))
+    rows.begin_logits(rows.runs)
+    assert {*rows.groups} == {"layers"}
+    rows.begin_logits(rows.runs._replace(places=rows.places))
     assert "head" in rows.groups
     rows.begin_logits(None)
     assert "head" not in rows.groups

@@ -23,7 +23,7 @@ from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
-from octavo.layers.adapted import AdapterRows, AdapterRuns
+from octavo.layers.adapted import NOWHERE, AdapterRows, AdapterRuns, Places, family_of
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch, TokenMask
@@ -93,9 +93,10 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Load the kernels of a decode step, and record greedy ones of some sizes."""
         if self._graphs is not None:
-            for adapted in (True, False) if self._adapters is not None else (False,):
+            adapted = () if self._adapters is None else (self._adapters.places,)
+            for places in (*adapted, NOWHERE):
                 for num_rows in WARM_UP_ROWS:
-                    self._graphs.prepare(num_rows, *self._whole_step(Work(0), adapted))
+                    self._graphs.prepare(num_rows, *self._whole_step(Work(0), places))
 
     @torch.inference_mode()
     def use_idle_time(self) -> bool:
@@ -135,7 +136,7 @@ class ModelRunner:
             positions=parts["positions"],
             media=media,
             cuts=plan.cuts,
-            adapted=plan.has_adapters,
+            places=self._places(plan),
         )
         runs = None if self._adapters is None else self._adapters.runs
         return self._draw_or_await(
@@ -171,10 +172,11 @@ class ModelRunner:
             if self._recorded_version != self._sampler.version:
                 self._recorded_version = self._sampler.version
                 graphs.forget()  # there are more tables of parameters than they read
-            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work, plan.has_adapters))
+            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work, self._places(plan)))
             return Drawn(tokens_R[:num_rows], None, None)
-        kind = f"forward{self._family(plan.has_adapters)}"
-        forward = partial(self._decode_in_place, adapted=plan.has_adapters)
+        places = self._places(plan)
+        kind = f"forward{family_of(places)}"
+        forward = partial(self._decode_in_place, places=places)
         hidden_RD = graphs.run(slots_R, kind, forward)[:num_rows]
         slots_R = slots_R[:num_rows]
         return self._draw_or_await(
@@ -185,7 +187,7 @@ class ModelRunner:
                 query_starts_R1=self._starts_R1[: num_rows + 1],
                 sample_slots_R=slots_R,
                 prompt_targets=slots_R[:0],
-                runs=self._runs_in_state().at(slots_R) if plan.has_adapters else None,
+                runs=self._runs_in_state(places).at(slots_R) if places else None,
             )
         )
 
@@ -202,33 +204,33 @@ class ModelRunner:
         self.state.advance(undrawn.slots_R, undrawn.query_starts_R1, drawn_slots_R, tokens_R)
         return drawn
 
-    def _decode(self, slots_R: Tensor, adapted: bool) -> Tensor:
+    def _decode(self, slots_R: Tensor, places: Places) -> Tensor:
         """The hidden states of rows of one token each; follows from the device state alone."""
         num_rows = len(slots_R)
         longest = np.full(num_rows, self.state.layout.max_model_len, np.int32)
         bounds = StepBounds(query_lens_R=np.ones(num_rows, np.int32), context_lens_R=longest)
         starts_R1 = self._starts_R1[: num_rows + 1]
-        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds, adapted=adapted)
+        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds, places=places)
 
-    def _decode_in_place(self, slots_R: Tensor, *, adapted: bool) -> Tensor:
+    def _decode_in_place(self, slots_R: Tensor, *, places: Places) -> Tensor:
         """Hidden states in memory of all recordings: their own would be 140 MiB of a Llama 8B."""
-        hidden_RD = self._decode(slots_R, adapted)
+        hidden_RD = self._decode(slots_R, places)
         if self._hidden_RD is None:  # before anything of the kind is recorded
             most_rows = min(self.state.layout.num_slots, SIZES[-1])
             self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
         return self._hidden_RD[: len(slots_R)].copy_(hidden_RD)
 
-    def _whole_step(self, work: Work, adapted: bool) -> tuple[str, StepFunction]:
+    def _whole_step(self, work: Work, places: Places) -> tuple[str, StepFunction]:
         """By kind: steps whose rows need nothing of the host between forward and drawing."""
-        draw = partial(self._decode_and_draw, work=work, adapted=adapted)
-        return f"step {int(work)}{self._family(adapted)}", draw
+        draw = partial(self._decode_and_draw, work=work, places=places)
+        return f"step {int(work)}{family_of(places)}", draw
 
-    def _family(self, adapted: bool) -> str:
-        """Of recordings."""
-        return self._adapters.family if adapted and self._adapters is not None else ""
+    def _places(self, plan: StepPlan) -> Places:
+        """Where the adapters of a step may add."""
+        return self._adapters.places if plan.has_adapters and self._adapters else NOWHERE
 
-    def _decode_and_draw(self, slots_R: Tensor, *, work: Work, adapted: bool) -> Tensor:
-        hidden_RD = self._decode(slots_R, adapted)
+    def _decode_and_draw(self, slots_R: Tensor, *, work: Work, places: Places) -> Tensor:
+        hidden_RD = self._decode(slots_R, places)
         runs = None if self._adapters is None else self._adapters.runs
         logits_RV = self._ruled(self._logits(hidden_RD, runs, 0), slots_R)
         tokens_R = self._sampler.draw(logits_RV, slots_R, work)
@@ -259,7 +261,7 @@ class ModelRunner:
         positions: Tensor | None = None,
         media: MediaRows | None = None,
         cuts: RowCuts | None = None,
-        adapted: bool = False,
+        places: Places = NOWHERE,
     ) -> Tensor:
         """Ids to hidden states [T, D]."""
         block_tokens = self._layout.block_tokens
@@ -299,8 +301,8 @@ class ModelRunner:
         )
         if self._adapters is not None:
             self._adapters.end()
-            if adapted:
-                self._adapters.begin(self._runs_in_state().at(slots_R).at(inputs.rows_T))
+            if places:
+                self._adapters.begin(self._runs_in_state(places).at(slots_R).at(inputs.rows_T))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
 
     def _logits(self, hidden_RD: Tensor, runs: AdapterRuns | None, first: int) -> Tensor:
@@ -310,8 +312,8 @@ class ModelRunner:
             self._adapters.begin_logits(some)
         return self.model.logits(hidden_RD)
 
-    def _runs_in_state(self) -> AdapterRuns:
-        return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S)
+    def _runs_in_state(self, places: Places) -> AdapterRuns:
+        return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S, places)
 
     def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
         """The same rows, whose context are the rows of encoded media that they see."""

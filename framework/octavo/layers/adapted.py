@@ -34,20 +34,32 @@ from octavo.layers.sharding import Shard
 from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
 from octavo_registry.linear import QuantizationMethod
 
+Places = frozenset[Place]
+NOWHERE: Final[Places] = frozenset()
+
+
+def family_of(places: Places) -> str:
+    """Of recordings: within one no mix of adapters, ranks or counts makes a difference."""
+    return f" with adapters of {', '.join(sorted(places))}" if places else ""
+
 
 class AdapterRuns(NamedTuple):
     """By slot, row or token: the first of its adapter's rank rows, and their number; 0 for none."""
 
     first: Tensor
     rank: Tensor
+    places: Places
+    """Where some of them may add."""
 
     def at(self, index: Tensor) -> AdapterRuns:
-        """Those at these places."""
-        return AdapterRuns(self.first.index_select(0, index), self.rank.index_select(0, index))
+        """Those of some slots, rows or tokens."""
+        first, rank = (each.index_select(0, index) for each in (self.first, self.rank))
+        return AdapterRuns(first, rank, self.places)
 
     def some(self, first: int, count: int) -> AdapterRuns:
         """So many from the first on."""
-        return AdapterRuns(*(each[first : first + count] for each in self))
+        part = slice(first, first + count)
+        return AdapterRuns(self.first[part], self.rank[part], self.places)
 
 
 LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
@@ -175,13 +187,9 @@ class AdapterRows:
         return sum(pool.numel() * pool.element_size() for pool in self._pools)
 
     @property
-    def family(self) -> str:
-        """Of recordings: within one no mix of adapters, ranks or counts makes a difference."""
-        return " and ".join([" with adapters", *sorted(self._touched)])
-
-    @property
-    def _touched(self) -> set[Place]:
-        return set().union(*self._present.values())
+    def places(self) -> Places:
+        """Where the adapters that lie in the pool may add."""
+        return frozenset[Place](("layers",)).union(*self._present.values())
 
     def begin(self, runs: AdapterRuns) -> None:
         """Take the adapters of the tokens of the step to come.
@@ -192,7 +200,7 @@ class AdapterRows:
         self.runs = runs
         self.groups = {"layers": self._grouped(runs, settled=True)}
         self._begin_at("embedding", runs)
-        if self._rank_use is not None and "experts" in self._touched:
+        if self._rank_use is not None and "experts" in runs.places:
             rows_P = torch.arange(self.num_rank_rows, device=runs.first.device)
             past_TP = rows_P - runs.first[:, None]
             self._rank_use.uses_TP = (past_TP >= 0) & (past_TP < runs.rank[:, None])
@@ -211,9 +219,9 @@ class AdapterRows:
             self._rank_use.uses_TP = None
 
     def _begin_at(self, place: Place, runs: AdapterRuns) -> None:
-        if place in self._touched:
+        if place in runs.places:
             ranks = self._rare[place].ranks_P.index_select(0, runs.first).minimum(runs.rank)
-            self.groups[place] = self._grouped(AdapterRuns(runs.first, ranks))
+            self.groups[place] = self._grouped(runs._replace(rank=ranks))
 
     def _grouped(self, runs: AdapterRuns, *, settled: bool = False) -> TokenGroups:
         return group_tokens(
