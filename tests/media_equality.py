@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, LoRARequest, SamplingParams
 from octavo_registry import PluginHost
 from plan_equality import check_plan
 
@@ -26,6 +26,8 @@ class MediaCase:
     """With one placeholder for each item, as a user or a chat template writes them."""
     media: dict[str, list[Any]] = field(default_factory=dict)
     expected: list[int]
+    adapter: str = ""
+    """Path of the one that the prompt is for; empty: none."""
 
 
 def randomize(model: torch.nn.Module, scale: float = 0.15) -> None:
@@ -81,6 +83,7 @@ def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: An
     params = SamplingParams(
         temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False
     )
+    adapters = [LoRARequest(c.adapter, path=c.adapter) if c.adapter else None for c in cases]
     settings = {
         "dtype": "float32",
         "skip_tokenizer_init": True,
@@ -91,7 +94,7 @@ def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: An
     }
     with LLM(str(folder), **settings) as llm:
         for _ in range(passes):
-            outputs = llm.generate(prompts, params, use_tqdm=False)
+            outputs = llm.generate(prompts, params, use_tqdm=False, lora_request=adapters)
     return outputs
 
 

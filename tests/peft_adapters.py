@@ -26,7 +26,7 @@ def save_adapter(module: nn.Module, folder: Path, **settings: Any) -> Any:
         model = get_peft_model(copy.deepcopy(module), LoraConfig(**settings)).eval()
         for name, parameter in model.named_parameters():
             if "lora_" in name:
-                parameter.data = torch.randn_like(parameter) / 8
+                parameter.data.normal_(std=1 / 8)  # in place: some are tied
         model.save_pretrained(str(folder))
     return model
 
@@ -35,9 +35,9 @@ def changes(model: Any) -> dict[str, Tensor]:
     """What PEFT adds to each linear's weight [out, in], by the base model's names."""
     found = {}
     for name, module in model.base_model.model.named_modules():
-        if getattr(module, "lora_A", None):
+        if getattr(module, "lora_A", None) or getattr(module, "lora_embedding_A", None):
             change = module.get_delta_weight("default").detach()
-            found[name] = change.T if module.fan_in_fan_out else change
+            found[name] = change.T if module.fan_in_fan_out or module.lora_embedding_A else change
     return found
 
 

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from octavo.adapters.check import LinearSize
+from octavo.layers.adapted import AdapterRows
 from octavo.testing.comparison import compare
 from octavo.testing.model import make_trial
 from octavo.testing.reference import ModuleReference, write_with_reference
@@ -93,6 +95,12 @@ class Checkpoint:
         found = model.load(iter(self.tensors.items()))
         assert found == {name for name, _ in model.named_parameters(remove_duplicate=False)}
         return model
+
+    def linears(self) -> dict[str, LinearSize]:
+        """What adapters can change."""
+        rows = AdapterRows(1, 1, experts=True)
+        self.model(device=torch.device("meta"), adapters=rows)
+        return rows.linears
 
     def check(self, logits_TV: Tensor) -> None:
         """These are the logits after each of ``TOKENS``."""

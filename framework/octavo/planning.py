@@ -181,7 +181,8 @@ def weight_bytes(model: nn.Module, target: Target) -> int:
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     seen: set[int] = set()
     for module in model.modules():
-        unquantized = isinstance(getattr(module, "quantization", None), UnquantizedLinear)
+        method = getattr(module, "quantization", None)
+        unquantized = isinstance(getattr(method, "inner", method), UnquantizedLinear)
         for parameter in module.parameters(recurse=False):
             packed = unquantized and is_packed_on(target.device, parameter.dtype)
             if id(parameter) in seen and packed and target.memory is None:

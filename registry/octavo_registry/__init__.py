@@ -29,7 +29,7 @@ from octavo_registry.guided import (
 from octavo_registry.hooks import hookimpl
 from octavo_registry.host import PluginHost
 from octavo_registry.lazy import Entry, LazyRegistry
-from octavo_registry.linear import FusedProducts, LinearAdapters, QuantizationMethod
+from octavo_registry.linear import FusedProducts, LayerAdapters, QuantizationMethod
 from octavo_registry.logits import LogitsProcessor
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import (
@@ -107,9 +107,9 @@ __all__ = [
     "GuidedBackend",
     "HasWorkspace",
     "InputRegistry",
+    "LayerAdapters",
     "LayerCache",
     "LazyRegistry",
-    "LinearAdapters",
     "ListsAdapters",
     "LogitsProcessor",
     "Manifest",

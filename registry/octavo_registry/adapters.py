@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Adapter:
     """One adapter's weights on the host, by full names of the model's linears.
 
-    All mappings have the same names. What a linear adds to its outputs is
-    scaling * (x @ down.T) @ up.T.
+    The three mappings have the same names. What a linear adds to its outputs is
+    scaling * (x @ down.T) @ up.T; the input embedding is a linear whose x is one-hot.
     """
 
     rank: int
@@ -30,6 +30,9 @@ class Adapter:
     """SHA-256 of all that changes its results, in hex: the same wherever it is read."""
     base_model: str | None = None
     """What it was trained on, as its files say."""
+    base_weights: Mapping[str, Tensor] = field(default_factory=dict)
+    """Weights of that model which were saved along, of linears that the adapter changes. They are
+    compared with those of the model that runs."""
 
 
 @runtime_checkable

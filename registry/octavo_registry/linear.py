@@ -63,10 +63,47 @@ class FusedProducts(Protocol):
         ...
 
 
+class EmbeddingAdapters(Protocol):
+    """What adds adapters to the input embedding."""
+
+    def add_(self, x_TD: Tensor, ids_T: Tensor, absent_T: Tensor | None) -> Tensor:
+        """Add the adapters' part to tokens' embeddings in place, and return them.
+
+        ``ids_T`` are rows of this rank's part of the embedding; ``absent_T`` says which tokens are
+        another rank's.
+        """
+        ...
+
+
+class ExpertAdapters(Protocol):
+    """What adds adapters to the experts of one layer."""
+
+    def sum_of(
+        self, layer: nn.Module, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor
+    ) -> Tensor | None:
+        """Return the weighted sum over each token's chosen experts, adapters' part included.
+
+        None: no token of the step has an adapter of experts.
+        """
+        ...
+
+
 @runtime_checkable
-class LinearAdapters(Protocol):
-    """What adds adapters to linears, whatever method multiplies there."""
+class LayerAdapters(Protocol):
+    """What adds adapters to layers, whatever method multiplies there."""
 
     def around(self, method: QuantizationMethod) -> QuantizationMethod:
         """Return the method of one linear: ``method``'s products, and the adapters' part."""
+        ...
+
+    def of_head(self, layer: nn.Module, method: QuantizationMethod) -> QuantizationMethod:
+        """Return the same for the output embedding, which has its weight already."""
+        ...
+
+    def of_embedding(self, layer: nn.Module) -> EmbeddingAdapters:
+        """Return what adds to the input embedding."""
+        ...
+
+    def of_experts(self, layer: nn.Module) -> ExpertAdapters | None:
+        """Return what adds to a layer of experts; None: nothing may."""
         ...

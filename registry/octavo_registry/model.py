@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from octavo_registry.cache import CacheSpec
-    from octavo_registry.linear import LinearAdapters, QuantizationMethod
+    from octavo_registry.linear import LayerAdapters, QuantizationMethod
     from octavo_registry.step import MediaRows, Step
 
 Task = Literal["generate", "embed", "classify", "score", "reward", "transcribe"]
@@ -96,8 +96,9 @@ class ModelSpec:
     """Whether Python files of the folder may be run."""
     batch_invariant: bool = False
     """Products must give a row the same bits whatever rows stand beside it."""
-    adapters: LinearAdapters | None = None
-    """Goes around every linear's method; None: the engine takes no adapters."""
+    adapters: LayerAdapters | None = None
+    """Goes around every linear's method and both ends of the vocabulary; None: the engine takes no
+    adapters."""
 
 
 @runtime_checkable

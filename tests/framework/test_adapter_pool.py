@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from octavo.adapters.pool import NO_RUN, AdapterPool, Run
 from octavo.config import LoRAConfig
@@ -123,7 +124,8 @@ def test_the_largest_pool_is_what_the_kernels_take() -> None:
 def test_the_sums_of_a_step_are_planned_as_they_are_made(batch_invariant: bool) -> None:
     rows = AdapterRows(32, 17, batch_invariant=batch_invariant)
     for name, inputs in (("narrow", 64), ("wide", 4096), ("middling", 512)):
-        down_PQI, up_PO = torch.zeros(32, 1, inputs), torch.zeros(32, 8)
-        rows.add(down_PQI, up_PO, {name: [Shard.whole(8)]}, Shard.whole(inputs))
+        parts = {name: [Shard.whole(8)]}
+        like = (torch.float32, torch.device("cpu"))
+        rows.add(nn.Module(), Shard.whole(inputs), parts, shape=(inputs, 8), like=like)
     splits = num_splits(32, 4096, 16, batch_invariant)
     assert rows.sums_bytes(32) == 4 * splits * 32 * 32

@@ -42,6 +42,40 @@ def test_an_adapter_that_fits_comes_under_the_models_names() -> None:
     assert found.down[Q].shape == (2, 8)
 
 
+def test_single_experts_of_any_ranks_become_one_pair_of_matrices() -> None:
+    """Gates before ups; experts that are not named, and their halves, stay as they are."""
+    torch.manual_seed(0)
+    layer = "model.layers.0.block_sparse_moe.experts"
+    linears = {
+        f"{layer}.gate_up_proj": LinearSize(4 * 8, 4 * 2 * 6, experts=4),
+        f"{layer}.down_proj": LinearSize(4 * 6, 4 * 8, experts=4),
+        Q: LinearSize(8, 12),
+    }
+    ranks = {f"{layer}.2.w3": 2, f"{layer}.0.w1": 3, f"{layer}.3.w1": 1, Q: 2}
+    given = Adapter(
+        rank=3,
+        scaling={name: 0.5 + rank for name, rank in ranks.items()},
+        down={name: torch.randn(rank, 8) for name, rank in ranks.items()},
+        up={name: torch.randn(12 if name == Q else 6, rank) for name, rank in ranks.items()},
+        content_hash="of the file",
+    )
+    found = check_adapter(given, linears)
+    name = f"{layer}.gate_up_proj"
+    assert found.down.keys() == {Q, name}
+    assert (found.rank, found.content_hash) == (5, "of the file")
+    down_XRI = found.down[name].unflatten(1, (4, 8)).transpose(0, 1)
+    change_XOI = found.scaling[name] * found.up[name].unflatten(0, (4, 12)) @ down_XRI
+    expected_XOI = torch.zeros(4, 12, 8)
+    for one, expert, half in (("2.w3", 2, 1), ("0.w1", 0, 0), ("3.w1", 3, 0)):
+        one = f"{layer}.{one}"
+        change = given.scaling[one] * given.up[one] @ given.down[one]
+        expected_XOI[expert, 6 * half : 6 * half + 6] = change
+    torch.testing.assert_close(change_XOI, expected_XOI)
+    stray = f"{layer}.4.w1"
+    with pytest.raises(AdapterError, match=f"must name what a layer of the model has: {stray}"):
+        check_adapter(adapter({stray: LinearSize(8, 6)}), linears)
+
+
 def test_a_name_that_the_model_has_means_that_one_even_where_another_is_like_it() -> None:
     linears = {"model.x": LinearSize(8, 8), "language_model.x": LinearSize(4, 4)}
     found = check_adapter(adapter({"language_model.x": linears["language_model.x"]}), linears)
@@ -61,7 +95,7 @@ def test_a_name_that_the_model_has_means_that_one_even_where_another_is_like_it(
         ),
         (
             adapter({**LINEARS, "model.layers.0.mlp.experts.3.w1": LinearSize(8, 8)}),
-            r"experts and routers.* not supported: model\.layers\.0\.mlp\.experts\.3\.w1",
+            r"need lora_experts.* has: model\.layers\.0\.mlp\.experts\.3\.w1",
         ),
         (
             adapter({**LINEARS, Q.removeprefix("model."): LinearSize(8, 12)}),

@@ -13,7 +13,8 @@ from octavo.adapters.packed import pack
 from octavo.adapters.pool import AdapterLoad
 from octavo.engine.core import EngineCore
 from octavo.engine.messages import EngineRequest, SequenceEnd, TokenSampling
-from octavo.layers.adapted import AdaptedLinear, AdapterRows
+from octavo.layers.adapted import AdapterRows
+from octavo.layers.adapted_linear import AdaptedLinear
 from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.testing.adapters import MISTAKES, RANKS, AdaptedReference, with_adapters
 from octavo.testing.comparison import compare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from peft_adapters import edit_config, save_adapter
 from small_models import Checkpoint, cases_of
 
 TARGETS = {
-    "LlamaForCausalLM": ["q_proj", "down_proj"],
+    "LlamaForCausalLM": ["q_proj", "down_proj", "embed_tokens", "lm_head"],
     "GPT2LMHeadModel": ["c_attn", "attn.c_proj"],  # weights of [in, out], one of them square
     "Phi3ForCausalLM": ["qkv_proj", "gate_up_proj"],
 }
@@ -120,9 +121,32 @@ def test_merged_weights_are_those_that_peft_merges(architecture, tmp_path, capsy
     assert touched == {
         f"{name}.weight"
         for name, _ in base.named_modules()
-        if name.endswith(tuple(f".{target}" for target in TARGETS[architecture]))
+        if f".{name}".endswith(tuple(f".{target}" for target in TARGETS[architecture]))
     }
     assert (output / "config.json").read_text() == (tmp_path / "model/config.json").read_text()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("architecture", "targets", "words"),
+    [
+        ("Phi3ForCausalLM", {"target_modules": ["lm_head"]}, "ties both ends .* changes lm_head"),
+        (
+            "MixtralForCausalLM",
+            {"target_parameters": ["experts.down_proj"]},
+            r"experts are not merged: .*experts\.down_proj",
+        ),
+    ],
+)
+def test_what_would_make_another_model_is_not_merged(
+    architecture, targets, words, tmp_path, capsys
+) -> None:
+    save_adapter(base_model(architecture, tmp_path / "model"), tmp_path / "mine", r=4, **targets)
+    fits = ("inspect", tmp_path / "mine", "--model", tmp_path / "model")
+    assert shown(capsys, *fits)["fits"] == str(tmp_path / "model")
+    args = ("merge", tmp_path / "mine", "--model", tmp_path / "model", "--output", tmp_path / "new")
+    assert re.search(words, refused(capsys, *args))
+    assert not (tmp_path / "new").exists()
 
 
 def test_merging_keeps_files_and_dtypes(llama, adapter, tmp_path, capsys) -> None:

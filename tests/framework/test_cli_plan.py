@@ -102,10 +102,11 @@ def test_the_pool_of_adapters_is_planned_beside_the_weights(host, llama_8b, tmp_
         plan(config_of(llama_8b, enable_lora=enabled, max_loras=4), host, 140)
         for enabled in (False, True)
     )
-    hidden, inner, kv = 4096, 14336, 1024
+    hidden, inner, kv, vocabulary = 4096, 14336, 1024, 128256
     down = (3 + 1 + 2) * hidden + inner
     up = hidden + 2 * kv + hidden + 2 * inner + hidden
-    assert adapted.adapter_bytes == 4 * 16 * 32 * 2 * (down + up)
+    ends = 2 * (vocabulary + hidden)
+    assert adapted.adapter_bytes == 4 * 16 * 2 * (32 * (down + up) + ends)
     assert adapted.weight_bytes - plain.weight_bytes == adapted.adapter_bytes
     assert adapted.cache_bytes < plain.cache_bytes - adapted.adapter_bytes
     assert plain.adapter_bytes == 0

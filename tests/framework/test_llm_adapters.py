@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from octavo import LLM, AsyncLLM, BeamSearchParams, GuidedParams, LoRARequest, SamplingParams
 from octavo.errors import AdapterError, ConfigError, ParameterError, UnknownAdapterError
 from octavo.testing.random_model import make_random_model
-from peft_adapters import save_adapter
+from peft_adapters import edit_tensors, save_adapter
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPT = {"prompt_token_ids": [*range(9, 30)]}
@@ -28,8 +29,10 @@ OPTIONS: dict[str, Any] = {
     "max_cpu_loras": 2,
 }
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+OF_BASE = "base_model.model.model.embed_tokens.base_layer.weight"
+"""Saved along by PEFT."""
 SETTINGS: dict[str, dict[str, Any]] = {
-    "all": {"r": 8, "lora_alpha": 32, "target_modules": TARGETS},
+    "all": {"r": 8, "lora_alpha": 32, "target_modules": [*TARGETS, "embed_tokens", "lm_head"]},
     "rslora": {"r": 16, "lora_alpha": 16, "target_modules": ["q_proj", "down_proj"],
                "use_rslora": True},
     "small": {"r": 2, "lora_alpha": 16, "target_modules": ["v_proj", "up_proj"]},
@@ -118,6 +121,11 @@ def test_what_is_wrong_with_an_adapter_is_its_requests_error_alone(
 ) -> None:
     with pytest.raises(AdapterError, match="no adapter of a known format"):
         tokens_of(llm, LoRARequest("empty", path=str(tmp_path)))
+    other = tmp_path / "other"
+    shutil.copytree(str(adapters["all"].path), other)
+    edit_tensors(other, lambda each: each | {OF_BASE: each[OF_BASE].roll(1)})
+    with pytest.raises(AdapterError, match=r"resized or trained there: model\.embed_tokens"):
+        tokens_of(llm, LoRARequest("other", path=str(other)))
     tokens_of(llm, adapters["small"])
     with pytest.raises(AdapterError, match="'small' is loaded from"):
         tokens_of(llm, LoRARequest("small", path=str(tmp_path)))

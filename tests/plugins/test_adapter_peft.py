@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
-from octavo.adapters.check import check_adapter, linears_of
+from octavo.adapters.base_weights import check_base_weights
+from octavo.adapters.check import check_adapter
 from octavo.adapters.tensors import content_hash
 from octavo.errors import AdapterError
+from octavo.weights.checkpoint import open_checkpoint
 from octavo_plugins.adapters.peft.format import PeftFormat
 from octavo_registry.adapters import Adapter
 from peft_adapters import changes, changes_of, edit_config, edit_tensors, save_adapter
@@ -24,7 +28,7 @@ FIRST_CASES: dict[Case, Any] = {
     for architecture in TEXT_MODELS
     for case, variant in list(cases_of(architecture).items())[:1]
 }
-ADAPTABLE = ("Linear", "Conv1D")
+ADAPTABLE = (nn.Linear, nn.Embedding, Conv1D)
 A, B = "layers.0.self_attn.q_proj.lora_A", "layers.0.self_attn.q_proj.lora_B"
 
 
@@ -33,8 +37,9 @@ class Base:
 
     def __init__(self, case: Case, folder: Path) -> None:
         checkpoint = Checkpoint(case, FIRST_CASES[case], folder)
-        self.module: nn.Module = checkpoint.reference.module
-        self.linears = linears_of(checkpoint.model(device=torch.device("meta")))
+        self.folder = folder
+        self.module: Any = checkpoint.reference.module
+        self.linears = checkpoint.linears()
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +77,23 @@ def test_all_linears_of_every_text_model_are_found_by_their_names(
     case: Case, tmp_path: Path
 ) -> None:
     base = Base(case, tmp_path / "model")
-    left_out = ("lm_head", "kv_b_proj")
+    left_out: tuple[str, ...] = ("kv_b_proj", "wpe", "embed_positions")
     if case[0].startswith("Deepseek"):  # PEFT makes experts' parameters of all such targets
         left_out += ("gate_proj", "up_proj", "down_proj")
     targets = {
         name
         for name, module in base.module.named_modules()
-        if type(module).__name__ in ADAPTABLE and not name.endswith(left_out)
+        if isinstance(module, ADAPTABLE) and not name.endswith(left_out)
     }
     adapter = assert_equal_to_peft(
         base, tmp_path / "adapter", r=3, lora_alpha=5, target_modules="|".join(targets)
     )
-    assert adapter.down.keys() == {n for n in base.linears if not n.endswith(left_out)}
+    left_out += (".gate", ".router")  # parameters, as experts are
+    assert adapter.down.keys() == {
+        name
+        for name, size in base.linears.items()
+        if size.experts == 1 and not name.endswith(left_out)
+    }
 
 
 @pytest.mark.parametrize(
@@ -183,20 +193,29 @@ def test_what_is_not_computed_is_refused_by_name(
         read(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("embed_tokens", "adapted embeddings, which are not .*embed_tokens.lora_embedding_A"),
-        ("lm_head", "adapted embeddings or heads, which are not .*lm_head"),
-    ],
-)
 @pytest.mark.filterwarnings("ignore")
-def test_embeddings_and_heads_are_refused_by_name(
-    target: str, words: str, llama: Base, tmp_path: Path
-) -> None:
-    save_adapter(llama.module, tmp_path, r=4, target_modules=["q_proj", target])
-    with pytest.raises(AdapterError, match=words):
-        check_adapter(read(tmp_path), llama.linears)
+def test_weights_that_were_saved_along_must_be_the_models_own(llama: Base, tmp_path: Path) -> None:
+    ends = {"model.embed_tokens", "lm_head"}
+    save_adapter(llama.module, tmp_path, r=4, target_modules=["embed_tokens", "lm_head"])
+    adapter = read(tmp_path)
+    assert adapter.base_weights.keys() == ends
+    checkpoint = open_checkpoint(llama.folder)
+    check_base_weights(adapter, checkpoint)
+    rounded = {name: each.bfloat16() for name, each in adapter.base_weights.items()}
+    check_base_weights(replace(adapter, base_weights=rounded), checkpoint)
+    for name in ends:
+        other = {**adapter.base_weights, name: adapter.base_weights[name].roll(1)}
+        with pytest.raises(AdapterError, match=rf"resized or trained there: {name}$"):
+            check_base_weights(replace(adapter, base_weights=other), checkpoint)
+
+
+def test_an_adapter_of_tied_weights_names_the_embedding_alone(tmp_path: Path) -> None:
+    base = Base(next(case for case in FIRST_CASES if case[0] == "Phi3ForCausalLM"), tmp_path)
+    settings = {"r": 4, "target_modules": ["embed_tokens"], "ensure_weight_tying": True}
+    assert base.module.config.tie_word_embeddings
+    adapter = assert_equal_to_peft(base, tmp_path / "adapter", **settings)
+    change = changes_of(adapter)
+    torch.testing.assert_close(change["lm_head"], change["model.embed_tokens"].T)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration, PreTrainedTokenizerFast
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, run
 from octavo.scheduling.media import MediaScheduler
 from octavo_plugins.models.gemma3_vision import inputs
@@ -192,3 +193,8 @@ def test_begin_tokens_become_whole_images_between_empty_lines() -> None:
     assert inputs.framed([1, BEGIN, 1, 20, 2], settings) == [3, *frame, 3, 20, 2]
     assert inputs.framed([BEGIN, BEGIN], settings) == [2, *frame, 4, *frame, 2]
     assert inputs.framed([20, 1, 21], settings) == [20, 1, 21]
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(cases, tmp_path) -> None:
+    check_adapted(*cases, tmp_path)

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models
 from transformers import InternVLConfig, InternVLForConditionalGeneration
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, which_keep
 from media_pictures import TEXT, clip, levels, picture, shuffled
 from octavo.inputs.media import read_settings
@@ -169,3 +170,8 @@ def test_of_two_tilings_of_one_shape_the_larger_is_for_larger_images() -> None:
     assert tiling(1000, 2000, (448, 448), 1, 12) == (2, 4)
     assert tiling(448, 4480, (448, 448), 1, 12) == (1, 10)
     assert tiling(448, 448, (448, 448), 2, 12) == (2, 2)
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(made, tmp_path) -> None:
+    check_adapted(*made, tmp_path, skip_tokenizer_init=False)

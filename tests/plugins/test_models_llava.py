@@ -12,14 +12,16 @@ import torch
 from PIL import Image
 from transformers import CLIPImageProcessor, LlavaConfig, LlavaForConditionalGeneration
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, run
 from media_pictures import TEXT, VISION
 from octavo.config.media import MediaConfig
-from octavo.errors import BadRequestError
+from octavo.errors import AdapterError, BadRequestError
 from octavo.inputs.media import MediaInputs
 from octavo.inputs.media_parts import take_media
 from octavo_registry import PluginHost
 from octavo_registry.modalities import MediaSettings
+from peft_adapters import save_adapter
 
 IMAGE = 150
 SIZES = ((28, 28), (40, 77), (90, 31), (300, 28))
@@ -99,3 +101,16 @@ def test_another_picture_of_the_same_size_is_another_prompt(cases) -> None:
     first, second = run(folder, [found[0], other])
     assert list(first.outputs[0].token_ids) == found[0].expected
     assert list(second.outputs[0].token_ids) != found[0].expected
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(cases, tmp_path) -> None:
+    check_adapted(*cases, tmp_path)
+
+
+def test_an_adapter_of_the_tower_is_refused_by_name(cases, tmp_path) -> None:
+    folder, found = cases
+    module = LlavaForConditionalGeneration.from_pretrained(folder)
+    save_adapter(module, tmp_path, r=4, target_modules=["q_proj"])
+    with pytest.raises(AdapterError, match=r"towers of media are not supported: .*vision_tower"):
+        run(folder, [replace(found[0], adapter=str(tmp_path))], enable_lora=True)

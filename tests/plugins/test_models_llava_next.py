@@ -15,6 +15,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
     LlavaNextImageProcessorPil,
 )
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, run, which_keep
 from media_pictures import TEXT, VISION, expanded, levels, picture, shuffled
 from octavo.inputs.media import read_settings
@@ -137,3 +138,8 @@ def test_the_canvas_wastes_least_among_those_that_keep_most() -> None:
     assert best_canvas((50, 100), canvases) == (100, 200)
     assert best_canvas((400, 100), canvases) == (300, 100)
     assert best_canvas((150, 160), canvases) == (200, 200)
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(made, tmp_path) -> None:
+    check_adapted(*made, tmp_path)

@@ -19,6 +19,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
     LlavaNextImageProcessorPil,
 )
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, which_keep
 from media_pictures import TEXT, VISION, clip, expanded, levels, picture
 from octavo.inputs.media import read_settings
@@ -121,3 +122,8 @@ def test_frames_are_those_of_the_processor_within_a_grey_level(made) -> None:
         expected = frames_of(video)
         assert frames.shape == expected.shape
         assert levels(frames, expected, CROP["image_std"]) <= 1
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(made, tmp_path) -> None:
+    check_adapted(*made, tmp_path)

@@ -15,6 +15,7 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
     LlavaOnevisionImageProcessorPil,
 )
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, which_keep
 from media_pictures import TEXT, VISION, clip, expanded, levels, picture
 from octavo.inputs.media import read_settings
@@ -146,3 +147,8 @@ def test_tiles_are_those_of_the_processor_within_a_grey_level(made, image) -> No
     expected = LlavaOnevisionImageProcessorPil(**PROCESS)(image, return_tensors="pt")
     assert tiles.shape == expected["pixel_values"][0].shape
     assert levels(tiles, expected["pixel_values"][0], PROCESS["image_std"]) <= 1
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(made, tmp_path) -> None:
+    check_adapted(*made, tmp_path)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 from transformers import (
@@ -24,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy_from_rows, randomize, which_keep
 from media_pictures import TEXT, VISION, picture, shuffled
 from octavo import LLM, SamplingParams
@@ -193,3 +194,18 @@ def test_the_canvas_is_that_of_the_published_transformation(made, image) -> None
     item = MediaItem(modality="image", value=image, content_hash="")
     found = pixels("image", item, settings)["pixels"][0].permute(1, 2, 0)
     assert np.array_equal(found, np.asarray(on_canvas(image)))
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(made, tmp_path) -> None:
+    def load(folder: Path) -> Phi3ForCausalLM:
+        language = Reference().language
+        tensors = load_file(folder / "model.safetensors")
+        language.load_state_dict({name: tensors[name] for name in language.state_dict()})
+        return language
+
+    def save(language: Phi3ForCausalLM, folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors") | language.state_dict()
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+    check_adapted(*made, tmp_path, load, save)

@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, run, which_keep
 from media_pictures import TEXT, levels, picture, shuffled
 from octavo.inputs.media import read_settings
@@ -146,3 +147,8 @@ def test_tokens_of_images_are_found_in_files_old_and_new(tmp_path) -> None:
     assert settings.token_id("[IMG_BREAK]") == BREAK
     with pytest.raises(OctavoError, match=r"no token '\[IMG_END\]'"):
         settings.token_id("[IMG_END]")
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(made, tmp_path) -> None:
+    check_adapted(*made[:2], tmp_path)

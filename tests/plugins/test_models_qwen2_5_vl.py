@@ -12,6 +12,7 @@ import torch
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, randomize, run
 from octavo_plugins.models.qwen2_5_vl.inputs import seconds_per_frame
 from octavo_plugins.models.qwen2_5_vl.vision import WindowedEncoder
@@ -117,3 +118,8 @@ def test_windows_decide_the_tokens(cases, monkeypatch) -> None:
     monkeypatch.setattr(WindowedEncoder, "_by_windows", unsorted)
     (output,) = run(folder, found[-1:], passes=1)
     assert list(output.outputs[0].token_ids) != found[-1].expected
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(cases, tmp_path) -> None:
+    check_adapted(*cases, tmp_path)

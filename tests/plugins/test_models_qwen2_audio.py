@@ -12,6 +12,7 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, run, which_keep
 from media_pictures import TEXT, expanded
 from media_sounds import (
@@ -131,3 +132,8 @@ def test_a_feature_extractor_of_another_kind_is_refused() -> None:
     settings = MediaSettings(config={}, processors={"audio": entries})
     with pytest.raises(ModelError, match="hop_length=320"):
         sound_options("audio", settings)
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(made, tmp_path) -> None:
+    check_adapted(*made[:2], tmp_path, Qwen2AudioForConditionalGeneration.from_pretrained)

@@ -15,6 +15,7 @@ from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 import media_files
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, randomize, run
 from octavo import LLM, SamplingParams
 from octavo.config.media import MediaConfig
@@ -288,3 +289,8 @@ def _close_in_grey_levels(patches: torch.Tensor, expected: torch.Tensor) -> None
     mean, std = (np.array(each).reshape(3, 1, 1, 1) for each in (MEAN, STD))
     levels = (expected.reshape(patches.shape).numpy() * std + mean) * 255
     assert np.abs(levels - patches.numpy()).max() <= 1
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(cases, tmp_path) -> None:
+    check_adapted(*cases, tmp_path)

@@ -21,6 +21,7 @@ from transformers import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, randomize, run
 from octavo_plugins.models.qwen3_vl import inputs
 from octavo_plugins.models.qwen3_vl.model import Qwen3VL
@@ -234,3 +235,8 @@ def test_seconds_are_those_between_the_first_and_last_frame_of_a_step() -> None:
         3.0,
     ]
     assert inputs.seconds_of_steps(VideoClip(frames=frames), 2) == [0.5 / 24, 2 / 24]
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(cases, tmp_path) -> None:
+    check_adapted(*cases, tmp_path, **WITH_TOKENIZER)

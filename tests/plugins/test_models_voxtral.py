@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import VoxtralConfig, VoxtralForConditionalGeneration, WhisperFeatureExtractor
 
+from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, greedy, randomize, which_keep
 from media_pictures import TEXT, expanded
 from media_sounds import (
@@ -113,3 +114,8 @@ def test_windows_that_are_scaled_one_by_one_are_noticed(made, monkeypatch) -> No
     of = LogMel.of
     monkeypatch.setattr(LogMel, "of", by_windows)
     assert largest_error(rows_of(loaded(folder, Voxtral), SOUNDS[2:3]), expected[2:3]) > 1e-3
+
+
+@pytest.mark.slow
+def test_adapters_of_the_language_model_are_those_of_peft(made, tmp_path) -> None:
+    check_adapted(*made[:2], tmp_path, VoxtralForConditionalGeneration.from_pretrained)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from octavo.adapters.experts import stacked
 from octavo.errors import AdapterError
-from octavo.layers.linear import Linear
 from octavo.wording import counted, listed
 from octavo_registry.adapters import Adapter
 
@@ -19,40 +19,29 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WRAPPERS = ("base_model", "model", "language_model", "text_model", "transformer")
 """What may stand before a name, or not: it says what a model is wrapped in, and versions of
 Transformers differ in it."""
+EXPERTS = re.compile(r"\.experts(\.|$)")
 NOT_YET = re.compile(
-    r"(^|\.)(experts|gate|router|kv_b_proj|embed_\w+|wte|wpe|lm_head|score|visual|vision_\w+"
-    r"|multi_modal_projector)(\.|$)"
+    r"(^|\.)(kv_b_proj|embed_positions|wpe|score|visual|(vision|audio)_\w+|multi_modal_projector)"
+    r"(\.|$)"
 )
-"""Parts of names that PEFT can adapt and an engine cannot: experts and what chooses them, latent
-projections that are multiplied into others, embeddings and heads, towers of media."""
+"""Parts of names that PEFT can adapt and an engine cannot: latent projections that are multiplied
+into others, learned positions, towers of media."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class LinearSize:
-    """One linear as checkpoints and adapters know it: whole, whatever ranks hold of it."""
+    """One linear as checkpoints and adapters know it: whole, whatever ranks hold of it.
+
+    The input embedding is one whose inputs are the tokens of the vocabulary.
+    """
 
     inputs: int
     outputs: int
     transposed: bool = False
     """Checkpoints have its weight as [in, out]; an adapter's matrices stand as everywhere."""
-
-
-def linears_of(
-    model: nn.Module, is_adapted: Callable[[Linear], bool] = lambda linear: True
-) -> dict[str, LinearSize]:
-    """The linears of a model that adapters may touch, by their names in checkpoints.
-
-    Several that the model has fused have a name each; one that is stored fused has one. The model
-    may be on the meta device, where it takes no memory.
-    """
-    return {
-        name: LinearSize(linear.inputs.total, part.total, linear.transposed)
-        for linear in model.modules()
-        if isinstance(linear, Linear) and is_adapted(linear)
-        for name, part in linear.parts
-        if NOT_YET.search(name) is None
-    }
+    experts: int = 1
+    """So many stand in one tensor; an adapter has their inputs and outputs side by side."""
 
 
 def check_adapter(
@@ -69,6 +58,8 @@ def check_adapter(
     """
     if not adapter.down:
         raise AdapterError("the adapter has no tensors: it would change nothing")
+    if (num_experts := max((size.experts for size in linears.values()), default=1)) > 1:
+        adapter = stacked(adapter, num_experts)
     names = matching_names(adapter.down, linears)
     _check_base(adapter.base_model, model_names)
     adapter = replace(
@@ -91,10 +82,15 @@ def matching_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]
     exact = set(known)
     names = {name: name if name in exact else by_stem.get(_stem(name), "") for name in given}
     unknown = sorted(name for name, ours in names.items() if not ours)
+    if experts := [name for name in unknown if EXPERTS.search(name)]:
+        raise AdapterError(
+            "adapters of experts need lora_experts, which takes memory for each expert, and must "
+            f"name what a layer of the model has: {listed(experts)}"
+        )
     if not_yet := [name for name in unknown if NOT_YET.search(name)]:
         raise AdapterError(
-            "adapters of experts and routers, embeddings and heads, latent projections and towers "
-            f"of media are not supported: {listed(not_yet)}"
+            "adapters of latent projections, learned positions and towers of media are not "
+            f"supported: {listed(not_yet)}"
         )
     if len(unknown) == len(names):
         raise AdapterError(
@@ -115,7 +111,7 @@ def _stem(name: str) -> str:
     parts = name.split(".")
     while len(parts) > 1 and parts[0] in WRAPPERS:
         del parts[0]
-    return ".".join(parts)
+    return ".".join(parts).replace(".block_sparse_moe.", ".mlp.")
 
 
 def _kinds(names: Iterable[str]) -> list[str]:

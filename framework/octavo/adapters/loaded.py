@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from octavo.config import EngineConfig
+from octavo.config import EngineConfig, open_model
 from octavo.engine.messages import AdapterFacts, PackedAdapter
 from octavo.errors import AdapterError, ConfigError, UnknownAdapterError
 from octavo.params import LoRARequest
@@ -170,9 +170,11 @@ class LoadedAdapters:
         return self._facts
 
     def _read(self, request: LoRARequest, path: str) -> PackedAdapter:
+        from octavo.adapters.base_weights import check_base_weights
         from octavo.adapters.check import LinearSize, check_adapter
         from octavo.adapters.library import AdapterLibrary
         from octavo.adapters.packed import pack
+        from octavo.weights.checkpoint import open_checkpoint
 
         facts = self._checked_facts(request.name)
         if self._library is None:
@@ -186,6 +188,9 @@ class LoadedAdapters:
             model_names=[name for name in names if name and not Path(name).exists()],
             max_rank=facts.max_rank,
         )
+        if adapter.base_weights and self._config.model.load_format != "dummy":
+            folder = open_model(self._config.model, self._host)
+            check_base_weights(adapter, open_checkpoint(folder.path))
         return pack(adapter, facts.dtype)
 
     def _make_room(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from octavo.adapters.check import LinearSize, matching_names
 from octavo.errors import AdapterError, ConfigError
 from octavo.weights.checkpoint import Checkpoint
+from octavo.wording import listed
 from octavo_registry.adapters import Adapter
 
 COPIED: Final = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
@@ -27,16 +28,28 @@ def write_merged(
     adapter: Adapter,
     linears: Mapping[str, LinearSize],
     output: Path,
+    *,
+    tied: Collection[str] = (),
 ) -> None:
     """Write the model of ``folder`` to ``output``, which must not be there, weights and settings.
 
-    ``adapter`` has been checked against ``linears``. Files keep their names and tensors their
-    dtypes; products are of float32. What is written is whole, or not there at all.
+    ``adapter`` has been checked against ``linears``, of which ``tied`` share a weight. Files keep
+    their names and tensors their dtypes; products are of float32. What is written is whole, or not
+    there at all.
     """
     from safetensors.torch import save_file
 
     if output.exists():
         raise ConfigError(f"{output} is there already; give a folder that is not")
+    if both := sorted(adapter.down.keys() & set(tied)):
+        raise AdapterError(
+            f"the model ties both ends of its vocabulary, and the adapter changes {listed(both)}, "
+            "so that what is merged would be another model; serve it as an adapter"
+        )
+    if experts := [name for name in adapter.down if linears[name].experts > 1]:
+        raise AdapterError(
+            f"experts are not merged: {listed(experts)}; serve the adapter with lora_experts"
+        )
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:

@@ -14,8 +14,8 @@ from octavo.wording import counted
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
-    from octavo.adapters.check import LinearSize
     from octavo.config.model_folder import ModelFolder
+    from octavo.layers.adapted import AdapterRows
     from octavo_registry import Adapter
 
 
@@ -62,13 +62,13 @@ class AdapterCommand:
         shown = _facts(folder, adapter)
         if args.model is not None:
             with terminal.working(f"looking at {args.model}"):
-                model, linears = _open(args, host)
+                model, rows = _open(args, host)
                 names = [args.model, args.base_model_name or args.model]
-                adapter = check_adapter(adapter, linears, model_names=names)
+                adapter = check_adapter(adapter, rows.linears, model_names=names)
             shown["fits"] = args.model
             if args.action == "merge":
                 with terminal.working(f"writing {args.output}"):
-                    _merge(model, adapter, linears, args.output)
+                    _merge(model, adapter, rows, args.output)
                 shown["merged_into"] = str(args.output)
         if args.json:
             sys.stdout.write(json.dumps(shown, indent=2) + "\n")
@@ -77,28 +77,30 @@ class AdapterCommand:
         return 0
 
 
-def _open(args: Namespace, host: PluginHost) -> tuple[ModelFolder, dict[str, LinearSize]]:
-    """The model's folder, with weights only where they are to be changed, and its linears."""
+def _open(args: Namespace, host: PluginHost) -> tuple[ModelFolder, AdapterRows]:
+    """The model's folder, with weights only where they are to be changed, and what adapters may."""
     import torch
 
-    from octavo.adapters.check import linears_of
     from octavo.config.engine import ModelConfig
     from octavo.config.model_folder import open_model
+    from octavo.layers.adapted import AdapterRows
     from octavo.weights.load import build_model
 
     config = ModelConfig(model=args.model, revision=args.revision)
     folder = open_model(config, host, weights=args.action == "merge")
-    model = build_model(folder, host, config=config, device=torch.device("meta"))
-    return folder, linears_of(model)
+    rows = AdapterRows(1, 1, experts=True)
+    build_model(folder, host, config=config, device=torch.device("meta"), adapters=rows)
+    return folder, rows
 
 
-def _merge(
-    model: ModelFolder, adapter: Adapter, linears: dict[str, LinearSize], output: Path
-) -> None:
+def _merge(model: ModelFolder, adapter: Adapter, rows: AdapterRows, output: Path) -> None:
+    from octavo.adapters.base_weights import check_base_weights
     from octavo.adapters.merge import write_merged
     from octavo.weights.checkpoint import open_checkpoint
 
-    write_merged(model.path, open_checkpoint(model.path), adapter, linears, output)
+    checkpoint = open_checkpoint(model.path)
+    check_base_weights(adapter, checkpoint)
+    write_merged(model.path, checkpoint, adapter, rows.linears, output, tied=rows.tied)
 
 
 def _facts(folder: Path, adapter: Adapter) -> dict[str, Any]:

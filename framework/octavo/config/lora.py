@@ -27,6 +27,8 @@ class LoRAConfig:
     one; None: 16 times max_loras."""
     max_lora_rank: int | None = None
     """Adapters of a higher rank are refused; None: what the pool holds."""
+    lora_experts: bool = False
+    """Whether adapters may change experts; the pool then has rank rows for each expert."""
     max_cpu_loras: int | None = None
     """Adapters that are kept in host memory, those used last; None: 4 times max_loras."""
 

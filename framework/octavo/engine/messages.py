@@ -145,8 +145,9 @@ class PackedAdapter(NamedTuple):
 class AdapterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a front end must know of the model to check and pack adapters."""
 
-    linears: dict[str, tuple[int, int, bool]]
-    """By name: inputs, outputs, and whether checkpoints store them as [in, out]."""
+    linears: dict[str, tuple[int, int, bool, int]]
+    """By name: inputs, outputs, whether checkpoints store them as [in, out], and the number of
+    experts whose weights stand in one tensor."""
     max_rank: int
     dtype: str
 

@@ -7,7 +7,6 @@ CUDA: what it needs of a step it gets from ``Drawn`` one step later.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,11 +18,12 @@ from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.cut_rows import AttentionRows, cut_rows
 from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.device_state import DeviceState
+from octavo.execution.drawn import Drawn, Undrawn
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
-from octavo.layers.adapted import AdapterRows
+from octavo.layers.adapted import NOWHERE, AdapterRows, AdapterRuns, Places, family_of
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch, TokenMask
@@ -37,31 +37,8 @@ from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
 """Decode steps of up to so many rows are recorded before the first request."""
-_FAMILIES = ("", " with adapters")
-"""Of recordings: within the second no mix of adapters, ranks or counts makes a difference."""
 LOGIT_ROWS = 512
 """Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
-
-
-@dataclass(slots=True)
-class Drawn:
-    """A step's results on the device."""
-
-    tokens_R: Tensor | None
-    logprobs: TokenLogprobTensors | None
-    prompt_logprobs: TokenLogprobTensors | None
-
-
-@dataclass(slots=True, kw_only=True)
-class _Undrawn:
-    """A step whose forward pass was launched."""
-
-    plan: StepPlan
-    hidden_RD: Tensor
-    slots_R: Tensor
-    query_starts_R1: Tensor
-    sample_slots_R: Tensor
-    prompt_targets: Tensor
 
 
 class ModelRunner:
@@ -105,7 +82,7 @@ class ModelRunner:
         """Query starts of rows that have one token each."""
         self._hidden_RD: Tensor | None = None
         """Of the recorded forward that was the last."""
-        self._undrawn: _Undrawn | None = None
+        self._undrawn: Undrawn | None = None
         """The step that awaits masks."""
         self._graphs: DecodeGraphs | None = None
         if use_graphs and all(backend.recordable for backend in self._backends):
@@ -116,9 +93,10 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Load the kernels of a decode step, and record greedy ones of some sizes."""
         if self._graphs is not None:
-            for adapted in (True, False) if self._adapters is not None else (False,):
+            adapted = () if self._adapters is None else (self._adapters.places,)
+            for places in (*adapted, NOWHERE):
                 for num_rows in WARM_UP_ROWS:
-                    self._graphs.prepare(num_rows, *self._whole_step(Work(0), adapted))
+                    self._graphs.prepare(num_rows, *self._whole_step(Work(0), places))
 
     @torch.inference_mode()
     def use_idle_time(self) -> bool:
@@ -158,16 +136,18 @@ class ModelRunner:
             positions=parts["positions"],
             media=media,
             cuts=plan.cuts,
-            adapted=plan.has_adapters,
+            places=self._places(plan),
         )
+        runs = None if self._adapters is None else self._adapters.runs
         return self._draw_or_await(
-            _Undrawn(
+            Undrawn(
                 plan=plan,
                 hidden_RD=hidden_TD.index_select(0, parts["logit_tokens"]),
                 slots_R=slots_R,
                 query_starts_R1=query_starts_R1,
                 sample_slots_R=parts["sample_slots"],
                 prompt_targets=parts["prompt_targets"],
+                runs=None if runs is None else runs.at(parts["logit_tokens"]),
             )
         )
 
@@ -192,59 +172,67 @@ class ModelRunner:
             if self._recorded_version != self._sampler.version:
                 self._recorded_version = self._sampler.version
                 graphs.forget()  # there are more tables of parameters than they read
-            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work, plan.has_adapters))
+            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work, self._places(plan)))
             return Drawn(tokens_R[:num_rows], None, None)
-        kind = f"forward{_FAMILIES[plan.has_adapters]}"
-        forward = partial(self._decode_in_place, adapted=plan.has_adapters)
+        places = self._places(plan)
+        kind = f"forward{family_of(places)}"
+        forward = partial(self._decode_in_place, places=places)
         hidden_RD = graphs.run(slots_R, kind, forward)[:num_rows]
         slots_R = slots_R[:num_rows]
         return self._draw_or_await(
-            _Undrawn(
+            Undrawn(
                 plan=plan,
                 hidden_RD=hidden_RD,
                 slots_R=slots_R,
                 query_starts_R1=self._starts_R1[: num_rows + 1],
                 sample_slots_R=slots_R,
                 prompt_targets=slots_R[:0],
+                runs=self._runs_in_state(places).at(slots_R) if places else None,
             )
         )
 
-    def _draw_or_await(self, undrawn: _Undrawn) -> Drawn | None:
+    def _draw_or_await(self, undrawn: Undrawn) -> Drawn | None:
         if undrawn.plan.awaits_masks:
             self._undrawn = undrawn
             return None
         return self._draw_and_advance(undrawn, None)
 
-    def _draw_and_advance(self, undrawn: _Undrawn, masks: TokenMasks | None) -> Drawn:
+    def _draw_and_advance(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
         drawn = self._draw(undrawn, masks)
         tokens_R = undrawn.sample_slots_R[:0] if drawn.tokens_R is None else drawn.tokens_R
         drawn_slots_R = undrawn.sample_slots_R[: len(tokens_R)]
         self.state.advance(undrawn.slots_R, undrawn.query_starts_R1, drawn_slots_R, tokens_R)
         return drawn
 
-    def _decode(self, slots_R: Tensor, adapted: bool) -> Tensor:
+    def _decode(self, slots_R: Tensor, places: Places) -> Tensor:
         """The hidden states of rows of one token each; follows from the device state alone."""
         num_rows = len(slots_R)
         longest = np.full(num_rows, self.state.layout.max_model_len, np.int32)
         bounds = StepBounds(query_lens_R=np.ones(num_rows, np.int32), context_lens_R=longest)
         starts_R1 = self._starts_R1[: num_rows + 1]
-        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds, adapted=adapted)
+        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds, places=places)
 
-    def _decode_in_place(self, slots_R: Tensor, *, adapted: bool) -> Tensor:
+    def _decode_in_place(self, slots_R: Tensor, *, places: Places) -> Tensor:
         """Hidden states in memory of all recordings: their own would be 140 MiB of a Llama 8B."""
-        hidden_RD = self._decode(slots_R, adapted)
+        hidden_RD = self._decode(slots_R, places)
         if self._hidden_RD is None:  # before anything of the kind is recorded
             most_rows = min(self.state.layout.num_slots, SIZES[-1])
             self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
         return self._hidden_RD[: len(slots_R)].copy_(hidden_RD)
 
-    def _whole_step(self, work: Work, adapted: bool) -> tuple[str, StepFunction]:
+    def _whole_step(self, work: Work, places: Places) -> tuple[str, StepFunction]:
         """By kind: steps whose rows need nothing of the host between forward and drawing."""
-        draw = partial(self._decode_and_draw, work=work, adapted=adapted)
-        return f"step {int(work)}{_FAMILIES[adapted]}", draw
+        draw = partial(self._decode_and_draw, work=work, places=places)
+        return f"step {int(work)}{family_of(places)}", draw
 
-    def _decode_and_draw(self, slots_R: Tensor, *, work: Work, adapted: bool) -> Tensor:
-        logits_RV = self._logits(self._decode(slots_R, adapted), slots_R)
+    def _places(self, plan: StepPlan) -> Places:
+        """Where the adapters of a step may add."""
+        return self._adapters.places if plan.has_adapters and self._adapters else NOWHERE
+
+    def _decode_and_draw(self, slots_R: Tensor, *, work: Work, places: Places) -> Tensor:
+        hidden_RD = self._decode(slots_R, places)
+        runs = None if self._adapters is None else self._adapters.runs
+        logits_RV = self._ruled(self._logits(hidden_RD, runs, 0), slots_R)
         tokens_R = self._sampler.draw(logits_RV, slots_R, work)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
@@ -273,7 +261,7 @@ class ModelRunner:
         positions: Tensor | None = None,
         media: MediaRows | None = None,
         cuts: RowCuts | None = None,
-        adapted: bool = False,
+        places: Places = NOWHERE,
     ) -> Tensor:
         """Ids to hidden states [T, D]."""
         block_tokens = self._layout.block_tokens
@@ -313,10 +301,19 @@ class ModelRunner:
         )
         if self._adapters is not None:
             self._adapters.end()
-            if adapted:
-                runs_S = self.state.adapter_first_S, self.state.adapter_rank_S
-                self._adapters.begin(*(_of_tokens(each, slots_R, inputs.rows_T) for each in runs_S))
+            if places:
+                self._adapters.begin(self._runs_in_state(places).at(slots_R).at(inputs.rows_T))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
+
+    def _logits(self, hidden_RD: Tensor, runs: AdapterRuns | None, first: int) -> Tensor:
+        """Of rows which ``runs`` has from the first on."""
+        if self._adapters is not None:
+            some = None if runs is None else runs.some(first, len(hidden_RD))
+            self._adapters.begin_logits(some)
+        return self.model.logits(hidden_RD)
+
+    def _runs_in_state(self, places: Places) -> AdapterRuns:
+        return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S, places)
 
     def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
         """The same rows, whose context are the rows of encoded media that they see."""
@@ -340,22 +337,21 @@ class ModelRunner:
         positions_T = inputs.positions_T + deltas_R.index_select(0, inputs.rows_T)
         return positions_T.expand(self._position_axes, -1)
 
-    def _logits(self, hidden_RD: Tensor, slots_R: Tensor) -> Tensor:
+    def _ruled(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
         """Of what these slots may draw next, by the model's own rules."""
-        logits_RV = self.model.logits(hidden_RD)
         if self._rules is None:
             return logits_RV
         state = self.state
         so_far = SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
         return self._rules.rule_out(logits_RV, slots_R, so_far)
 
-    def _draw(self, undrawn: _Undrawn, masks: TokenMasks | None) -> Drawn:
+    def _draw(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
         """Hidden states to tokens; prompt rows stand behind the rows that draw."""
         plan, hidden_RD, slots_R = undrawn.plan, undrawn.hidden_RD, undrawn.sample_slots_R
         num_draws = len(plan.features)
         drawn = Drawn(None, None, None)
         if num_draws:
-            logits_RV = self._logits(hidden_RD[:num_draws], slots_R)
+            logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], undrawn.runs, 0), slots_R)
             for processor in self._processors:
                 logits_RV = processor.apply(logits_RV, slots_R)
             sampled = self._sampler.sample(
@@ -370,11 +366,17 @@ class ModelRunner:
             drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs
         if plan.num_prompt_logprobs >= 0:
             pieces = [
-                token_logprobs(self.model.logits(rows), wanted, plan.num_prompt_logprobs)
-                for rows, wanted in zip(
-                    hidden_RD[num_draws:].split(LOGIT_ROWS),
-                    undrawn.prompt_targets.split(LOGIT_ROWS),
-                    strict=True,
+                token_logprobs(
+                    self._logits(rows_RD, undrawn.runs, num_draws + LOGIT_ROWS * number),
+                    wanted_R,
+                    plan.num_prompt_logprobs,
+                )
+                for number, (rows_RD, wanted_R) in enumerate(
+                    zip(
+                        hidden_RD[num_draws:].split(LOGIT_ROWS),
+                        undrawn.prompt_targets.split(LOGIT_ROWS),
+                        strict=True,
+                    )
                 )
             ]
             drawn.prompt_logprobs = TokenLogprobTensors(
@@ -392,7 +394,3 @@ class ModelRunner:
             bitmask_MW=self._mask_staging.send(masks.bits_MW.reshape(-1)).view(masks.bits_MW.shape),
             in_logprobs_M=masks.in_logprobs_M,
         )
-
-
-def _of_tokens(values_S: Tensor, slots_R: Tensor, rows_T: Tensor) -> Tensor:
-    return values_S.index_select(0, slots_R).index_select(0, rows_T)

@@ -42,8 +42,16 @@ def adapter_rows(config: EngineConfig) -> AdapterRows | None:
     lora = config.lora
     if not lora.enable_lora:
         return None
+    if lora.lora_experts and config.model.batch_invariant:
+        raise ConfigError(
+            "lora_experts: products of adapted experts depend on the tokens beside; leave out "
+            "batch_invariant, or adapters of experts"
+        )
     return AdapterRows(
-        lora.num_rank_rows, lora.highest_rank, batch_invariant=config.model.batch_invariant
+        lora.num_rank_rows,
+        lora.highest_rank,
+        batch_invariant=config.model.batch_invariant,
+        experts=lora.lora_experts,
     )
 
 

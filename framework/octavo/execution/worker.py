@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import cast
 
 import torch
-from torch import nn
 
-from octavo.adapters.check import linears_of
 from octavo.cache.budget import GIB, DeviceMemory, size_pool
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
@@ -21,12 +18,12 @@ from octavo.execution.processors import GuardedProcessor
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sizing import adapter_rows, size_engine
 from octavo.execution.state_layout import StateLayout
-from octavo.layers.adapted import AdaptedLinear
+from octavo.layers.adapted import AdapterRows
 from octavo.weights.load import load_model
 from octavo.wording import counted
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts
-from octavo_registry.model import EncodesMedia, Model
+from octavo_registry.model import EncodesMedia
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +103,7 @@ class Worker:
             num_blocks=size.num_blocks,
             num_swap_blocks=size.num_swap_blocks,
             max_model_len=size.max_model_len,
-            adapters=None if adapters is None else adapter_facts(model, config, folder),
+            adapters=None if adapters is None else adapter_facts(adapters, config, folder),
         )
         log.info(
             "%s on %s in %s, %.1f s; kv cache: %d blocks of %d tokens, %.2f GiB, %s",
@@ -121,14 +118,12 @@ class Worker:
         )
 
 
-def adapter_facts(model: Model, config: EngineConfig, folder: ModelFolder) -> AdapterFacts:
+def adapter_facts(rows: AdapterRows, config: EngineConfig, folder: ModelFolder) -> AdapterFacts:
     """What adapters of this model must be like."""
-    linears = linears_of(
-        cast(nn.Module, model), lambda linear: isinstance(linear.quantization, AdaptedLinear)
-    )
     return AdapterFacts(
         linears={
-            name: (size.inputs, size.outputs, size.transposed) for name, size in linears.items()
+            name: (size.inputs, size.outputs, size.transposed, size.experts)
+            for name, size in rows.linears.items()
         },
         max_rank=config.lora.highest_rank,
         dtype=folder.dtype,

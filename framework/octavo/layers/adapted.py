@@ -1,77 +1,250 @@
-"""Linears with LoRA adapters: each adds, for every token, what the token's adapter says.
+"""Linears and embeddings with LoRA adapters: each adds, for every token, what its adapter says.
 
 The adapters on the device share one pool: a linear has P rank rows, an adapter of rank r takes r
 consecutive ones, the same in every linear, and is known there by the first of them and their
-number. Axis suffixes: T tokens, I inputs, O outputs, P rank rows, Q parts of a linear that have
-matrices of their own, R rank rows of one adapter.
+number. An embedding is a linear whose input is a token's number in the vocabulary. Axis suffixes:
+T tokens, I inputs, O outputs, P rank rows, Q parts of a linear that have matrices of their own, R
+rank rows of one adapter, D hidden, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Final, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from octavo.adapters.check import LinearSize
 from octavo.adapters.packed import matrices
-from octavo.adapters.pool import AdapterLoad
-from octavo.layers.linear import Linear
+from octavo.adapters.pool import AdapterLoad, Run
+from octavo.layers.adapted_experts import (
+    SCRATCH_BYTES,
+    AdaptedExperts,
+    RankUse,
+    StackedRows,
+)
+from octavo.layers.adapted_linear import AdaptedEmbedding, AdaptedLinear, Place
+from octavo.layers.embedding import VocabParallelEmbedding
+from octavo.layers.logits import LMHead
+from octavo.layers.moe import MoE, StackedTensors
 from octavo.layers.sharding import Shard
-from octavo_kernels.gated_activation import gated_activation
-from octavo_kernels.lora import TokenGroups, expand_, group_tokens, shrink, sums_bytes
-from octavo_registry.linear import Activation, Axis, FusedProducts, QuantizationMethod
+from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
+from octavo_registry.linear import QuantizationMethod
+
+Places = frozenset[Place]
+NOWHERE: Final[Places] = frozenset()
+
+
+def family_of(places: Places) -> str:
+    """Of recordings: within one no mix of adapters, ranks or counts makes a difference."""
+    return f" with adapters of {', '.join(sorted(places))}" if places else ""
+
+
+class AdapterRuns(NamedTuple):
+    """By slot, row or token: the first of its adapter's rank rows, and their number; 0 for none."""
+
+    first: Tensor
+    rank: Tensor
+    places: Places
+    """Where some of them may add."""
+
+    def at(self, index: Tensor) -> AdapterRuns:
+        """Those of some slots, rows or tokens."""
+        first, rank = (each.index_select(0, index) for each in (self.first, self.rank))
+        return AdapterRuns(first, rank, self.places)
+
+    def some(self, first: int, count: int) -> AdapterRuns:
+        """So many from the first on."""
+        part = slice(first, first + count)
+        return AdapterRuns(self.first[part], self.rank[part], self.places)
+
+
+LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
+"""Of a token's rank row in an embedding: its number, twice, and what is looked up, twice."""
 
 
 class AdapterRows:
-    """The rank rows of all linears of a model, and the step that is to use them."""
+    """The rank rows of all linears of a model, and the step that is to use them.
 
-    def __init__(self, num_rank_rows: int, max_rank: int, *, batch_invariant: bool = False) -> None:
+    Few adapters touch the embedding, the head or experts. A step does nothing there unless one of
+    these lies in the pool: steps then are of another family of recordings.
+    """
+
+    def __init__(
+        self,
+        num_rank_rows: int,
+        max_rank: int,
+        *,
+        batch_invariant: bool = False,
+        experts: bool = False,
+    ) -> None:
+        """Only with ``experts`` these have rows, as many as each of them has inputs and outputs."""
         self.num_rank_rows = num_rank_rows
         self._max_rank = max_rank
         self.batch_invariant = batch_invariant
-        self.groups: TokenGroups | None = None
-        """Of the step that runs; None: no token of it has an adapter."""
+        self.linears: dict[str, LinearSize] = {}
+        """What adapters can change, by the names that checkpoints have: several linears that the
+        model has fused have a name each, one that is stored fused has one."""
+        self.tied: set[str] = set()
+        """Of these, both ends of the vocabulary where one weight is that of both."""
+        self.groups: dict[Place, TokenGroups] = {}
+        """Of the step that runs; without an entry no token has an adapter there."""
+        self.runs: AdapterRuns | None = None
+        """Of its tokens; None: no token has an adapter."""
+        self._rare: dict[Place, _Rare] = {}
+        self._present: dict[Run, set[Place]] = {}
+        """By the rank rows of what was loaded: the rare places that it touches."""
         self._pools: list[Tensor] = []
-        self._homes: dict[str, list[_Home]] = defaultdict(list)
+        self._shrinks: set[tuple[int, int]] = set()
+        """Inputs and parts of what is multiplied with."""
+        self._homes: dict[str, list[_Home | StackedRows]] = defaultdict(list)
+        self._rank_use = RankUse() if experts else None
 
     def around(self, method: QuantizationMethod) -> AdaptedLinear:
-        """See ``LinearAdapters``."""
-        return AdaptedLinear(method, self)
+        """See ``LayerAdapters``."""
+        return AdaptedLinear(method, self, "layers")
+
+    def of_head(self, layer: nn.Module, method: QuantizationMethod) -> AdaptedLinear:
+        """See ``LayerAdapters``."""
+        head, adapted = cast(LMHead, layer), AdaptedLinear(method, self, "head")
+        num_outputs, num_inputs = head.weight.shape
+        adapted.part_ends = self.add(
+            head,
+            Shard.whole(num_inputs),
+            {head.name: [head.rows.shard]},
+            shape=(num_inputs, num_outputs),
+            like=(head.weight.dtype, head.weight.device),
+        )
+        self._is_at("head", head.name, head.weight)
+        if head.tied_to is not None:
+            self.tied = {head.name, head.tied_to}
+        return adapted
+
+    def of_embedding(self, layer: nn.Module) -> AdaptedEmbedding:
+        """See ``LayerAdapters``."""
+        embedding = cast(VocabParallelEmbedding, layer)
+        num_inputs, num_outputs = embedding.weight.shape
+        self.add(
+            embedding,
+            embedding.rows.shard,
+            {embedding.name: [Shard.whole(num_outputs)]},
+            shape=(num_inputs, num_outputs),
+            like=(embedding.weight.dtype, embedding.weight.device),
+            transposed=True,
+            is_looked_up=True,
+        )
+        self._is_at("embedding", embedding.name, embedding.weight)
+        down_PQV, up_PD = self._pools[-2:]
+        return AdaptedEmbedding(down_PQV[:, 0], up_PD, self)
+
+    def of_experts(self, layer: nn.Module) -> AdaptedExperts | None:
+        """See ``LayerAdapters``."""
+        if self._rank_use is None:
+            return None
+        moe = cast(MoE, layer)
+        hidden, checkpoint = Shard.whole(moe.hidden_size), moe.checkpoint
+        stacked = checkpoint if isinstance(checkpoint, StackedTensors) else StackedTensors()
+        return AdaptedExperts(
+            self._stacked(moe, "gate_up", hidden, moe.part, 2, stacked),
+            self._stacked(moe, "down", moe.part, hidden, 1, stacked),
+            self._rank_use,
+        )
+
+    def _stacked(
+        self,
+        moe: MoE,
+        child: str,
+        inputs: Shard,
+        outputs: Shard,
+        halves: int,
+        stacked: StackedTensors,
+    ) -> StackedRows:
+        like = moe.gate_up_proj
+        name, num_experts = f"{moe.name}.experts.{child}_proj", like.shape[0]
+        shape = (self.num_rank_rows, num_experts)
+        rows = StackedRows(
+            torch.zeros(*shape, inputs.size, dtype=like.dtype, device=like.device),
+            torch.zeros(*shape, halves, outputs.size, dtype=like.dtype, device=like.device),
+            inputs,
+            outputs,
+            stacked.interleaved,
+        )
+        moe.register_buffer(f"adapter_{child}_down_PXI", rows.down_PXI, persistent=False)
+        moe.register_buffer(f"adapter_{child}_up_PXHO", rows.up_PXHO, persistent=False)
+        self._pools += rows.down_PXI, rows.up_PXHO
+        self._homes[name].append(rows)
+        sizes = num_experts * inputs.total, num_experts * halves * outputs.total
+        self.linears[name] = LinearSize(*sizes, stacked.transposed, num_experts)
+        self._is_at("experts", name, like)
+        return rows
 
     @property
     def num_bytes(self) -> int:
         """What the pool takes of the device."""
         return sum(pool.numel() * pool.element_size() for pool in self._pools)
 
-    def begin(self, first_T: Tensor, rank_T: Tensor) -> None:
-        """Take the first rank row and the rank of each token of the step to come; 0 for none.
+    @property
+    def places(self) -> Places:
+        """Where the adapters that lie in the pool may add."""
+        return frozenset[Place](("layers",)).union(*self._present.values())
+
+    def begin(self, runs: AdapterRuns) -> None:
+        """Take the adapters of the tokens of the step to come.
 
         An ordinary launch, as the embedding's is, must come before the first linear's: kernels of
         linears fetch what they need while what stands in front of them still runs.
         """
-        self.groups = group_tokens(
-            first_T,
-            rank_T,
+        self.runs = runs
+        self.groups = {"layers": self._grouped(runs, settled=True)}
+        self._begin_at("embedding", runs)
+        if self._rank_use is not None and "experts" in runs.places:
+            rows_P = torch.arange(self.num_rank_rows, device=runs.first.device)
+            past_TP = rows_P - runs.first[:, None]
+            self._rank_use.uses_TP = (past_TP >= 0) & (past_TP < runs.rank[:, None])
+
+    def begin_logits(self, runs: AdapterRuns | None) -> None:
+        """Take those of the rows whose logits are to come; None: no row has one."""
+        self.groups.pop("head", None)
+        if runs is not None:
+            self._begin_at("head", runs)
+
+    def end(self) -> None:
+        """No token has an adapter, unless the step begins."""
+        self.runs = None
+        self.groups = {}
+        if self._rank_use is not None:
+            self._rank_use.uses_TP = None
+
+    def _begin_at(self, place: Place, runs: AdapterRuns) -> None:
+        if place in runs.places:
+            ranks = self._rare[place].ranks_P.index_select(0, runs.first).minimum(runs.rank)
+            self.groups[place] = self._grouped(runs._replace(rank=ranks))
+
+    def _grouped(self, runs: AdapterRuns, *, settled: bool = False) -> TokenGroups:
+        return group_tokens(
+            runs.first,
+            runs.rank,
             pool_rows=self.num_rank_rows,
             max_rank=self._max_rank,
             batch_invariant=self.batch_invariant,
-            settled=True,
+            settled=settled,
         )
-
-    def end(self) -> None:
-        """No token of the next step has an adapter, unless it begins."""
-        self.groups = None
 
     def sums_bytes(self, num_tokens: int) -> int:
         """Scratch of one linear in a step of so many tokens."""
-        shapes = [pool.shape for pool in self._pools if pool.dim() == 3]
         invariant = self.batch_invariant
+        kept_ranks = self._max_rank + RANK_STEP
+        lookup = LOOKUP_BYTES * kept_ranks if "embedding" in self._rare else 0
         return max(
-            sums_bytes(num_tokens, inputs, parts, self._max_rank, batch_invariant=invariant)
-            for _, parts, inputs in shapes
+            num_tokens * lookup,
+            SCRATCH_BYTES if "experts" in self._rare else 0,
+            *(
+                sums_bytes(num_tokens, *shape, self._max_rank, batch_invariant=invariant)
+                for shape in self._shrinks
+            ),
         )
 
     def load(self, load: AdapterLoad) -> None:
@@ -79,25 +252,73 @@ class AdapterRows:
         first, rank = load.run
         for pool in self._pools:
             pool[first : first + rank].zero_()
+        shapes = load.adapter.head.shapes
+        self._present = {
+            run: places
+            for run, places in self._present.items()
+            if run.first + run.rank <= first or first + rank <= run.first
+        }
+        self._present[load.run] = set()
+        for place, rare in self._rare.items():
+            ranks = [shapes[name][0] for name in rare.names if name in shapes]
+            rare.ranks_P[first] = max(ranks, default=0)
+            if ranks:
+                self._present[load.run].add(place)
         for name, down_RI, up_RO in matrices(load.adapter):
             rows = slice(first, first + len(down_RI))
             for home in self._homes.get(name, ()):
-                home.down_PI[rows].copy_(down_RI[:, home.inputs], non_blocking=True)
-                for up_PO, outputs in home.ups:
-                    up_PO[rows].copy_(up_RO[:, outputs], non_blocking=True)
+                home.load(rows, down_RI, up_RO)
 
     def add(
-        self, down_PQI: Tensor, up_PO: Tensor, parts: Mapping[str, list[Shard]], inputs: Shard
-    ) -> None:
-        """Take in a linear's rows; ``parts`` are what adapters name, with their outputs here."""
+        self,
+        layer: nn.Module,
+        inputs: Shard,
+        parts: Mapping[str, Sequence[Shard]],
+        *,
+        shape: tuple[int, int],
+        like: tuple[torch.dtype, torch.device],
+        transposed: bool = False,
+        is_looked_up: bool = False,
+    ) -> tuple[int, ...]:
+        """Make the rows of a layer and return where its parts end.
+
+        ``parts`` are what adapters name, with their outputs here. ``shape`` are the inputs and
+        outputs that the layer has, which may be padded.
+        """
+        (num_inputs, num_outputs), (dtype, device) = shape, like
+        num_rows = self.num_rank_rows
+        down_PQI = torch.zeros(num_rows, len(parts), num_inputs, dtype=dtype, device=device)
+        up_PO = torch.zeros(num_rows, num_outputs, dtype=dtype, device=device)
+        layer.register_buffer("adapter_down_PQI", down_PQI, persistent=False)
+        layer.register_buffer("adapter_up_PO", up_PO, persistent=False)
         self._pools += down_PQI, up_PO
-        first = 0
+        if not is_looked_up:
+            self._shrinks.add((num_inputs, len(parts)))
+        ends, end = [], 0
         for index, (name, shards) in enumerate(parts.items()):
-            home = _Home(down_PQI[:, index], _slice(inputs))
+            self.linears[name] = LinearSize(inputs.total, shards[0].total, transposed)
+            home = _Home(down_PQI[:, index, : inputs.size], _slice(inputs))
             for shard in shards:
-                home.ups.append((up_PO[:, first : first + shard.size], _slice(shard)))
-                first += shard.size
+                home.ups.append((up_PO[:, end : end + shard.size], _slice(shard)))
+                end += shard.size
             self._homes[name].append(home)
+            ends.append(end)
+        return (*ends[:-1], num_outputs)
+
+    def _is_at(self, place: Place, name: str, weight: Tensor) -> None:
+        if place not in self._rare:
+            no_ranks = torch.zeros(self.num_rank_rows, dtype=torch.int32, device=weight.device)
+            self._rare[place] = _Rare(no_ranks)
+        self._rare[place].names.append(name)
+
+
+@dataclass(slots=True)
+class _Rare:
+    """A place that few adapters touch."""
+
+    ranks_P: Tensor
+    """At an adapter's first row its rank here."""
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -109,82 +330,11 @@ class _Home:
     ups: list[tuple[Tensor, slice]] = field(default_factory=list)
     """Columns of the pool, and the adapter's outputs that go there."""
 
-
-class AdaptedLinear:
-    """The method of one linear: another's products, and the adapters' part."""
-
-    def __init__(self, inner: QuantizationMethod, rows: AdapterRows) -> None:
-        self.inner = inner
-        self._fused = inner if isinstance(inner, FusedProducts) else None
-        self._rows = rows
-        self._part_ends: tuple[int, ...] = ()
-
-    def create(
-        self,
-        layer: nn.Module,
-        *,
-        name: str,
-        in_features: int,
-        out_features: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> Mapping[str, tuple[Axis, ...]]:
-        """See ``QuantizationMethod``."""
-        parts: dict[str, list[Shard]] = defaultdict(list)
-        for part_name, shard in cast(Linear, layer).parts:
-            parts[part_name].append(shard)
-        ends, end = [], 0
-        for shards in parts.values():
-            end += sum(shard.size for shard in shards)
-            ends.append(end)
-        self._part_ends = tuple(ends)
-        num_rows = self._rows.num_rank_rows
-        down_PQI = torch.zeros(num_rows, len(parts), in_features, dtype=dtype, device=device)
-        up_PO = torch.zeros(num_rows, out_features, dtype=dtype, device=device)
-        layer.register_buffer("adapter_down_PQI", down_PQI, persistent=False)
-        layer.register_buffer("adapter_up_PO", up_PO, persistent=False)
-        self._rows.add(down_PQI, up_PO, parts, cast(Linear, layer).inputs)
-        return self.inner.create(
-            layer,
-            name=name,
-            in_features=in_features,
-            out_features=out_features,
-            dtype=dtype,
-            device=device,
-        )
-
-    def finish(self, layer: nn.Module) -> None:
-        """See ``QuantizationMethod``."""
-        self.inner.finish(layer)
-
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``QuantizationMethod``."""
-        return self._around(layer, x, lambda: self.inner.apply(layer, x, bias))
-
-    def add_(self, layer: nn.Module, residual: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``FusedProducts``."""
-        if self._fused is None:
-            return residual.add_(self.apply(layer, x, bias))
-        add_ = self._fused.add_
-        return self._around(layer, x, lambda: add_(layer, residual, x, bias))
-
-    def gated(
-        self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: Activation
-    ) -> Tensor:
-        """See ``FusedProducts``; adapters' parts must be there before the activation."""
-        rows = self._rows
-        # What is fused may round otherwise, so that a row would depend on others' having adapters.
-        if self._fused is not None and rows.groups is None and not rows.batch_invariant:
-            return self._fused.gated(layer, x, bias, activation)
-        return gated_activation(self.apply(layer, x, bias), activation)
-
-    def _around(self, layer: nn.Module, x_TI: Tensor, product: Callable[[], Tensor]) -> Tensor:
-        groups = self._rows.groups
-        if groups is None:
-            return product()
-        sums_STQR = shrink(x_TI, cast(Tensor, layer.adapter_down_PQI), groups)
-        up_PO = cast(Tensor, layer.adapter_up_PO)
-        return expand_(product(), sums_STQR, up_PO, self._part_ends, groups)
+    def load(self, rows: slice, down_RI: Tensor, up_RO: Tensor) -> None:
+        """Copy an adapter's matrices."""
+        self.down_PI[rows].copy_(down_RI[:, self.inputs], non_blocking=True)
+        for up_PO, outputs in self.ups:
+            up_PO[rows].copy_(up_RO[:, outputs], non_blocking=True)
 
 
 def _slice(shard: Shard) -> slice:

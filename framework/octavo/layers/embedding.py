@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo.layers.loading import Source
-from octavo.layers.sharding import collectives_of
+from octavo.layers.sharding import Shard, collectives_of
 from octavo_registry.model import ModelSpec
 
 
@@ -24,6 +24,11 @@ class VocabRows:
         self.padded_size = -(-vocab_size // spec.tp_size)
         self.first = spec.tp_rank * self.padded_size
         self.size = min(self.padded_size, max(vocab_size - self.first, 0))
+
+    @property
+    def shard(self) -> Shard:
+        """They, without padding."""
+        return Shard(total=self.vocab_size, first=self.first, size=self.size)
 
     def empty_weight(self, hidden_size: int, spec: ModelSpec) -> nn.Parameter:
         """An uninitialised parameter [rows, D]; its padding is zero."""
@@ -52,15 +57,20 @@ class VocabParallelEmbedding(nn.Module):
         self.rows = VocabRows(vocab_size, spec)
         self.weight = self.rows.empty_weight(hidden_size, spec)
         self._collectives = collectives_of(spec)
+        self._adapters = None if spec.adapters is None else spec.adapters.of_embedding(self)
 
     def forward(self, tokens_T: Tensor) -> Tensor:
         """The embeddings [T, D]."""
         if self._collectives is None:
-            return F.embedding(tokens_T, self.weight)
+            x_TD = F.embedding(tokens_T, self.weight)
+            return x_TD if self._adapters is None else self._adapters.add_(x_TD, tokens_T, None)
         local_T = tokens_T - self.rows.first
         absent_T = (local_T < 0) | (local_T >= self.rows.size)
-        x_TD = F.embedding(local_T.masked_fill(absent_T, 0), self.weight)
-        return self._collectives.all_reduce(x_TD.masked_fill_(absent_T.unsqueeze(-1), 0))
+        local_T = local_T.masked_fill_(absent_T, 0)
+        x_TD = F.embedding(local_T, self.weight).masked_fill_(absent_T.unsqueeze(-1), 0)
+        if self._adapters is not None:
+            self._adapters.add_(x_TD, local_T, absent_T)
+        return self._collectives.all_reduce(x_TD)
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``."""

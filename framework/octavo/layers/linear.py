@@ -37,7 +37,6 @@ class Linear(nn.Module):
         bias: bool,
         spec: ModelSpec,
         transposed: bool = False,
-        quantization: QuantizationMethod | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -46,12 +45,10 @@ class Linear(nn.Module):
         self.transposed = transposed
         self.in_features = inputs.size
         self.out_features = sum(part.size for _, part in self.parts)
-        self.quantization = (
-            quantization
-            or spec.quantization
-            or UnquantizedLinear(batch_invariant=spec.batch_invariant)
+        self.quantization: QuantizationMethod = spec.quantization or UnquantizedLinear(
+            batch_invariant=spec.batch_invariant
         )
-        if spec.adapters is not None and quantization is None:
+        if spec.adapters is not None:
             self.quantization = spec.adapters.around(self.quantization)
         self._fused = self.quantization if isinstance(self.quantization, FusedProducts) else None
         self._axes: dict[str, tuple[Axis, ...]] = dict(

@@ -10,6 +10,7 @@ from octavo.layers.embedding import VocabParallelEmbedding, VocabRows
 from octavo.layers.loading import Source
 from octavo.layers.sharding import collectives_of
 from octavo.layers.unquantized import UnquantizedLinear
+from octavo_registry.linear import QuantizationMethod
 from octavo_registry.model import ModelSpec
 
 
@@ -37,12 +38,16 @@ class LMHead(nn.Module):
         super().__init__()
         self.name = name
         self.rows = VocabRows(vocab_size, spec)
-        self.quantization = UnquantizedLinear(batch_invariant=spec.batch_invariant)
+        self.quantization: QuantizationMethod = UnquantizedLinear(
+            batch_invariant=spec.batch_invariant
+        )
+        self.tied_to = None if tied_to is None else tied_to.name
         self.weight = (
             self.rows.empty_weight(hidden_size, spec) if tied_to is None else tied_to.weight
         )
+        if spec.adapters is not None:
+            self.quantization = spec.adapters.of_head(self, self.quantization)
         self._checkpoint_name = checkpoint_name or name
-        self._is_tied = tied_to is not None
         self._softcap = softcap
         self._collectives = collectives_of(spec)
 
@@ -57,5 +62,5 @@ class LMHead(nn.Module):
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``; a tied weight is filled by its embedding."""
-        if not self._is_tied:
+        if self.tied_to is None:
             yield self.rows.source(f"{self._checkpoint_name}.weight", self.weight)

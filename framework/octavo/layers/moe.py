@@ -18,7 +18,6 @@ from octavo.layers.linear import Linear
 from octavo.layers.loading import Source
 from octavo.layers.mlp import GATED_ACTIVATIONS, GatedMLP
 from octavo.layers.sharding import Shard, collectives_of
-from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.moe import experts, route
 from octavo_registry.model import ModelSpec
 
@@ -97,20 +96,19 @@ class MoE(nn.Module):
         self.name = name
         self.routing = routing
         self.activation = EXPERT_ACTIVATIONS[activation]
-        self._checkpoint = checkpoint or ExpertTensors()
-        self._hidden = hidden_size
+        self.checkpoint = checkpoint or ExpertTensors()
+        self.hidden_size = hidden_size
         self.shared_experts = shared
-        self._part = Shard.of_rank(intermediate_size, spec, f"intermediate features of {name}")
+        self.part = Shard.of_rank(intermediate_size, spec, f"intermediate features of {name}")
         self._collectives = collectives_of(spec)
-        self._adds_bias = spec.tp_rank == 0
-        num_experts, part = routing.num_experts, self._part.size
+        self.adds_bias = spec.tp_rank == 0
+        num_experts, part = routing.num_experts, self.part.size
         self.router = Linear(
             f"{name}.{routing.router}",
             Shard.whole(hidden_size),
             [(f"{name}.{routing.router}", Shard.whole(num_experts))],
             bias=routing.router_bias,
             spec=replace(spec, dtype=torch.float32) if routing.router_in_float32 else spec,
-            quantization=UnquantizedLinear(batch_invariant=spec.batch_invariant),
         )
 
         def parameter(*shape: int, dtype: torch.dtype = spec.dtype) -> nn.Parameter:
@@ -124,6 +122,7 @@ class MoE(nn.Module):
         self.choice_bias = (
             parameter(num_experts, dtype=torch.float32) if routing.choice_bias else None
         )
+        self._adapters = None if spec.adapters is None else spec.adapters.of_experts(self)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """The layer's result [T, D], without the residual."""
@@ -152,6 +151,10 @@ class MoE(nn.Module):
             groups=routing.groups,
             scale=routing.scale,
         )
+        if self._adapters is not None:
+            adapted_TD = self._adapters.sum_of(self, x_TD, ids_TK, weights_TK)
+            if adapted_TD is not None:
+                return adapted_TD if residual_TD is None else residual_TD.add_(adapted_TD)
         return experts(
             x_TD,
             self.gate_up_proj,
@@ -160,7 +163,7 @@ class MoE(nn.Module):
             weights_TK,
             activation=self.activation,
             bias_XE=self.gate_up_bias,
-            bias_XD=self.down_bias if self._adds_bias else None,
+            bias_XD=self.down_bias if self.adds_bias else None,
             residual_TD=residual_TD,
         )
 
@@ -168,13 +171,13 @@ class MoE(nn.Module):
         """See ``LoadsWeights``; the router tells its own."""
         if self.choice_bias is not None:
             yield _source(f"{self.name}.{self.routing.choice_bias}", self.choice_bias)
-        if isinstance(self._checkpoint, StackedTensors):
-            yield from self._stacked_sources(self._checkpoint)
+        if isinstance(self.checkpoint, StackedTensors):
+            yield from self._stacked_sources(self.checkpoint)
         else:
-            yield from self._expert_sources(self._checkpoint)
+            yield from self._expert_sources(self.checkpoint)
 
     def _expert_sources(self, names: ExpertTensors) -> Iterator[Source]:
-        part, whole = self._part, Shard.whole(self._hidden)
+        part, whole = self.part, Shard.whole(self.hidden_size)
         for expert in range(self.routing.num_experts):
             for half, child in enumerate((names.gate, names.up)):
                 name = f"{self.name}.{child.format(expert)}"
@@ -192,7 +195,7 @@ class MoE(nn.Module):
 
     def _stacked_sources(self, names: StackedTensors) -> Iterator[Source]:
         all_experts, hidden = slice(None), slice(None)
-        num_experts, part = self.routing.num_experts, self._part
+        num_experts, part = self.routing.num_experts, self.part
         gate_up, down = f"{self.name}.{names.gate_up}", f"{self.name}.{names.down}"
 
         def turned(*axes: int) -> tuple[int, ...]:
@@ -208,7 +211,7 @@ class MoE(nn.Module):
             weight_XID = self.gate_up_proj.data[:, rows]
             yield Source(
                 name=gate_up,
-                shape=turned(num_experts, 2 * part.total, self._hidden),
+                shape=turned(num_experts, 2 * part.total, self.hidden_size),
                 part=(all_experts, hidden, taken)
                 if names.transposed
                 else (all_experts, taken, hidden),
@@ -226,7 +229,7 @@ class MoE(nn.Module):
         taken = slice(part.first, part.first + part.size)
         yield Source(
             name=down,
-            shape=turned(num_experts, self._hidden, part.total),
+            shape=turned(num_experts, self.hidden_size, part.total),
             part=(all_experts, taken, hidden) if names.transposed else (all_experts, hidden, taken),
             target=self.down_proj.data.mT if names.transposed else self.down_proj.data,
             parameter=self.down_proj,

@@ -45,17 +45,14 @@ def activation_of(config: Mapping[str, Any], default: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def tower_spec(spec: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
+def text_spec(spec: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
     """For a part of the model with settings of its own, which no rank shares and none quantizes."""
-    return replace(
-        spec,
-        config=config,
-        tp_rank=0,
-        tp_size=1,
-        collectives=None,
-        quantization=None,
-        adapters=None,
-    )
+    return replace(spec, config=config, tp_rank=0, tp_size=1, collectives=None, quantization=None)
+
+
+def tower_spec(spec: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
+    """The same for what sees media, and takes no adapters."""
+    return replace(text_spec(spec, config), adapters=None)
 
 
 class Parameter(nn.Module):

@@ -6,15 +6,16 @@ Axis suffixes: R rank, I inputs, O outputs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import nn
 
-from octavo.adapters.check import LinearSize
+from octavo.adapters.check import LinearSize, matching_names
 from octavo.adapters.tensors import content_hash
 from octavo.testing.engine_run import EnginePrompt, Logprobs, Tokens, tokens_of
 from octavo.testing.modes import Trial
@@ -31,10 +32,10 @@ def random_adapter(
 ) -> Adapter:
     """Change all linears, each by as much as the next, with scalings of their own."""
     generator = torch.Generator().manual_seed(seed)
-    weights = dict(reference.module.named_parameters())
+    weights = weights_of(reference.module, linears)
     down, up, scaling = {}, {}, {}
     for index, (name, size) in enumerate(linears.items()):
-        std = float(weights[f"{name}.weight"].detach().std())
+        std = float(weights[name].detach().std())
         scaling[name] = 0.5 + index % 3
         down[name] = torch.randn(rank, size.inputs, generator=generator)
         up[name] = torch.randn(size.outputs, rank, generator=generator)
@@ -52,15 +53,36 @@ def merged(
     reference: ModuleReference, linears: Mapping[str, LinearSize], adapter: Adapter
 ) -> ModuleReference:
     """The reference with W + scaling * B A in the place of each W, added in float64."""
-    module = copy.deepcopy(reference.module)
-    weights = dict(module.named_parameters())
+    module = untied(copy.deepcopy(reference.module))
+    weights = weights_of(module, linears)
     with torch.no_grad():
         for name, down_RI in adapter.down.items():
-            product = adapter.up[name].double() @ down_RI.double() * adapter.scaling[name]
-            weight: Tensor = weights[f"{name}.weight"]
+            weight, num_experts = weights[name], linears[name].experts
+            down_XRI = down_RI.double().unflatten(1, (num_experts, -1)).transpose(0, 1)
+            up_XOR = adapter.up[name].double().unflatten(0, (num_experts, -1))
+            product = (up_XOR @ down_XRI).mul_(adapter.scaling[name])
             added = product.mT if linears[name].transposed else product
-            weight.copy_(weight.double() + added)
+            weight.copy_(weight.double() + added.view_as(weight))
     return ModuleReference(f"{reference.name} with {adapter.content_hash[:8]}", module)
+
+
+def weights_of(module: nn.Module, linears: Iterable[str]) -> dict[str, nn.Parameter]:
+    """The parameters of a reference, which may have other names, by those of ours."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    stored = {name.removesuffix(".weight"): parameter for name, parameter in parameters}
+    return {ours: stored[name] for ours, name in matching_names(linears, stored).items()}
+
+
+def untied(module: nn.Module) -> nn.Module:
+    """Give each name its own weight: an adapter of one end of the vocabulary is not of both."""
+    seen: set[int] = set()
+    for name, parameter in list(module.named_parameters(remove_duplicate=False)):
+        owner, _, leaf = name.rpartition(".")
+        if id(parameter) in seen:
+            own = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+            setattr(module.get_submodule(owner), leaf, own)
+        seen.add(id(parameter))
+    return module
 
 
 class AdaptedReference:
@@ -100,7 +122,12 @@ def with_adapters(trial: Trial, ranks: Sequence[int], *, num_rank_rows: int) -> 
     """The same model with random adapters of these ranks; prompts take turns with them and none."""
     base = trial.reference
     assert isinstance(base, ModuleReference)
-    options = {**trial.options, "enable_lora": True, "lora_pool_rank": num_rank_rows}
+    options = {
+        **trial.options,
+        "enable_lora": True,
+        "lora_experts": True,
+        "lora_pool_rank": num_rank_rows,
+    }
     with replace(trial, options=options).engine() as engine:
         linears = engine.linears
     adapters = [
@@ -130,17 +157,17 @@ def swapped(trial: Trial) -> Trial:
 
 
 def wrongly_scaled(trial: Trial) -> Trial:
-    """One linear of the first adapter counts half as much again."""
+    """The last linear of the first adapter, the head, counts half as much again."""
     first, *others = trial.adapters
-    name = next(iter(first.scaling))
+    *_, name = first.scaling
     scaling = {**first.scaling, name: 1.5 * first.scaling[name]}
     return replace(trial, adapters=[replace(first, scaling=scaling), *others])
 
 
-def without_a_target(trial: Trial) -> Trial:
-    """One linear of the first adapter is left as it is."""
+def without_a_target(trial: Trial, place: float = 0.5) -> Trial:
+    """One linear of the first adapter, at this part of all, is left as it is."""
     first, *others = trial.adapters
-    name = next(iter(first.down))
+    name = [*first.down][int(place * len(first.down))]
 
     def rest(entries: Mapping[str, Any]) -> dict[str, Any]:
         return {other: value for other, value in entries.items() if other != name}
@@ -153,5 +180,6 @@ MISTAKES: Final[Mapping[str, Callable[[Trial], Trial]]] = {
     "swapped adapters": swapped,
     "a wrong scaling": wrongly_scaled,
     "a dropped target": without_a_target,
+    "a dropped embedding": partial(without_a_target, place=0),
 }
 """What the comparison of a batch with adapters must notice."""

@@ -17,7 +17,7 @@ from octavo.weights.dummy import fill_dummy
 from octavo.weights.staging import staged_tensors
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
-from octavo_registry.linear import LinearAdapters, QuantizationMethod
+from octavo_registry.linear import LayerAdapters, QuantizationMethod
 from octavo_registry.model import Collectives, Model, ModelSpec
 
 MAX_NAMES_SHOWN = 10
@@ -36,7 +36,7 @@ def load_model(
     tp_size: int = 1,
     first_layer: int = 0,
     last_layer: int | None = None,
-    adapters: LinearAdapters | None = None,
+    adapters: LayerAdapters | None = None,
 ) -> Model:
     """Return the model with all weights loaded and gradients off, ready for ``forward``.
 
@@ -76,7 +76,7 @@ def build_model(
     first_layer: int = 0,
     last_layer: int | None = None,
     collectives: Collectives | None = None,
-    adapters: LinearAdapters | None = None,
+    adapters: LayerAdapters | None = None,
 ) -> nn.Module:
     """Return the model with its weights not filled; on the meta device they take no memory."""
     spec = ModelSpec(

@@ -12,6 +12,12 @@ from torch import Tensor
 from octavo.adapters.tensors import content_hash, read_tensors
 from octavo.errors import AdapterError
 from octavo.wording import listed
+from octavo_plugins.adapters.peft.parameters import (
+    is_of_experts,
+    module_of,
+    parameters,
+    side_by_side,
+)
 from octavo_plugins.adapters.peft.settings import PeftSettings, read_settings
 from octavo_registry.adapters import Adapter
 
@@ -20,23 +26,28 @@ WEIGHTS_FILE: Final = "adapter_model.safetensors"
 PICKLE_FILE: Final = "adapter_model.bin"
 PREFIXES: Final = ("base_model.model.", "base_model.")
 """Before the base model's own names; the second is of saves that left the wrapper out."""
-MATRIX: Final = re.compile(r"(?P<name>.+)\.lora_(?P<matrix>[AB])(\.(?P<adapter>[^.]+))?\.weight")
+MATRIX: Final = re.compile(
+    r"(?P<name>.+)\.lora_(?P<embedding>embedding_)?(?P<matrix>[AB])(\.(?P<adapter>(?!weight$)[^.]+))?"
+    r"(?(embedding)|\.weight)"
+)
 """PEFT leaves the adapter's name out; what was saved by hand, or by the first versions, has it."""
+BASE_WEIGHT: Final = re.compile(r"(?P<name>.+)\.base_layer\.weight")
 NOT_LINEAR: Final = {
-    ".lora_embedding_": "adapted embeddings",
     ".lora_magnitude_vector": "DoRA's magnitudes (use_dora)",
     ".lora_B.bias": "biases of LoRA's own (lora_bias)",
     ".token_adapter.": "trained tokens (trainable_token_indices)",
     ".trainable_tokens_": "trained tokens (trainable_token_indices)",
     ".modules_to_save.": "whole modules (modules_to_save)",
-    ".base_layer.": "weights of adapted embeddings or heads",
     ".bias": "trained biases (bias)",
 }
 """Parts of tensors' names, and what they are; none of these is computed."""
 
 
 class PeftFormat:
-    """LoRA and rsLoRA on linears, with ranks and alphas by pattern; all else is refused by name."""
+    """LoRA and rsLoRA on linears and embeddings, with ranks and alphas by pattern.
+
+    All else is refused by name.
+    """
 
     def read(self, folder: Path) -> Adapter | None:
         """See ``AdapterFormat``; a folder without adapter_config.json is of another format."""
@@ -47,10 +58,27 @@ class PeftFormat:
         weights = folder / WEIGHTS_FILE
         if not weights.is_file():
             raise _no_weights(folder)
-        down, up = _pairs(weights, read_tensors(weights))
-        _check_targets(config, settings, down)
-        scaling = {name: settings.scaling(name) for name in down}
-        _check_ranks(config, settings, down)
+        tensors = read_tensors(weights)
+        base_weights = {
+            _without_prefix(match["name"]): tensors.pop(key)
+            for key in list(tensors)
+            if (match := BASE_WEIGHT.fullmatch(key))
+        }
+        down, up = _pairs(weights, tensors)
+        if alone := sorted(base_weights.keys() - down.keys()):
+            raise AdapterError(
+                f"{weights} has weights of modules without matrices: {listed(alone)}"
+            )
+        wrapped = parameters(settings, down)
+        _check_targets(config, settings, down.keys() - wrapped.keys())
+        asked = {module_of(wrapped.get(name, name)): wrapped.get(name, name) for name in down}
+        for name, parameter in wrapped.items():
+            pair = down.pop(name), up.pop(name)
+            if is_of_experts(parameter):
+                pair = side_by_side(*pair, settings.rank(parameter))
+            down[module_of(parameter)], up[module_of(parameter)] = pair
+        scaling = {name: settings.scaling(asked[name]) for name in down}
+        _check_ranks(config, {name: settings.rank(asked[name]) for name in down}, down)
         return Adapter(
             rank=max((matrix.shape[0] for matrix in down.values() if matrix.dim()), default=0),
             scaling=scaling,
@@ -58,6 +86,7 @@ class PeftFormat:
             up=up,
             content_hash=content_hash(down, up, scaling),
             base_model=settings.base_model,
+            base_weights=base_weights,
         )
 
 
@@ -127,12 +156,12 @@ def _check_targets(path: Path, settings: PeftSettings, names: Iterable[str]) -> 
         )
 
 
-def _check_ranks(path: Path, settings: PeftSettings, down: Mapping[str, Tensor]) -> None:
+def _check_ranks(path: Path, ranks: Mapping[str, int], down: Mapping[str, Tensor]) -> None:
     """The scaling is made with the rank that the settings say."""
     wrong = [
-        f"{name} ({[*matrix.shape]}, not {rank} rows)"
+        f"{name} ({[*matrix.shape]}, not {ranks[name]} rows)"
         for name, matrix in down.items()
-        if matrix.shape[:1] != ((rank := settings.rank(name)),)
+        if matrix.shape[:1] != (ranks[name],)
     ]
     if wrong:
         raise AdapterError(

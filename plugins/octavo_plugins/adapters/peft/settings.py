@@ -26,16 +26,19 @@ PLAIN: Final = regex.compile(r"[\w.-]+")
 USED: Final = frozenset({
     "peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "target_modules",
     "exclude_modules", "layers_to_transform", "layers_pattern", "base_model_name_or_path", "bias",
-    "init_lora_weights",
+    "init_lora_weights", "ensure_weight_tying", "target_parameters",
 })  # fmt: skip
 WITHOUT_EFFECT: Final = frozenset({
     "auto_mapping", "revision", "task_type", "inference_mode", "peft_version", "lora_dropout",
     "loftq_config", "eva_config", "corda_config", "lora_ga_config", "runtime_config",
-    "ensure_weight_tying", "megatron_core", "qalora_group_size",
+    "megatron_core", "qalora_group_size",
     "fan_in_fan_out",
 })  # fmt: skip
 """How it was trained, or which sort of thing the base's weights are; A and B stand the same way for
 a weight that is stored as [in, out], so that fan_in_fan_out concerns only those who merge."""
+HEAD: Final = "lm_head"
+EXPERTS: Final = ("gate_up_proj", "down_proj")
+"""Parameters that have the weights of all experts."""
 CHANGES_BASE: Final = ("pissa", "corda", "olora", "loftq", "lora_ga")
 """Beginnings of init_lora_weights that take the adapter's first value off the base's weights."""
 
@@ -51,10 +54,18 @@ class PeftSettings:
     alpha_pattern: Mapping[str, float]
     use_rslora: bool
     target_modules: str | tuple[str, ...] | None
+    target_parameters: tuple[str, ...]
     exclude_modules: str | tuple[str, ...]
     layers: tuple[int, ...]
     layers_pattern: tuple[str, ...]
+    ensure_weight_tying: bool
     base_model: str | None
+
+    def parameters_of(self, module: str) -> list[str]:
+        """Parameters of a module that PEFT would adapt by their names, in the module's order."""
+        is_stacked = module.rpartition(".")[2] == "experts"
+        names = (f"{module}.{own}" for own in (EXPERTS if is_stacked else ("weight",)))
+        return [name for name in names if self._names(self.target_parameters, name)]
 
     def rank(self, name: str) -> int:
         """The rank of one module."""
@@ -70,6 +81,8 @@ class PeftSettings:
         """Whether PEFT would adapt the module."""
         if self._names(self.exclude_modules, name):
             return False
+        if self.ensure_weight_tying and self._names((HEAD,), name):
+            return True  # along with the embedding, which alone is named then
         targets = self.target_modules
         if targets is None or targets == "all-linear":
             return True
@@ -127,9 +140,11 @@ def read_settings(path: Path) -> PeftSettings:
         alpha_pattern=_pattern(path, config, "alpha_pattern", _number),
         use_rslora=_flag(path, config, "use_rslora"),
         target_modules=_text_or_names(path, config, "target_modules"),
+        target_parameters=_names(path, config, "target_parameters"),
         exclude_modules=_text_or_names(path, config, "exclude_modules") or (),
         layers=_layers(path, config.get("layers_to_transform")),
         layers_pattern=_names(path, config, "layers_pattern"),
+        ensure_weight_tying=_flag(path, config, "ensure_weight_tying"),
         base_model=_base_model(path, config.get("base_model_name_or_path")),
     )
 

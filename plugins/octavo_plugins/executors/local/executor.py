@@ -22,7 +22,8 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.execution.cpu_threads import useful_threads
-from octavo.execution.runner import Drawn, ModelRunner
+from octavo.execution.drawn import Drawn
+from octavo.execution.runner import ModelRunner
 from octavo.execution.worker import Worker, choose_device
 from octavo.sampling.logprobs import TokenLogprobTensors
 from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult, TokenMasks

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from octavo.layers.loading import load_weights
 from octavo.layers.norm import RMSNorm
-from octavo.layers.vision import Parameter, VisionTransformer, pixels_of, tower_spec
+from octavo.layers.vision import Parameter, VisionTransformer, pixels_of, text_spec, tower_spec
 from octavo_plugins.models.gemma2.model import with_whole_norms
 from octavo_plugins.models.gemma3.model import Gemma3
 from octavo_registry.model import ModelSpec
@@ -36,7 +36,7 @@ class Gemma3Vision(Gemma3):
         config = spec.config
         tied = config.get("tie_word_embeddings", True)
         text = {**config["text_config"], "tie_word_embeddings": tied}
-        super().__init__(tower_spec(spec, text))
+        super().__init__(text_spec(spec, text))
         vision = tower_spec(spec, config["vision_config"])
         self.vision_tower = VisionTransformer(
             "vision_tower",

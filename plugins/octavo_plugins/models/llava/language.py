@@ -18,7 +18,7 @@ from octavo.layers.language_model import with_defaults
 from octavo.layers.linear import ReplicatedLinear
 from octavo.layers.loading import load_weights, renamed
 from octavo.layers.rotary import RotaryEmbedding
-from octavo.layers.vision import VisionTransformer, activation_of, pixels_of, tower_spec
+from octavo.layers.vision import VisionTransformer, activation_of, pixels_of, text_spec, tower_spec
 from octavo_plugins.models.llama.model import decoder_layer as llama_layer
 from octavo_plugins.models.mistral.model import decoder_layer as mistral_layer
 from octavo_plugins.models.qwen2.model import decoder_layer as qwen2_layer
@@ -51,7 +51,7 @@ class WrappedLanguageModel(CausalLM):
 
     def __init__(self, spec: ModelSpec, *, tied: bool = False) -> None:
         config = spec.config
-        text = tower_spec(spec, {"model_type": "llama", **config["text_config"]})
+        text = text_spec(spec, {"model_type": "llama", **config["text_config"]})
         kind = text.config["model_type"]
         if kind not in LAYERS:
             raise ModelError(
@@ -61,7 +61,7 @@ class WrappedLanguageModel(CausalLM):
         if kind == "mistral":
             text = with_defaults(text, sliding_window=4096)
         tied = config.get("tie_word_embeddings", text.config.get("tie_word_embeddings", tied))
-        text = tower_spec(text, {**text.config, "tie_word_embeddings": tied})
+        text = text_spec(text, {**text.config, "tie_word_embeddings": tied})
         rotary = RotaryEmbedding(head_dim_of(text.config), spec=text)
         super().__init__(text, LAYERS[kind], rotary)
         self.media_row_size: int = text.config["hidden_size"]

@@ -21,6 +21,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.pixtral.model:Mistral3",
         capabilities=ModelCapabilities(
+            lora=True,
             modalities=("image",),
             conformance="octavo_plugins.models.pixtral.conformance:VARIANTS",
         ),

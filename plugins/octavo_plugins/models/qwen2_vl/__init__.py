@@ -29,6 +29,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Qwen2VLForConditionalGeneration",
         "octavo_plugins.models.qwen2_vl.model:Qwen2VL",
         capabilities=ModelCapabilities(
+            lora=True,
             modalities=("image", "video"),
             position_axes=3,
             conformance="octavo_plugins.models.qwen2_vl.conformance:VARIANTS",

@@ -15,7 +15,7 @@ from octavo.layers.attention import head_dim_of
 from octavo.layers.decoder import CausalLM
 from octavo.layers.loading import load_weights, renamed
 from octavo.layers.rotary import MultiAxisRotary, rope_parameters
-from octavo.layers.vision import normalised, tower_spec
+from octavo.layers.vision import normalised, text_spec, tower_spec
 from octavo_plugins.models.qwen2.model import decoder_layer
 from octavo_plugins.models.qwen2_vl.inputs import text_config_of
 from octavo_plugins.models.qwen2_vl.vision import Grid, VisionEncoder
@@ -50,7 +50,7 @@ class Qwen2VL(CausalLM):
         interleaved: bool = False,
     ) -> None:
         config = text_config_of(spec.config)
-        text = tower_spec(spec, config)
+        text = text_spec(spec, config)
         sections = rope_parameters(config)["mrope_section"]
         rotary = MultiAxisRotary(head_dim_of(config), sections, interleaved=interleaved, spec=text)
         super().__init__(text, layer, rotary)

@@ -1,0 +1,122 @@
+"""Linears and the embedding with the part that the tokens' adapters add.
+
+Axis suffixes: T tokens, I inputs, O outputs, P rank rows, Q parts of a linear that have matrices of
+their own, R rank rows of one adapter, S splits, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from octavo.layers.linear import Linear
+from octavo.layers.sharding import Shard
+from octavo_kernels.gated_activation import gated_activation
+from octavo_kernels.lora import expand_, shrink
+from octavo_registry.linear import Activation, Axis, FusedProducts, QuantizationMethod
+
+if TYPE_CHECKING:
+    from octavo.layers.adapted import AdapterRows
+
+Place = Literal["layers", "embedding", "head", "experts"]
+
+
+class AdaptedLinear:
+    """The method of one linear: another's products, and the adapters' part."""
+
+    def __init__(self, inner: QuantizationMethod, rows: AdapterRows, place: Place) -> None:
+        self.inner = inner
+        self._fused = inner if isinstance(inner, FusedProducts) else None
+        self._rows = rows
+        self._place: Place = place
+        self.part_ends: tuple[int, ...] = ()
+
+    def create(
+        self,
+        layer: nn.Module,
+        *,
+        name: str,
+        in_features: int,
+        out_features: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Mapping[str, tuple[Axis, ...]]:
+        """See ``QuantizationMethod``."""
+        linear = cast(Linear, layer)
+        parts: dict[str, list[Shard]] = defaultdict(list)
+        for part_name, shard in linear.parts:
+            parts[part_name].append(shard)
+        self.part_ends = self._rows.add(
+            linear,
+            linear.inputs,
+            parts,
+            shape=(in_features, out_features),
+            like=(dtype, device),
+            transposed=linear.transposed,
+        )
+        return self.inner.create(
+            layer,
+            name=name,
+            in_features=in_features,
+            out_features=out_features,
+            dtype=dtype,
+            device=device,
+        )
+
+    def finish(self, layer: nn.Module) -> None:
+        """See ``QuantizationMethod``."""
+        self.inner.finish(layer)
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``QuantizationMethod``."""
+        return self._around(layer, x, lambda: self.inner.apply(layer, x, bias))
+
+    def add_(self, layer: nn.Module, residual: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``FusedProducts``."""
+        if self._fused is None:
+            return residual.add_(self.apply(layer, x, bias))
+        add_ = self._fused.add_
+        return self._around(layer, x, lambda: add_(layer, residual, x, bias))
+
+    def gated(
+        self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: Activation
+    ) -> Tensor:
+        """See ``FusedProducts``; adapters' parts must be there before the activation."""
+        rows = self._rows
+        # What is fused may round otherwise, so that a row would depend on others' having adapters.
+        if self._fused is not None and not rows.groups and not rows.batch_invariant:
+            return self._fused.gated(layer, x, bias, activation)
+        return gated_activation(self.apply(layer, x, bias), activation)
+
+    def _around(self, layer: nn.Module, x_TI: Tensor, product: Callable[[], Tensor]) -> Tensor:
+        groups = self._rows.groups.get(self._place)
+        if groups is None:
+            return product()
+        sums_STQR = shrink(x_TI, cast(Tensor, layer.adapter_down_PQI), groups)
+        up_PO = cast(Tensor, layer.adapter_up_PO)
+        return expand_(product(), sums_STQR, up_PO, self.part_ends, groups)
+
+
+class AdaptedEmbedding:
+    """Adds what tokens' adapters say of their numbers in the vocabulary."""
+
+    def __init__(self, down_PV: Tensor, up_PD: Tensor, rows: AdapterRows) -> None:
+        self._down_PV, self._up_PD = down_PV, up_PD
+        self._rows = rows
+
+    def add_(self, x_TD: Tensor, ids_T: Tensor, absent_T: Tensor | None) -> Tensor:
+        """See ``EmbeddingAdapters``."""
+        groups = self._rows.groups.get("embedding")
+        if groups is None:
+            return x_TD
+        ranks_R = torch.arange(groups.max_rank, device=ids_T.device)
+        # Past a token's rank stands what belongs to others, which is not used.
+        rows_TR = (groups.first_T[:, None] + ranks_R).clamp(0, len(self._down_PV) - 1)
+        sums_TR = self._down_PV[rows_TR, ids_T[:, None]].float()
+        if absent_T is not None:
+            sums_TR.masked_fill_(absent_T[:, None], 0)
+        return expand_(x_TD, sums_TR[None, :, None], self._up_PD, x_TD.shape[1:], groups)
