@@ -5,6 +5,7 @@ Run: python -m benchmarks.kernels.elementwise [words that names must have].
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from benchmarks.kernels.timing import READ_TBPS, graph_time_us
 from octavo_kernels.block_moves import copy_blocks_, swap_blocks_
-from octavo_kernels.gated_activation import gated_activation
+from octavo_kernels.gated_activation import gated_activation, quick_gelu
+from octavo_kernels.gated_activation.reference import quick_gelu as torch_quick_gelu
 from octavo_kernels.rms_norm import add_rms_norm, rms_norm
 from octavo_kernels.step_state import StepInputs, advance_, scatter_words_, step_inputs
 from octavo_kernels.store_kv import store_kv, store_kv_paged
@@ -121,6 +123,13 @@ def activations() -> Iterator[Case]:
                 partial(ours, count, size),
                 partial(by_torch, count, size),
             )
+    shape = (5476, 5120)  # an image of 1024 x 1024 in Qwen2-VL's encoder
+    yield Case(
+        "quick_gelu {} x {}".format(*shape),
+        4.0 * math.prod(shape),
+        lambda: partial(quick_gelu, randn(*shape)),
+        lambda: partial(torch_quick_gelu, randn(*shape)),
+    )
 
 
 def cache_writes() -> Iterator[Case]:

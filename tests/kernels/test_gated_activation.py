@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from octavo_kernels.gated_activation import gated_activation, reference
+from octavo_kernels.gated_activation import gated_activation, quick_gelu, reference
 
 
 def test_the_first_half_gates_the_second() -> None:
@@ -57,3 +57,18 @@ def test_more_axes_and_extreme_gates_are_taken() -> None:
     x = torch.randn(2, 3, 64, device="cuda")
     x[0, 0, :4] = torch.tensor([-1e4, -90.0, 90.0, 1e4], device="cuda")
     torch.testing.assert_close(gated_activation(x, "silu"), reference.gated_activation(x, "silu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)],
+)
+def test_quick_gelu_is_one_rounding_of_its_definition(dtype: torch.dtype, tolerance: float) -> None:
+    for shape in [(1, 8), (2, 3, 5120), (7, 33), (65, 1001)]:
+        x = torch.randn(shape, device="cuda").mul_(4).to(dtype)
+        x.view(-1)[:4] = torch.tensor([-1e4, -50.0, 50.0, 1e4], device="cuda")
+        torch.full_like(x, float("nan"))  # freed: poison
+        expected = reference.quick_gelu(x.float()).to(dtype)
+        torch.testing.assert_close(quick_gelu(x), expected, rtol=tolerance, atol=tolerance)
+    assert quick_gelu(x[:0]).shape == (0, 1001)

@@ -20,15 +20,10 @@ from octavo.errors import ModelError
 from octavo.layers.linear import QKVLinear, ReplicatedLinear
 from octavo.layers.loading import Source
 from octavo.layers.norm import LayerNorm
+from octavo_kernels.gated_activation import quick_gelu
 from octavo_registry.model import ModelSpec
 
 Activation = Callable[[Tensor], Tensor]
-
-
-def quick_gelu(x: Tensor) -> Tensor:
-    """The sigmoid approximation that CLIP was trained with."""
-    return x * torch.sigmoid(1.702 * x)
-
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "quick_gelu": quick_gelu,
@@ -241,4 +236,4 @@ def attend_runs(
         attended_NHPE = F.scaled_dot_product_attention(q, k[:, :, :keys], v[:, :, :keys])
         attended.append(attended_NHPE.transpose(1, 2).flatten(0, 1).flatten(1))
         start = end
-    return torch.cat(attended)
+    return attended[0] if len(attended) == 1 else torch.cat(attended)

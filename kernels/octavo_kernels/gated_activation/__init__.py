@@ -1,4 +1,4 @@
-"""Gated activations. Axis suffixes: T tokens, E twice the intermediate size."""
+"""Activations in one pass. Axis suffixes: T tokens, I what comes out, E all that goes in."""
 
 from torch import Tensor
 
@@ -13,6 +13,8 @@ SPEC = KernelSpec(
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 """How the kernel is told an activation."""
+QUICK_GELU = 3
+"""The same for the one without an up."""
 
 
 def gated_activation(gate_up_TE: Tensor, activation: str) -> Tensor:
@@ -33,23 +35,34 @@ def gated_activation(gate_up_TE: Tensor, activation: str) -> Tensor:
         )
     if not gate_up_TE.is_cuda:
         return reference.gated_activation(gate_up_TE, activation)
-    if gate_up_TE.dim() != 2:
-        out_TI = gated_activation(gate_up_TE.reshape(-1, width), activation)
-        return out_TI.view(*gate_up_TE.shape[:-1], width // 2)
-    dtype, (stride, step), num_tokens = gate_up_TE.dtype, gate_up_TE.stride(), gate_up_TE.shape[0]
+    return _launch(gate_up_TE, width // 2, code)
+
+
+def quick_gelu(x_TI: Tensor) -> Tensor:
+    """Return x * sigmoid(1.702 x); x may have any leading axes."""
+    if not x_TI.is_cuda:
+        return reference.quick_gelu(x_TI)
+    return _launch(x_TI, x_TI.shape[-1], QUICK_GELU)
+
+
+def _launch(x_TE: Tensor, size: int, code: int) -> Tensor:
+    if x_TE.dim() != 2:
+        out_TI = _launch(x_TE.reshape(-1, x_TE.shape[-1]), size, code)
+        return out_TI.view(*x_TE.shape[:-1], size)
+    dtype, (stride, step), num_tokens = x_TE.dtype, x_TE.stride(), x_TE.shape[0]
     if dtype not in FLOATS or step != 1:
         raise ValueError(
             f"gated_activation: x of {dtype} and strides {(stride, step)} must be float32, "
             "float16 or bfloat16 with a contiguous last axis"
         )
-    out_TI = gate_up_TE.new_empty((num_tokens, width // 2))
-    if num_tokens and width:
-        index = gate_up_TE.get_device()
+    out_TI = x_TE.new_empty((num_tokens, size))
+    if num_tokens and size:
+        index = x_TE.get_device()
         library(SPEC, index).octavo_gated_activation(
-            gate_up_TE.data_ptr(),
+            x_TE.data_ptr(),
             out_TI.data_ptr(),
             num_tokens,
-            width // 2,
+            size,
             stride,
             DTYPE_CODES[dtype],
             code,
@@ -58,4 +71,4 @@ def gated_activation(gate_up_TE: Tensor, activation: str) -> Tensor:
     return out_TI
 
 
-__all__ = ["SPEC", "gated_activation"]
+__all__ = ["SPEC", "gated_activation", "quick_gelu"]

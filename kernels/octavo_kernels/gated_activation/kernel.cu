@@ -1,4 +1,4 @@
-// activation(gate) * up for gate and up side by side in a row.
+// activation(gate) * up for gate and up side by side in a row, or quick GELU of a row alone.
 #include "octavo.cuh"
 
 namespace {
@@ -7,10 +7,12 @@ using namespace octavo;
 
 constexpr int kMaxThreads = 256;
 
-enum Activation : int { kSilu = 0, kGelu = 1, kGeluTanh = 2 };  // as in __init__.py
+// As in __init__.py.
+enum Activation : int { kSilu = 0, kGelu = 1, kGeluTanh = 2, kQuickGelu = 3 };
 
 __device__ __forceinline__ float activate(float x, int activation) {
   if (activation == kSilu) return __fdividef(x, 1.f + __expf(-x));
+  if (activation == kQuickGelu) return __fdividef(x, 1.f + __expf(-1.702f * x));
   if (activation == kGelu) return .5f * x * (1.f + erff(x * .7071067811865476f));
   const float inner = .7978845608028654f * (x + .044715f * x * x * x);
   return .5f * x * (1.f + tanhf(inner));
@@ -23,6 +25,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     activate_rows(const T *gate_up, T *out, int size, long long stride, int activation) {
   constexpr int kSize = sizeof(Access) / sizeof(T);
   constexpr int kUnroll = 2;
+  const bool gates_up = activation != kQuickGelu;
   let_next_start();
   const int row_accesses = size / kSize, step = gridDim.y * blockDim.x;
   const int first = blockIdx.y * blockDim.x + threadIdx.x;
@@ -37,7 +40,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     const int at = first + i * step;
     if (at < row_accesses) {
       gate[i] = gates[at];
-      up[i] = ups[at];
+      if (gates_up) up[i] = ups[at];
     }
   }
 #pragma unroll
@@ -50,7 +53,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int j = 0; j < kSize; ++j) {
       // Rounded between the two, as in the reference.
       const T active = from_float<T>(activate(to_float(x[j]), activation));
-      x[j] = from_float<T>(to_float(active) * to_float(y[j]));
+      x[j] = gates_up ? from_float<T>(to_float(active) * to_float(y[j])) : active;
     }
     outs[at] = gate[i];
   }

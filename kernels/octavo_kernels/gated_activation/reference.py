@@ -1,5 +1,6 @@
 """What the gated activations are; the activation is rounded to x's dtype before the product."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -10,3 +11,8 @@ def gated_activation(gate_up_TE: Tensor, activation: str) -> Tensor:
     if activation == "silu":
         return F.silu(gate_TI).mul_(up_TI)
     return F.gelu(gate_TI, approximate="tanh" if activation == "gelu_tanh" else "none").mul_(up_TI)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """Return x * sigmoid(1.702 x)."""
+    return x * torch.sigmoid(1.702 * x)

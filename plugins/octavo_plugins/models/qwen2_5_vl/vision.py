@@ -50,8 +50,8 @@ class WindowedEncoder(nn.Module):
         """Merged squares [M, D] of all items, one behind the other."""
         order_M, windows = self._by_windows(grids)
         x_PD = self._sorted(self.patch_embed(pixels_PCSHW), order_M)
-        cos_P1E, sin_P1E = self.angles(grids)
-        angles = self._sorted(cos_P1E, order_M), self._sorted(sin_P1E, order_M)
+        cos_PF, sin_PF = self.angles(grids)
+        angles = self._sorted(cos_PF, order_M), self._sorted(sin_PF, order_M)
         frames = frames_of(grids)
         for index, block in enumerate(self.blocks):
             x_PD = block(x_PD, angles, frames if index in self._without_windows else windows)

@@ -16,6 +16,7 @@ from octavo.layers.linear import QKVLinear, ReplicatedLinear
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rotary import Angles
 from octavo.layers.vision import Parameter, activation_of, attend_runs
+from octavo_kernels.rotary import rotary_
 from octavo_registry.model import ModelSpec
 
 THETA = 10000.0
@@ -86,10 +87,9 @@ class SquareAngles(nn.Module):
         self.register_buffer("_frequencies_F", frequencies_F.to(spec.device), persistent=False)
 
     def forward(self, grids: Sequence[Grid]) -> Angles:
-        """Cosines and sines [P, 1, E] of items whose merged squares stand together."""
+        """Cosines and sines [P, F] of items whose merged squares stand together, in float32."""
         angles_PF = torch.cat([self._of(grid) for grid in grids])
-        angles_P1E = torch.cat([angles_PF, angles_PF], -1).unsqueeze(1)
-        return angles_P1E.cos(), angles_P1E.sin()
+        return angles_PF.cos(), angles_PF.sin()
 
     def _of(self, grid: Grid) -> Tensor:
         time, height, width = grid
@@ -125,8 +125,9 @@ class PatchAttention(nn.Module):
 
     def forward(self, x_PD: Tensor, angles: Angles, runs: Sequence[int]) -> Tensor:
         """``runs`` are lengths."""
-        q_PHE, k_PHE, v_PHE = self.qkv.heads_of(x_PD)
-        q_PHE, k_PHE = _turned(q_PHE, angles), _turned(k_PHE, angles)
+        qkv_PHE = self.qkv(x_PD).unflatten(-1, (-1, self.qkv.head_dim))
+        rotary_(qkv_PHE[:, : 2 * self.qkv.heads], *angles)
+        q_PHE, k_PHE, v_PHE = qkv_PHE.chunk(3, dim=1)
         out_PD: Tensor = self.proj(attend_runs(q_PHE, k_PHE, v_PHE, runs))
         return out_PD
 
@@ -151,14 +152,6 @@ class VisionBlock(nn.Module):
         x_PD = x_PD + self.attn(self.norm1(x_PD), angles, frames)
         out_PD: Tensor = x_PD + self.fc2(self._activation(self.fc1(self.norm2(x_PD))))
         return out_PD
-
-
-def _turned(x_PHE: Tensor, angles: Angles) -> Tensor:
-    """Rotated in float32, as the angles are."""
-    cos_P1E, sin_P1E = angles
-    x = x_PHE.float()
-    first, second = x.chunk(2, dim=-1)
-    return (x * cos_P1E + torch.cat([-second, first], dim=-1) * sin_P1E).to(x_PHE.dtype)
 
 
 class Merger(nn.Module):
