@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from octavo import LLM, AsyncLLM, BeamSearchParams, GuidedParams, LoRARequest, SamplingParams
+from octavo.adapters.loaded import LoadedAdapters
+from octavo.config.server import AdapterConfig
 from octavo.errors import AdapterError, ConfigError, ParameterError, UnknownAdapterError
+from octavo.server.adapters import ServedAdapters
 from octavo.testing.random_model import make_random_model
 from peft_adapters import save_adapter
 
@@ -160,6 +165,28 @@ def test_a_guided_request_has_one_too_and_lets_it_go(
     assert llm._front.client.call("stats")["num_adapters"] == before - 1
 
 
+def test_a_name_that_a_client_gives_is_never_a_path_even_if_it_is_unloaded_meanwhile(
+    llm: LLM, adapters: dict[str, LoRARequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, path = llm._front, Path(str(adapters["small"].path))
+    sink = SimpleNamespace(add_adapter=lambda adapter: None, remove_adapter=lambda hash: None)
+    loaded = LoadedAdapters(front.config, front.client.ready.adapters, front.host, sink)
+    engine: Any = SimpleNamespace(adapters=loaded, host=front.host, config=front.config)
+    served = ServedAdapters(engine, AdapterConfig(lora_modules=(f"{path.name}={path}",)), ())
+    served.start(1)
+
+    async def find_and_unload() -> LoRARequest:
+        request = await served.find(path.name)
+        await served.unload(path.name)
+        return request
+
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(asyncio.run, find_and_unload()).result()
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(UnknownAdapterError, match="was unloaded"):
+        loaded.load(request)
+
+
 def test_async_requests_load_at_the_same_time_and_each_has_its_own(
     folder: Path, adapters: dict[str, LoRARequest], expected: dict[str, list[int]]
 ) -> None:
@@ -184,6 +211,49 @@ def test_async_requests_load_at_the_same_time_and_each_has_its_own(
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(asyncio.run, run()).result()
     assert found == [*expected.values()] * 2
+
+
+def test_loads_take_no_threads_that_others_need_and_one_that_nobody_waits_for_is_let_go(
+    folder: Path, adapters: dict[str, LoRARequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        async with AsyncLLM(str(folder), **OPTIONS) as llm:
+            read = llm.adapters._read
+
+            def read_late(request: LoRARequest, path: str) -> Any:
+                begun.set()
+                assert may_go_on.wait(60)
+                return read(request, path)
+
+            async def one(prompt: Any, adapter: LoRARequest | None) -> None:
+                async for _ in llm.generate(prompt, GREEDY, lora_request=adapter):
+                    pass
+
+            monkeypatch.setattr(llm.adapters, "_read", read_late)
+            path = adapters["small"].path
+            loads = [
+                asyncio.create_task(one(PROMPT, LoRARequest(str(number), path=path)))
+                for number in range(40)  # more than asyncio has threads
+            ]
+            assert await asyncio.to_thread(begun.wait, 60)
+            try:
+                await asyncio.wait_for(llm.tokenize("A text"), 30)
+                for load in loads:
+                    load.cancel()
+                await asyncio.wait(loads)
+            finally:
+                may_go_on.set()
+            await one(PROMPT, LoRARequest("last", path=path))
+            loaded = [llm.adapters.get(name) for name in llm.adapters.names()]
+            assert [(each.name, each.num_leases) for each in loaded if each is not None] == [
+                ("0", 0),
+                ("last", 0),
+            ]
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, run()).result()
 
 
 def test_an_engine_without_adapters_says_what_to_set(

@@ -7,7 +7,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -342,6 +342,7 @@ class Stub:
     """An engine that takes adapters, or none; it is never asked for more."""
 
     enable_lora: bool
+    adapters: Any = field(default_factory=SimpleNamespace)
 
     @property
     def config(self) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,6 @@ from octavo_registry import AdapterFolders, PluginHost
 
 if TYPE_CHECKING:
     from octavo.adapters.library import AdapterLibrary
-
-ANYWHERE = AdapterFolders(allowed=None)
 
 
 class AdapterSink(Protocol):
@@ -64,13 +62,13 @@ class LoadedAdapters:
         host: PluginHost,
         sink: AdapterSink,
         *,
-        folders: AdapterFolders = ANYWHERE,
-        paths: Mapping[str, str] | None = None,
+        before: LoadedAdapters | None = None,
     ) -> None:
-        """``folders`` are where paths may lie; ``paths`` are of adapters known by name already."""
-        self.folders = folders
-        self.paths = dict(paths or {})
+        """What was known ``before``, of an engine that has ended, stays known."""
+        self.paths: dict[str, str] = {} if before is None else dict(before.paths)
         """By name, whether the engine has them now or had them."""
+        self.looks_up_names: bool = before is None or before.looks_up_names
+        """Whether a name that is not known may be a path: not where clients give names."""
         self.num_requests: Counter[str] = Counter({"": 0})
         """By name that is known; "" are those without an adapter, as an ``AsyncLLM`` counts."""
         self._config = config
@@ -119,7 +117,11 @@ class LoadedAdapters:
             loaded = None if replace else self.lease(request)
             if loaded is not None:
                 return loaded
-            path = request.path or self.paths.get(request.name) or request.name
+            path = request.path or self.paths.get(request.name)
+            if path is None:
+                if not self.looks_up_names:
+                    raise UnknownAdapterError(f"adapter {request.name!r} was unloaded")
+                path = request.name
             packed = self._read(request, path)
             head = packed.head
             loaded = LoadedAdapter(request.name, path, head.content_hash, head.rank, num_leases=1)
@@ -176,9 +178,8 @@ class LoadedAdapters:
 
         facts = self._checked_facts(request.name)
         if self._library is None:
-            self._library = AdapterLibrary(
-                self._host, self.folders, uses_hub=self.folders.allowed is None
-            )
+            anywhere = AdapterFolders(allowed=None)
+            self._library = AdapterLibrary(self._host, anywhere, uses_hub=True)
         names = (self._config.model.model, request.base_model_name)
         adapter = check_adapter(
             self._library.read(self._library.find(path)),

@@ -34,11 +34,13 @@ class Served:
 class ServedAdapters:
     """Adapters by the names of requests.
 
-    What may be read is decided here: the engine's ``LoadedAdapters`` is given folders only.
+    What may be read is decided here: the engine's ``LoadedAdapters`` is given folders, and names of
+    those that it has been given.
     """
 
     def __init__(self, engine: AsyncLLM, config: AdapterConfig, model_names: Collection[str]):
         self._engine = engine
+        engine.adapters.looks_up_names = False
         self._model_names = model_names
         self._served: dict[str, Served] = {}
         """By name; names that resolvers know are looked up anew each time."""
