@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ from octavo.server.adapters import ServedAdapters
 from octavo.testing.random_model import make_random_model
 from peft_adapters import save_adapter
 
+T = TypeVar("T")
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPT = {"prompt_token_ids": [*range(9, 30)]}
 OPTIONS: dict[str, Any] = {
@@ -165,26 +166,71 @@ def test_a_guided_request_has_one_too_and_lets_it_go(
     assert llm._front.client.call("stats")["num_adapters"] == before - 1
 
 
-def test_a_name_that_a_client_gives_is_never_a_path_even_if_it_is_unloaded_meanwhile(
-    llm: LLM, adapters: dict[str, LoRARequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    front, path = llm._front, Path(str(adapters["small"].path))
+@pytest.fixture
+def loaded(llm: LLM) -> LoadedAdapters:
+    """For an engine that takes whatever it gets."""
+    front = llm._front
     sink = SimpleNamespace(add_adapter=lambda adapter: None, remove_adapter=lambda hash: None)
-    loaded = LoadedAdapters(front.config, front.client.ready.adapters, front.host, sink)
-    engine: Any = SimpleNamespace(adapters=loaded, host=front.host, config=front.config)
-    served = ServedAdapters(engine, AdapterConfig(lora_modules=(f"{path.name}={path}",)), ())
+    return LoadedAdapters(front.config, front.client.ready.adapters, front.host, sink)
+
+
+@pytest.fixture
+def served(llm: LLM, loaded: LoadedAdapters, adapters: dict[str, LoRARequest]) -> ServedAdapters:
+    engine: Any = SimpleNamespace(adapters=loaded, host=llm._front.host, config=llm._front.config)
+    modules = [f"{Path(path).name}={path}" for path in paths_of(adapters)]
+    served = ServedAdapters(engine, AdapterConfig(lora_modules=tuple(modules)), ())
     served.start(1)
+    return served
+
+
+def paths_of(adapters: dict[str, LoRARequest]) -> list[str]:
+    return [str(request.path) for request in adapters.values()]
+
+
+def run_in_a_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+def test_a_name_that_a_client_gives_is_never_a_path_even_if_it_is_unloaded_meanwhile(
+    served: ServedAdapters,
+    loaded: LoadedAdapters,
+    adapters: dict[str, LoRARequest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = Path(paths_of(adapters)[-1])
 
     async def find_and_unload() -> LoRARequest:
         request = await served.find(path.name)
         await served.unload(path.name)
         return request
 
-    with ThreadPoolExecutor(1) as pool:
-        request = pool.submit(asyncio.run, find_and_unload()).result()
+    request = run_in_a_loop(find_and_unload())
     monkeypatch.chdir(path.parent)
     with pytest.raises(UnknownAdapterError, match="was unloaded"):
         loaded.load(request)
+
+
+def test_a_name_that_is_unloaded_while_its_adapter_is_read_again_stays_unloaded(
+    served: ServedAdapters,
+    loaded: LoadedAdapters,
+    adapters: dict[str, LoRARequest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = Path(paths_of(adapters)[0]).name
+    assert loaded.get(name) is None  # host memory holds the two others
+    read = loaded._read
+
+    def unload_and_read(request: LoRARequest, path: str) -> Any:
+        run_in_a_loop(served.unload(name))
+        return read(request, path)
+
+    request = run_in_a_loop(served.find(name))
+    monkeypatch.setattr(loaded, "_read", unload_and_read)
+    with pytest.raises(UnknownAdapterError, match="was unloaded"):
+        loaded.load(request)
+    assert loaded.get(name) is None
+    assert name not in loaded.paths
 
 
 def test_async_requests_load_at_the_same_time_and_each_has_its_own(
@@ -208,8 +254,7 @@ def test_async_requests_load_at_the_same_time_and_each_has_its_own(
             assert await one("small") == expected["small"]
             return found
 
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(asyncio.run, run()).result()
+    found = run_in_a_loop(run())
     assert found == [*expected.values()] * 2
 
 
@@ -246,14 +291,13 @@ def test_loads_take_no_threads_that_others_need_and_one_that_nobody_waits_for_is
             finally:
                 may_go_on.set()
             await one(PROMPT, LoRARequest("last", path=path))
-            loaded = [llm.adapters.get(name) for name in llm.adapters.names()]
+            loaded = [llm.adapters.get(name) for name in llm.adapters.paths]
             assert [(each.name, each.num_leases) for each in loaded if each is not None] == [
                 ("0", 0),
                 ("last", 0),
             ]
 
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, run()).result()
+    run_in_a_loop(run())
 
 
 def test_an_engine_without_adapters_says_what_to_set(

@@ -82,11 +82,6 @@ class LoadedAdapters:
         self._reading = threading.Lock()
         """Held to read one; requests for others go on."""
 
-    def names(self) -> list[str]:
-        """All that requests may name without a path."""
-        with self._lock:
-            return list(self.paths)
-
     def get(self, name: str) -> LoadedAdapter | None:
         """What the engine has under this name."""
         return self._loaded.get(name)
@@ -117,15 +112,16 @@ class LoadedAdapters:
             loaded = None if replace else self.lease(request)
             if loaded is not None:
                 return loaded
-            path = request.path or self.paths.get(request.name)
+            known = self.paths.get(request.name)
+            path = request.path or known or (request.name if self.looks_up_names else None)
             if path is None:
-                if not self.looks_up_names:
-                    raise UnknownAdapterError(f"adapter {request.name!r} was unloaded")
-                path = request.name
+                raise _unloaded(request.name)
             packed = self._read(request, path)
             head = packed.head
             loaded = LoadedAdapter(request.name, path, head.content_hash, head.rank, num_leases=1)
             with self._lock:
+                if known is not None and request.name not in self.paths:
+                    raise _unloaded(request.name)  # while it was read again
                 if request.name in self._loaded:
                     self._drop(self._loaded[request.name])
                 self._make_room()
@@ -205,3 +201,7 @@ class LoadedAdapters:
         loaded.is_gone = True
         if not loaded.num_leases:
             self._sink.remove_adapter(loaded.content_hash)
+
+
+def _unloaded(name: str) -> UnknownAdapterError:
+    return UnknownAdapterError(f"adapter {name!r} was unloaded")

@@ -105,13 +105,13 @@ class ServedAdapters:
     async def unload(self, name: str) -> None:
         """Forget a name; requests that run with it go on. One that was looked up is so again."""
         async with self._changing:
-            is_loaded = self._engine.adapters.get(name) is not None
-            if self._served.pop(name, None) is None and not is_loaded:
+            is_known = name in self._engine.adapters.paths
+            if self._served.pop(name, None) is None and not is_known:
                 raise HttpError(
                     404, f"no adapter {shown(name)} is loaded", param="lora_name",
                     code="model_not_found",
                 )  # fmt: skip
-            if is_loaded:
+            if is_known:
                 self._engine.adapters.unload(name)
 
     async def listed(self) -> list[LoRAModule]:
