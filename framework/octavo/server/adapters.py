@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -87,7 +88,7 @@ class ServedAdapters:
         """Load an adapter that a request names; one that cannot be used changes nothing."""
         self._check_name(module.name)
         async with self._changing:
-            if module.name in self._served and not in_place:
+            if not in_place and await self._is_taken(module.name):
                 raise HttpError(
                     409,
                     f"the adapter {shown(module.name)} is loaded already; unload it first, or give "
@@ -121,6 +122,12 @@ class ServedAdapters:
             for name, folder in await asyncio.to_thread(self._looked_up):
                 modules.setdefault(name, LoRAModule(name=name, path=folder))
         return [modules[name] for name in sorted(modules) if name not in self._model_names]
+
+    async def _is_taken(self, name: str) -> bool:
+        with suppress(UnknownAdapterError):
+            await self.find(name)
+            return True
+        return name in self._served  # whose folder has gone
 
     def _find(self, name: str) -> LoRARequest:
         served = self._served.get(name)
