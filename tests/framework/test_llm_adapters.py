@@ -233,6 +233,20 @@ def test_a_name_that_is_unloaded_while_its_adapter_is_read_again_stays_unloaded(
     assert name not in loaded.paths
 
 
+def test_a_load_waits_while_requests_are_being_made_with_all_that_host_memory_holds(
+    loaded: LoadedAdapters, adapters: dict[str, LoRARequest]
+) -> None:
+    *others, last = adapters.values()
+    leased = [loaded.load(request) for request in others]
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(loaded.load, last)
+        with pytest.raises(TimeoutError):
+            late.result(0.2)
+        loaded.release(leased[0])
+        assert late.result(60).name == last.name
+    assert loaded.get(leased[0].name) is None
+
+
 def test_async_requests_load_at_the_same_time_and_each_has_its_own(
     folder: Path, adapters: dict[str, LoRARequest], expected: dict[str, list[int]]
 ) -> None:

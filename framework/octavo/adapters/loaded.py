@@ -79,6 +79,7 @@ class LoadedAdapters:
         self._loaded: OrderedDict[str, LoadedAdapter] = OrderedDict()
         """Least recently used first."""
         self._lock = threading.RLock()
+        self._lease_ended = threading.Condition(self._lock)
         self._reading = threading.Lock()
         """Held to read one; requests for others go on."""
 
@@ -103,10 +104,13 @@ class LoadedAdapters:
             self.num_requests[request.name] += 1
             return loaded
 
-    def load(self, request: LoRARequest, *, replace: bool = False) -> LoadedAdapter:
+    def load(
+        self, request: LoRARequest, *, replace: bool = False, waits: bool = True
+    ) -> LoadedAdapter:
         """Lease it; one that is not there is read, checked and sent to the engine.
 
-        To ``replace`` is to read it anyway; requests that run with what had its name go on.
+        To ``replace`` is to read it anyway; requests that run with what had its name go on. It
+        ``waits`` for a place in host memory while others' requests are being made with all.
         """
         with self._reading:
             loaded = None if replace else self.lease(request)
@@ -120,11 +124,11 @@ class LoadedAdapters:
             head = packed.head
             loaded = LoadedAdapter(request.name, path, head.content_hash, head.rank, num_leases=1)
             with self._lock:
-                if known is not None and request.name not in self.paths:
-                    raise _unloaded(request.name)  # while it was read again
                 if request.name in self._loaded:
                     self._drop(self._loaded[request.name])
-                self._make_room()
+                self._make_room(waits)
+                if known is not None and request.name not in self.paths:
+                    raise _unloaded(request.name)  # while it was read again
                 self._sink.add_adapter(packed)
                 self.paths[request.name] = path
                 self._loaded[request.name] = loaded
@@ -135,6 +139,7 @@ class LoadedAdapters:
         """The request is on its way to the engine, or will never be."""
         with self._lock:
             loaded.num_leases -= 1
+            self._lease_ended.notify_all()
             if loaded.is_gone and not loaded.num_leases:
                 self._sink.remove_adapter(loaded.content_hash)
 
@@ -144,7 +149,7 @@ class LoadedAdapters:
         if request is None:
             yield ""
             return
-        loaded = self.lease(request) or self.load(request)
+        loaded = self.lease(request) or self.load(request, waits=False)
         try:
             yield loaded.content_hash
         finally:
@@ -185,16 +190,19 @@ class LoadedAdapters:
         )
         return pack(adapter, facts.dtype)
 
-    def _make_room(self) -> None:
+    def _make_room(self, waits: bool) -> None:
         most = self._config.lora.num_host_adapters
         while len(self._loaded) >= most:
             idle = next((each for each in self._loaded.values() if not each.num_leases), None)
-            if idle is None:
+            if idle is not None:
+                self._drop(idle)
+            elif waits:
+                self._lease_ended.wait()
+            else:
                 raise AdapterError(
                     f"requests are being made with all of max_cpu_loras={most} adapters; raise it, "
                     "or use fewer at a time"
                 )
-            self._drop(idle)
 
     def _drop(self, loaded: LoadedAdapter) -> None:
         del self._loaded[loaded.name]
