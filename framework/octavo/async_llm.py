@@ -8,12 +8,12 @@ import time
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Self
 
-from octavo.adapters.loaded import ANYWHERE, LoadedAdapters
+from octavo.adapters.loaded import LoadedAdapter, LoadedAdapters
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.detokenizing.processor import RequestObserver
@@ -32,7 +32,7 @@ from octavo.params import LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
 from octavo.tools.answer_format import AnswerFormat
 from octavo.tools.answer_reader import AnswerReader
-from octavo_registry import AdapterFolders, PluginHost
+from octavo_registry import PluginHost
 
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
@@ -71,6 +71,8 @@ class AsyncLLM:
         self._mailbox: Mailbox | None = None
         self._tracer: Tracer | None = None
         self._compiling = ThreadPoolExecutor(COMPILING_THREADS, "octavo-compiling")
+        # They take turns in any case, and shall not hold the threads that prompts need.
+        self._loading = ThreadPoolExecutor(1, "octavo-adapters")
         # Also at the interpreter's exit, where the engine's thread must not be inside a kernel.
         self._close = weakref.finalize(self, self._engine.close)
 
@@ -178,21 +180,13 @@ class AsyncLLM:
         front = self._front.with_new_engine()
         self._front = front
         self._engine = EngineThread(front.client, front.outputs)
-        self.adapters = self._loaded_adapters(self.adapters.folders, self.adapters.paths)
+        self.adapters = self._loaded_adapters(self.adapters)
         self._close = weakref.finalize(self, self._engine.close)
 
-    def _loaded_adapters(
-        self, folders: AdapterFolders = ANYWHERE, paths: Mapping[str, str] | None = None
-    ) -> LoadedAdapters:
+    def _loaded_adapters(self, before: LoadedAdapters | None = None) -> LoadedAdapters:
         front = self._front
-        return LoadedAdapters(
-            front.config,
-            front.client.ready.adapters,
-            front.host,
-            self._engine,
-            folders=folders,
-            paths=paths,
-        )
+        facts = front.client.ready.adapters
+        return LoadedAdapters(front.config, facts, front.host, self._engine, before=before)
 
     def kill(self, cause: str) -> None:
         """End an engine that hangs: its requests fail for this reason."""
@@ -290,6 +284,7 @@ class AsyncLLM:
         if self._front.guides is not None:
             self._front.guides.close()
         self._compiling.shutdown(wait=False)
+        self._loading.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -316,7 +311,7 @@ class AsyncLLM:
         else:
             adapter = adapters.lease(lora_request)
             if adapter is None:
-                adapter = await asyncio.to_thread(adapters.load, lora_request)
+                adapter = await self._load(adapters, lora_request)
         try:
             if compiles:  # it may wait for another process, and others shall not wait for it
                 prepared = await loop.run_in_executor(self._compiling, self._compile, prepare)
@@ -350,6 +345,21 @@ class AsyncLLM:
             if not finished:
                 engine.release(prepared.request.request_id, stream)
 
+    async def _load(self, adapters: LoadedAdapters, request: LoRARequest) -> LoadedAdapter:
+        """Lease an adapter that must be read; one that nobody waits for any more is let go."""
+        engine = self._engine
+
+        def read() -> LoadedAdapter:
+            engine.check_open()  # its turn may come after the end
+            return adapters.load(request)
+
+        load = self._loading.submit(read)
+        try:
+            return await asyncio.wrap_future(load)
+        except asyncio.CancelledError:
+            load.add_done_callback(partial(_let_go, adapters))
+            raise
+
     def _compile(self, prepare: Callable[[], PreparedRequest]) -> PreparedRequest:
         """Call it in a thread of ours; what fails since ``close`` ends it fails for that reason."""
         engine = self._engine
@@ -359,6 +369,11 @@ class AsyncLLM:
         except Exception:
             engine.check_open()
             raise
+
+
+def _let_go(adapters: LoadedAdapters, load: Future[LoadedAdapter]) -> None:
+    if not load.cancelled() and load.exception() is None:
+        adapters.release(load.result())
 
 
 async def _read(reader: AnswerReader, output: RequestOutput) -> None:

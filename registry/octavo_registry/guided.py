@@ -63,7 +63,8 @@ class GuideState(Protocol):
     def forced(self) -> list[int]:
         """Return the tokens that must come next because no others can; mostly empty.
 
-        Asked only where the mask has no other token than the first of them.
+        Asked in the engine's process where the mask has one token alone; in a child before each
+        mask.
         """
         ...
 

@@ -12,32 +12,42 @@ from octavo.scheduling.waiting import WaitingQueue
 
 
 class Line:
-    """A pool of four rank rows, and a queue in which adapters have all of them."""
+    """A pool of four rank rows, and a queue; "a" and "b" need all of them, "c" and "d" half."""
 
     def __init__(self, *names: str) -> None:
         self.pool = AdapterPool(4, 4)
         self.waiting = WaitingQueue(by_priority=False)
         self.entering = entering.Entering(self.waiting, self.pool)
-        for name in dict.fromkeys("ab"):
-            head = AdapterHead(content_hash=name, rank=4, dtype="float32", shapes={})
+        for name, rank in {"a": 4, "b": 4, "c": 2, "d": 2}.items():
+            head = AdapterHead(content_hash=name, rank=rank, dtype="float32", shapes={})
             self.pool.add(PackedAdapter(head, memoryview(b"")))
         for number, name in enumerate(names):
-            request = EngineRequest(
-                request_id=str(number),
-                sequences=(number,),
-                prompt_token_ids=[1],
-                sampling=TokenSampling(seed=0, max_tokens=1),
-                adapter=name,
-            )
-            self.waiting.push(Sequence(request, 0, number, b""))
+            self.push(name, number)
+
+    def push(self, name: str, number: int) -> None:
+        request = EngineRequest(
+            request_id=str(number),
+            sequences=(number,),
+            prompt_token_ids=[1],
+            sampling=TokenSampling(seed=0, max_tokens=1),
+            adapter=name,
+        )
+        self.waiting.push(Sequence(request, 0, number, b""))
+
+    def enter_one(self) -> int | None:
+        """The number of the one that enters now."""
+        sequence = self.entering.next()
+        if sequence is None:
+            return None
+        self.waiting.remove(sequence)
+        self.pool.pin(sequence.request.adapter)
+        return sequence.id
 
     def enter_all(self) -> list[int]:
         """The numbers of those that enter now, in their order."""
         entered = []
-        while (sequence := self.entering.next()) is not None:
-            self.waiting.remove(sequence)
-            self.pool.pin(sequence.request.adapter)
-            entered.append(sequence.id)
+        while (number := self.enter_one()) is not None:
+            entered.append(number)
         return entered
 
 
@@ -61,3 +71,47 @@ def test_an_adapter_that_runs_keeps_others_waiting_no_longer_than_that(
     assert line.enter_all() == [1]
     line.pool.unpin("b")
     assert line.enter_all() == [4]
+
+
+def test_who_has_come_first_is_not_set_aside_for_one_that_was() -> None:
+    line = Line("a", "c")
+    assert line.enter_all() == [0]
+    line.pool.unpin("a")
+    line.push("d", number=0)  # preempted, say: before the second, which was set aside
+    assert line.enter_all() == [0, 1]
+
+
+def test_one_that_comes_back_while_its_old_place_aside_is_not_cleared_enters_once() -> None:
+    line = Line("a", "b")
+    assert line.enter_all() == [0]
+    sequence = line.waiting.peek_aside()
+    assert sequence is not None
+    for _ in range(2):  # it runs alone behind a step that raised, and is preempted
+        line.waiting.remove(sequence)
+        line.waiting.push(sequence)
+        assert line.enter_all() == []
+    line.pool.unpin("a")
+    assert line.enter_all() == [1]
+
+
+def test_one_whose_rank_rows_are_there_waits_among_the_others_again() -> None:
+    line = Line("a", "b")
+    assert line.enter_all() == [0]
+    assert line.waiting.peek() is None
+    line.pool.unpin("a")
+    sequence = line.entering.next()  # and has no room yet: it is asked for in each step
+    assert line.waiting.peek() is sequence
+    assert line.enter_all() == [1]
+
+
+def test_who_is_offered_again_and_again_without_room_passes_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entering, "MOST_PASSES", 2)
+    line = Line("a", "b", "a", "a")
+    assert line.enter_one() == 0
+    for _ in range(5):
+        sequence = line.entering.next()
+        assert sequence is not None
+        assert sequence.id == 2
+    assert line.enter_all() == [2, 3]

@@ -7,7 +7,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,6 +190,19 @@ def test_an_adapter_comes_goes_and_is_replaced_in_place(http, folders) -> None:
         assert response.json()["error"]["code"] == "model_not_found"
 
 
+def test_a_name_that_is_looked_up_is_taken_too_and_is_looked_up_again_behind_another(
+    http, folders
+) -> None:
+    other = folders / "allowed" / "first"
+    assert load(http, "seen", other).status_code == 409
+    seen = answer(http, "seen")
+    assert load(http, "seen", other).status_code == 409
+    assert load(http, "seen", other, load_inplace=True).status_code == 200
+    assert answer(http, "seen") != seen
+    assert http.post("/v1/unload_lora_adapter", json={"lora_name": "seen"}).status_code == 200
+    assert answer(http, "seen") == seen
+
+
 @pytest.mark.slow
 def test_a_stream_goes_on_with_the_adapter_that_is_unloaded_under_it(http, loaded) -> None:
     whole = answer(http, "mine", max_tokens=100, ignore_eos=True)
@@ -354,6 +367,7 @@ class Stub:
     """An engine that takes adapters, or none; it is never asked for more."""
 
     enable_lora: bool
+    adapters: Any = field(default_factory=SimpleNamespace)
 
     @property
     def config(self) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,6 @@ from octavo_registry import AdapterFolders, PluginHost
 
 if TYPE_CHECKING:
     from octavo.adapters.library import AdapterLibrary
-
-ANYWHERE = AdapterFolders(allowed=None)
 
 
 class AdapterSink(Protocol):
@@ -64,13 +62,13 @@ class LoadedAdapters:
         host: PluginHost,
         sink: AdapterSink,
         *,
-        folders: AdapterFolders = ANYWHERE,
-        paths: Mapping[str, str] | None = None,
+        before: LoadedAdapters | None = None,
     ) -> None:
-        """``folders`` are where paths may lie; ``paths`` are of adapters known by name already."""
-        self.folders = folders
-        self.paths = dict(paths or {})
+        """What was known ``before``, of an engine that has ended, stays known."""
+        self.paths: dict[str, str] = {} if before is None else dict(before.paths)
         """By name, whether the engine has them now or had them."""
+        self.looks_up_names: bool = before is None or before.looks_up_names
+        """Whether a name that is not known may be a path: not where clients give names."""
         self.num_requests: Counter[str] = Counter({"": 0})
         """By name that is known; "" are those without an adapter, as an ``AsyncLLM`` counts."""
         self._config = config
@@ -81,13 +79,9 @@ class LoadedAdapters:
         self._loaded: OrderedDict[str, LoadedAdapter] = OrderedDict()
         """Least recently used first."""
         self._lock = threading.RLock()
+        self._lease_ended = threading.Condition(self._lock)
         self._reading = threading.Lock()
         """Held to read one; requests for others go on."""
-
-    def names(self) -> list[str]:
-        """All that requests may name without a path."""
-        with self._lock:
-            return list(self.paths)
 
     def get(self, name: str) -> LoadedAdapter | None:
         """What the engine has under this name."""
@@ -110,23 +104,31 @@ class LoadedAdapters:
             self.num_requests[request.name] += 1
             return loaded
 
-    def load(self, request: LoRARequest, *, replace: bool = False) -> LoadedAdapter:
+    def load(
+        self, request: LoRARequest, *, replace: bool = False, waits: bool = True
+    ) -> LoadedAdapter:
         """Lease it; one that is not there is read, checked and sent to the engine.
 
-        To ``replace`` is to read it anyway; requests that run with what had its name go on.
+        To ``replace`` is to read it anyway; requests that run with what had its name go on. It
+        ``waits`` for a place in host memory while others' requests are being made with all.
         """
         with self._reading:
             loaded = None if replace else self.lease(request)
             if loaded is not None:
                 return loaded
-            path = request.path or self.paths.get(request.name) or request.name
+            known = self.paths.get(request.name)
+            path = request.path or known or (request.name if self.looks_up_names else None)
+            if path is None:
+                raise _unloaded(request.name)
             packed = self._read(request, path)
             head = packed.head
             loaded = LoadedAdapter(request.name, path, head.content_hash, head.rank, num_leases=1)
             with self._lock:
                 if request.name in self._loaded:
                     self._drop(self._loaded[request.name])
-                self._make_room()
+                self._make_room(waits)
+                if known is not None and request.name not in self.paths:
+                    raise _unloaded(request.name)  # while it was read again
                 self._sink.add_adapter(packed)
                 self.paths[request.name] = path
                 self._loaded[request.name] = loaded
@@ -137,6 +139,7 @@ class LoadedAdapters:
         """The request is on its way to the engine, or will never be."""
         with self._lock:
             loaded.num_leases -= 1
+            self._lease_ended.notify_all()
             if loaded.is_gone and not loaded.num_leases:
                 self._sink.remove_adapter(loaded.content_hash)
 
@@ -146,7 +149,7 @@ class LoadedAdapters:
         if request is None:
             yield ""
             return
-        loaded = self.lease(request) or self.load(request)
+        loaded = self.lease(request) or self.load(request, waits=False)
         try:
             yield loaded.content_hash
         finally:
@@ -178,9 +181,8 @@ class LoadedAdapters:
 
         facts = self._checked_facts(request.name)
         if self._library is None:
-            self._library = AdapterLibrary(
-                self._host, self.folders, uses_hub=self.folders.allowed is None
-            )
+            anywhere = AdapterFolders(allowed=None)
+            self._library = AdapterLibrary(self._host, anywhere, uses_hub=True)
         names = (self._config.model.model, request.base_model_name)
         adapter = check_adapter(
             self._library.read(self._library.find(path)),
@@ -193,19 +195,26 @@ class LoadedAdapters:
             check_base_weights(adapter, open_checkpoint(folder.path))
         return pack(adapter, facts.dtype)
 
-    def _make_room(self) -> None:
+    def _make_room(self, waits: bool) -> None:
         most = self._config.lora.num_host_adapters
         while len(self._loaded) >= most:
             idle = next((each for each in self._loaded.values() if not each.num_leases), None)
-            if idle is None:
+            if idle is not None:
+                self._drop(idle)
+            elif waits:
+                self._lease_ended.wait()
+            else:
                 raise AdapterError(
                     f"requests are being made with all of max_cpu_loras={most} adapters; raise it, "
                     "or use fewer at a time"
                 )
-            self._drop(idle)
 
     def _drop(self, loaded: LoadedAdapter) -> None:
         del self._loaded[loaded.name]
         loaded.is_gone = True
         if not loaded.num_leases:
             self._sink.remove_adapter(loaded.content_hash)
+
+
+def _unloaded(name: str) -> UnknownAdapterError:
+    return UnknownAdapterError(f"adapter {name!r} was unloaded")

@@ -30,7 +30,8 @@ class LoRAConfig:
     lora_experts: bool = False
     """Whether adapters may change experts; the pool then has rank rows for each expert."""
     max_cpu_loras: int | None = None
-    """Adapters that are kept in host memory, those used last; None: 4 times max_loras."""
+    """Adapters that are kept in host memory, those used last, besides what requests wait or run
+    with; None: 4 times max_loras."""
 
     def __post_init__(self) -> None:
         check_range("max_loras", self.max_loras, 1, MAX_RANK_ROWS // RANK_OF_MOST)

@@ -22,28 +22,35 @@ class Entering:
     def __init__(self, waiting: WaitingQueue, adapters: AdapterPool) -> None:
         self._waiting = waiting
         self._adapters = adapters
-        self._num_passed = 0
+        self._passed: set[int] = set()
+        """Who has passed the first of those that wait for rank rows."""
 
     def next(self) -> Sequence | None:
         """The one to place now; its adapter, if any, is on the device when the next step runs."""
         waiting, adapters = self._waiting, self._adapters
         aside = waiting.peek_aside()
-        if aside is not None and adapters.provide(aside.request.adapter) is not None:
-            self._num_passed = 0
-            first = waiting.peek()
-            if first is None or waiting.sort_key(aside) < waiting.sort_key(first):
-                return aside
+        if aside is None:
+            self._passed.clear()
+        elif self._is_first(aside) and adapters.provide(aside.request.adapter) is not None:
+            self._passed.clear()
+            waiting.take_back()
         while (sequence := waiting.peek()) is not None and not self._may_enter(sequence):
             waiting.set_aside()
         return sequence
+
+    def _is_first(self, aside: Sequence) -> bool:
+        first, key = self._waiting.peek(), self._waiting.sort_key
+        return first is None or key(aside) <= key(first)
 
     def _may_enter(self, sequence: Sequence) -> bool:
         adapter = sequence.request.adapter
         if not adapter:
             return True
-        if self._waiting.peek_aside() is None:
+        aside, key = self._waiting.peek_aside(), self._waiting.sort_key
+        if aside is None or key(sequence) <= key(aside):  # equal: its place of before
             return self._adapters.provide(adapter) is not None
-        if self._num_passed >= MOST_PASSES or not self._adapters.is_running(adapter):
+        if not self._adapters.is_running(adapter):
             return False
-        self._num_passed += 1
-        return True
+        if len(self._passed) < MOST_PASSES:
+            self._passed.add(sequence.id)
+        return sequence.id in self._passed

@@ -50,6 +50,10 @@ class WaitingQueue:
         """Let others pass the first one."""
         heapq.heappush(self._aside, heapq.heappop(self._heap))
 
+    def take_back(self) -> None:
+        """Let the first of those that were set aside wait among the others again."""
+        heapq.heappush(self._heap, heapq.heappop(self._aside))
+
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it stands."""
         del self._sequences[sequence.id]

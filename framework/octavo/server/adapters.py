@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,11 +35,13 @@ class Served:
 class ServedAdapters:
     """Adapters by the names of requests.
 
-    What may be read is decided here: the engine's ``LoadedAdapters`` is given folders only.
+    What may be read is decided here: the engine's ``LoadedAdapters`` is given folders, and names of
+    those that it has been given.
     """
 
     def __init__(self, engine: AsyncLLM, config: AdapterConfig, model_names: Collection[str]):
         self._engine = engine
+        engine.adapters.looks_up_names = False
         self._model_names = model_names
         self._served: dict[str, Served] = {}
         """By name; names that resolvers know are looked up anew each time."""
@@ -85,7 +88,7 @@ class ServedAdapters:
         """Load an adapter that a request names; one that cannot be used changes nothing."""
         self._check_name(module.name)
         async with self._changing:
-            if module.name in self._served and not in_place:
+            if not in_place and await self._is_taken(module.name):
                 raise HttpError(
                     409,
                     f"the adapter {shown(module.name)} is loaded already; unload it first, or give "
@@ -103,13 +106,13 @@ class ServedAdapters:
     async def unload(self, name: str) -> None:
         """Forget a name; requests that run with it go on. One that was looked up is so again."""
         async with self._changing:
-            is_loaded = self._engine.adapters.get(name) is not None
-            if self._served.pop(name, None) is None and not is_loaded:
+            is_known = name in self._engine.adapters.paths
+            if self._served.pop(name, None) is None and not is_known:
                 raise HttpError(
                     404, f"no adapter {shown(name)} is loaded", param="lora_name",
                     code="model_not_found",
                 )  # fmt: skip
-            if is_loaded:
+            if is_known:
                 self._engine.adapters.unload(name)
 
     async def listed(self) -> list[LoRAModule]:
@@ -119,6 +122,12 @@ class ServedAdapters:
             for name, folder in await asyncio.to_thread(self._looked_up):
                 modules.setdefault(name, LoRAModule(name=name, path=folder))
         return [modules[name] for name in sorted(modules) if name not in self._model_names]
+
+    async def _is_taken(self, name: str) -> bool:
+        with suppress(UnknownAdapterError):
+            await self.find(name)
+            return True
+        return name in self._served  # whose folder has gone
 
     def _find(self, name: str) -> LoRARequest:
         served = self._served.get(name)
