@@ -8,12 +8,12 @@ import time
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Self
 
-from octavo.adapters.loaded import ANYWHERE, LoadedAdapters
+from octavo.adapters.loaded import LoadedAdapter, LoadedAdapters
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.detokenizing.processor import RequestObserver
@@ -32,7 +32,7 @@ from octavo.params import LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
 from octavo.tools.answer_format import AnswerFormat
 from octavo.tools.answer_reader import AnswerReader
-from octavo_registry import AdapterFolders, PluginHost
+from octavo_registry import PluginHost
 
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
@@ -71,6 +71,7 @@ class AsyncLLM:
         self._mailbox: Mailbox | None = None
         self._tracer: Tracer | None = None
         self._compiling = ThreadPoolExecutor(COMPILING_THREADS, "octavo-compiling")
+        self._loading = ThreadPoolExecutor(1, "octavo-adapters")
         # Also at the interpreter's exit, where the engine's thread must not be inside a kernel.
         self._close = weakref.finalize(self, self._engine.close)
 
@@ -178,21 +179,12 @@ class AsyncLLM:
         front = self._front.with_new_engine()
         self._front = front
         self._engine = EngineThread(front.client, front.outputs)
-        self.adapters = self._loaded_adapters(self.adapters.folders, self.adapters.paths)
+        self.adapters = self._loaded_adapters(self.adapters)
         self._close = weakref.finalize(self, self._engine.close)
 
-    def _loaded_adapters(
-        self, folders: AdapterFolders = ANYWHERE, paths: Mapping[str, str] | None = None
-    ) -> LoadedAdapters:
-        front = self._front
-        return LoadedAdapters(
-            front.config,
-            front.client.ready.adapters,
-            front.host,
-            self._engine,
-            folders=folders,
-            paths=paths,
-        )
+    def _loaded_adapters(self, before: LoadedAdapters | None = None) -> LoadedAdapters:
+        front, facts = self._front, self._front.client.ready.adapters
+        return LoadedAdapters(front.config, facts, front.host, self._engine, before=before)
 
     def kill(self, cause: str) -> None:
         """End an engine that hangs: its requests fail for this reason."""
@@ -290,6 +282,7 @@ class AsyncLLM:
         if self._front.guides is not None:
             self._front.guides.close()
         self._compiling.shutdown(wait=False)
+        self._loading.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -306,17 +299,11 @@ class AsyncLLM:
         compiles: bool,
     ) -> AsyncGenerator[RequestOutput, None]:
         arrival_seconds = time.monotonic()
-        self._engine.check_open()
+        engine, adapters = self._engine, self.adapters  # others may have their place meanwhile
+        engine.check_open()
         self.check_room()
         loop = asyncio.get_running_loop()
-        adapters = self.adapters  # as the engine, another's may have their place meanwhile
-        adapter = None
-        if lora_request is None:
-            adapters.num_requests[""] += 1
-        else:
-            adapter = adapters.lease(lora_request)
-            if adapter is None:
-                adapter = await asyncio.to_thread(adapters.load, lora_request)
+        adapter = await self._lease(adapters, lora_request)
         try:
             if compiles:  # it may wait for another process, and others shall not wait for it
                 prepared = await loop.run_in_executor(self._compiling, self._compile, prepare)
@@ -327,7 +314,6 @@ class AsyncLLM:
             if self._mailbox is None or self._mailbox.loop is not loop:
                 self._mailbox = Mailbox(loop)
             stream = Stream(self._mailbox, delta=prepared.params.output_kind == "delta")
-            engine = self._engine  # another may have its place when this request ends
             engine.submit(prepared, arrival_seconds, stream)
         finally:
             if adapter is not None:
@@ -350,6 +336,22 @@ class AsyncLLM:
             if not finished:
                 engine.release(prepared.request.request_id, stream)
 
+    async def _lease(
+        self, adapters: LoadedAdapters, request: LoRARequest | None
+    ) -> LoadedAdapter | None:
+        if request is None:
+            adapters.num_requests[""] += 1
+            return None
+        leased = adapters.lease(request)
+        if leased is not None:
+            return leased
+        loading = self._loading.submit(adapters.load, request)  # others need the loop's threads
+        try:
+            return await asyncio.wrap_future(loading)
+        except asyncio.CancelledError:
+            loading.add_done_callback(partial(_release, adapters))
+            raise
+
     def _compile(self, prepare: Callable[[], PreparedRequest]) -> PreparedRequest:
         """Call it in a thread of ours; what fails since ``close`` ends it fails for that reason."""
         engine = self._engine
@@ -359,6 +361,12 @@ class AsyncLLM:
         except Exception:
             engine.check_open()
             raise
+
+
+def _release(adapters: LoadedAdapters, loading: Future[LoadedAdapter]) -> None:
+    """Nobody waits any more for what was being loaded."""
+    if not loading.cancelled() and loading.exception() is None:
+        adapters.release(loading.result())
 
 
 async def _read(reader: AnswerReader, output: RequestOutput) -> None:

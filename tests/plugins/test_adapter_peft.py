@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -230,12 +232,31 @@ def test_a_config_that_cannot_be_followed_is_refused(
         read(saved)
 
 
-def test_a_pattern_that_never_ends_ends(saved: Path) -> None:
-    edit_config(saved, rank_pattern={r"(.|..|...)*(\d\d)": 4})
+@pytest.mark.parametrize(
+    ("patterns", "words"),
+    [
+        ([r"(.|..|...)*(\d\d)"], "takes too long to compare"),
+        ([f"(?:{i}|a)*b" for i in range(20_000)], "takes too long to compare"),
+        (["|".join(f"a{i}b*" for i in range(9_000))], "more than 16384 characters"),
+        (["(?&x)(?<x>a|(?&x))"], "MemoryError"),
+    ],
+    ids=["one", "many", "long", "deep"],
+)
+def test_patterns_that_never_end_end_and_hold_up_no_other_thread(
+    patterns: list[str], words: str, saved: Path
+) -> None:
+    edit_config(saved, rank_pattern=dict.fromkeys(patterns, 4))
     began = time.monotonic()
-    with pytest.raises(AdapterError, match="takes too long to compare"):
-        read(saved)
-    assert time.monotonic() - began < 20
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read, saved)
+        gaps = [time.monotonic()]
+        while not reading.done():
+            time.sleep(0.01)
+            gaps.append(time.monotonic())
+    with pytest.raises(AdapterError, match=words):
+        reading.result()
+    assert time.monotonic() - began < 30
+    assert max((b - a for a, b in itertools.pairwise(gaps)), default=0.0) < 0.8
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,8 +23,7 @@ from octavo_registry import AdapterFolders, PluginHost
 
 if TYPE_CHECKING:
     from octavo.adapters.library import AdapterLibrary
-
-ANYWHERE = AdapterFolders(allowed=None)
+    from octavo_registry.adapters import Adapter
 
 
 class AdapterSink(Protocol):
@@ -64,15 +63,17 @@ class LoadedAdapters:
         host: PluginHost,
         sink: AdapterSink,
         *,
-        folders: AdapterFolders = ANYWHERE,
-        paths: Mapping[str, str] | None = None,
+        before: LoadedAdapters | None = None,
     ) -> None:
-        """``folders`` are where paths may lie; ``paths`` are of adapters known by name already."""
-        self.folders = folders
-        self.paths = dict(paths or {})
-        """By name, whether the engine has them now or had them."""
-        self.num_requests: Counter[str] = Counter({"": 0})
+        """``before`` are those of an engine that has ended: what had a name still has it."""
+        self.known: dict[str, LoRARequest] = {} if before is None else dict(before.known)
+        """What was loaded, by name, whether the engine has it now or had it."""
+        self.num_requests: Counter[str] = Counter(
+            {"": 0} if before is None else before.num_requests
+        )
         """By name that is known; "" are those without an adapter, as an ``AsyncLLM`` counts."""
+        self.locate: Callable[[str], LoRARequest] | None = None if before is None else before.locate
+        """Says with its path what a request names without one, where not every path may be read."""
         self._config = config
         self._facts = facts
         self._host = host
@@ -84,14 +85,18 @@ class LoadedAdapters:
         self._reading = threading.Lock()
         """Held to read one; requests for others go on."""
 
-    def names(self) -> list[str]:
-        """All that requests may name without a path."""
-        with self._lock:
-            return list(self.paths)
-
     def get(self, name: str) -> LoadedAdapter | None:
         """What the engine has under this name."""
         return self._loaded.get(name)
+
+    def check_room(self, names: Collection[str]) -> None:
+        """Raise for more than host memory may hold, where one call keeps them all."""
+        most = self._config.lora.num_host_adapters
+        if len(names) > most:
+            raise AdapterError(
+                f"lora_request names {len(names)} adapters, and host memory holds "
+                f"max_cpu_loras={most}; raise it, or give fewer in one call"
+            )
 
     def lease(self, request: LoRARequest) -> LoadedAdapter | None:
         """Keep what is there until ``release``; None where it must be loaded first."""
@@ -119,16 +124,16 @@ class LoadedAdapters:
             loaded = None if replace else self.lease(request)
             if loaded is not None:
                 return loaded
-            path = request.path or self.paths.get(request.name) or request.name
+            request, path = self._located(request)
             packed = self._read(request, path)
             head = packed.head
             loaded = LoadedAdapter(request.name, path, head.content_hash, head.rank, num_leases=1)
             with self._lock:
                 if request.name in self._loaded:
                     self._drop(self._loaded[request.name])
-                self._make_room()
+                self._drop_idle(self._config.lora.num_host_adapters - 1)
                 self._sink.add_adapter(packed)
-                self.paths[request.name] = path
+                self.known[request.name] = request
                 self._loaded[request.name] = loaded
                 self.num_requests[request.name] += not replace
             return loaded
@@ -139,6 +144,7 @@ class LoadedAdapters:
             loaded.num_leases -= 1
             if loaded.is_gone and not loaded.num_leases:
                 self._sink.remove_adapter(loaded.content_hash)
+            self._drop_idle(self._config.lora.num_host_adapters)
 
     @contextmanager
     def leased(self, request: LoRARequest | None) -> Iterator[str]:
@@ -153,9 +159,9 @@ class LoadedAdapters:
             self.release(loaded)
 
     def unload(self, name: str) -> None:
-        """Forget a name; requests that run with it go on."""
-        with self._lock:
-            if self.paths.pop(name, None) is None:
+        """Forget a name; requests that run with it go on. What is being read is waited for."""
+        with self._reading, self._lock:
+            if self.known.pop(name, None) is None:
                 raise UnknownAdapterError(f"no adapter {name!r} is loaded")
             self.num_requests.pop(name, None)
             loaded = self._loaded.get(name)
@@ -169,35 +175,51 @@ class LoadedAdapters:
             )
         return self._facts
 
+    def _located(self, request: LoRARequest) -> tuple[LoRARequest, str]:
+        """The request with its path, and that."""
+        if request.path is None:
+            if self.locate is not None:
+                request = self.locate(request.name)
+            else:
+                request = self.known.get(request.name, request)
+        path = request.path or request.name
+        return replace(request, path=path), path
+
     def _read(self, request: LoRARequest, path: str) -> PackedAdapter:
         from octavo.adapters.check import LinearSize, check_adapter
-        from octavo.adapters.library import AdapterLibrary
         from octavo.adapters.packed import pack
 
         facts = self._checked_facts(request.name)
-        if self._library is None:
-            self._library = AdapterLibrary(
-                self._host, self.folders, uses_hub=self.folders.allowed is None
-            )
         names = (self._config.model.model, request.base_model_name)
         adapter = check_adapter(
-            self._library.read(self._library.find(path)),
+            self._adapter(request.name, path),
             {name: LinearSize(*size) for name, size in facts.linears.items()},
             model_names=[name for name in names if name and not Path(name).exists()],
             max_rank=facts.max_rank,
         )
         return pack(adapter, facts.dtype)
 
-    def _make_room(self) -> None:
-        most = self._config.lora.num_host_adapters
-        while len(self._loaded) >= most:
-            idle = next((each for each in self._loaded.values() if not each.num_leases), None)
-            if idle is None:
-                raise AdapterError(
-                    f"requests are being made with all of max_cpu_loras={most} adapters; raise it, "
-                    "or use fewer at a time"
-                )
-            self._drop(idle)
+    def _adapter(self, name: str, path: str) -> Adapter:
+        """An error of its files names them in its folder: where that is, clients need not know."""
+        from octavo.adapters.library import AdapterLibrary
+
+        if self._library is None:
+            self._library = AdapterLibrary(self._host, AdapterFolders(allowed=None), uses_hub=True)
+        folder = self._library.find(path)
+        try:
+            return self._library.read(folder)
+        except AdapterError as error:
+            text = str(error).replace(f"{folder}/", "").replace(str(folder), "its folder")
+            raise AdapterError(f"adapter {name!r}: {text}") from error
+
+    def _drop_idle(self, most: int) -> None:
+        """Keep so many at most, and those that requests are being made with whatever their number.
+
+        A request holds one for the moments until it is sent, so that few are there beyond the most.
+        """
+        for loaded in [each for each in self._loaded.values() if not each.num_leases]:
+            if len(self._loaded) > most:
+                self._drop(loaded)
 
     def _drop(self, loaded: LoadedAdapter) -> None:
         del self._loaded[loaded.name]
