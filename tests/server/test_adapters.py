@@ -20,7 +20,13 @@ from safetensors.torch import save_file
 
 from live_server import LiveServer, running_server
 from octavo.config import LoRAConfig
-from octavo.config.server import AdapterConfig, LoRAModule, read_module
+from octavo.config.server import (
+    AdapterConfig,
+    ListenConfig,
+    LoRAModule,
+    ServerConfig,
+    read_module,
+)
 from octavo.errors import ConfigError
 from octavo.server.adapters import ServedAdapters
 from octavo_plugins.sources.embedded.source import MODELS
@@ -300,6 +306,7 @@ def test_a_model_that_is_no_adapter_is_a_404(name, http) -> None:
     response = http.post("/v1/completions", json={"model": name, "prompt": PROMPT})
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
+    assert "adapters that /v1/models lists" in response.json()["error"]["message"]
 
 
 def test_requests_are_counted_by_adapter(http) -> None:
@@ -357,7 +364,6 @@ class Stub:
         (AdapterConfig(lora_modules=("a=b",)), False, "adapters need enable_lora"),
         (AdapterConfig(lora_dir=("/",)), False, "adapters need enable_lora"),
         (AdapterConfig(allow_runtime_lora=True), False, "adapters need enable_lora"),
-        (AdapterConfig(allow_runtime_lora=True), True, "with api_workers only one"),
         (AdapterConfig(lora_dir=("/no/such",)), True, "/no/such: .* must be folders"),
         (AdapterConfig(allowed_lora_path=("/no/such",)), True, "/no/such: .* must be folders"),
         (AdapterConfig(lora_modules=("base=/x",)), True, "'base' is the model's own name"),
@@ -366,7 +372,13 @@ class Stub:
 def test_what_cannot_work_is_known_at_the_start(config, enable_lora, words) -> None:
     engine: Any = Stub(enable_lora)
     with pytest.raises(ConfigError, match=words):
-        ServedAdapters(engine, config, ["base"]).start(num_processes=2)
+        ServedAdapters(engine, config, ["base"]).start()
+
+
+def test_changes_at_run_time_and_several_processes_do_not_go_together() -> None:
+    adapters = AdapterConfig(allow_runtime_lora=True)
+    with pytest.raises(ConfigError, match="with api_workers only one"):
+        ServerConfig(adapters=adapters, listen=ListenConfig(api_workers=2))
 
 
 @pytest.mark.slow

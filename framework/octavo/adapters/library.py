@@ -47,6 +47,11 @@ class AdapterLibrary:
                 f"no adapter {shown(name)}: it is neither a folder below those allowed nor known "
                 "by another resolver"
             )
+        if name.startswith((".", "/", "~")):
+            raise UnknownAdapterError(
+                f"no adapter {shown(name)}: there is no such folder; give the path of one that has "
+                "adapter_config.json, or a hub's name"
+            )
         try:
             return find_model(self._host, name)
         except ModelError as error:

@@ -12,7 +12,6 @@ from typing import Final
 from octavo.adapters.library import AdapterLibrary
 from octavo.async_llm import AsyncLLM
 from octavo.config.server import AdapterConfig, LoRAModule
-from octavo.environment import ALLOW_RUNTIME_LORA
 from octavo.errors import AdapterError, ConfigError, UnknownAdapterError
 from octavo.params import LoRARequest, shown
 from octavo.server.errors import HttpError
@@ -49,7 +48,7 @@ class ServedAdapters:
         self._libraries: dict[AdapterFolders, AdapterLibrary] = {}
         self._watched = AdapterFolders(watched=tuple(map(Path, config.lora_dir)))
         self._allowed = AdapterFolders(allowed=tuple(map(Path, config.allowed_lora_path)))
-        self.allows_runtime = config.allow_runtime_lora or ALLOW_RUNTIME_LORA.is_on()
+        self.allows_runtime = config.takes_changes
         self._modules = config.modules
         self._changes = ThreadPoolExecutor(1, "octavo-adapter-changes")
         """One at a time; each is whole, also when the client that asked for it has gone."""
@@ -59,17 +58,12 @@ class ServedAdapters:
         """Whether the engine takes adapters."""
         return self._engine.config.lora.enable_lora
 
-    def start(self, num_processes: int) -> None:
+    def start(self) -> None:
         """Load the operator's adapters; blocks. One that cannot be used is an error."""
         if not self.is_on:
             if self._modules or self._watched.watched or self.allows_runtime:
                 raise ConfigError("adapters need enable_lora; give --enable-lora")
             return
-        if self.allows_runtime and num_processes > 1:
-            raise ConfigError(
-                "allow_runtime_lora: with api_workers only one of the processes would hear of it; "
-                "use one, or lora_dir"
-            )
         for folder in (*self._watched.watched, *(self._allowed.allowed or ())):
             if not folder.is_dir():
                 raise ConfigError(f"{folder}: lora_dir and allowed_lora_path must be folders")
