@@ -238,7 +238,7 @@ def test_a_config_that_cannot_be_followed_is_refused(
         ([r"(.|..|...)*(\d\d)"], "takes too long to compare"),
         ([f"(?:{i}|a)*b" for i in range(20_000)], "takes too long to compare"),
         (["|".join(f"a{i}b*" for i in range(9_000))], "more than 16384 characters"),
-        (["(?&x)(?<x>a|(?&x))"], "MemoryError"),
+        (["(?&x)(?<x>a|(?&x))"], "MemoryError|takes too long"),
     ],
     ids=["one", "many", "long", "deep"],
 )
