@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -249,18 +247,6 @@ def test_patterns_that_never_end_end(patterns: list[str], words: str, saved: Pat
     with pytest.raises(AdapterError, match=words):
         read(saved)
     assert time.monotonic() - began < 30
-
-
-def test_a_pattern_that_never_ends_holds_up_no_other_thread(saved: Path) -> None:
-    edit_config(saved, rank_pattern={ENDLESS: 4})
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read, saved)
-        times = [time.monotonic()]
-        while not reading.done():
-            time.sleep(0.01)
-            times.append(time.monotonic())
-    assert isinstance(reading.exception(), AdapterError)
-    assert max(later - sooner for sooner, later in itertools.pairwise(times)) < 0.8
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Patterns:
         self._seconds_left = PATTERN_SECONDS
 
     def match(self, pattern: str, name: str) -> Any:
-        """The match of a whole name, or None; other threads go on meanwhile."""
+        """The match of a whole name, or None."""
         if len(pattern) > MAX_PATTERN_CHARS:
             raise self._refused(pattern, f"more than {MAX_PATTERN_CHARS} characters")
         began = time.thread_time()
@@ -61,7 +61,7 @@ class Patterns:
             compiled = self._compiled.get(pattern)
             if compiled is None:
                 compiled = self._compiled[pattern] = regex.compile(pattern)
-            found = compiled.fullmatch(name, timeout=max(self._seconds_left, 0.01), concurrent=True)
+            found = compiled.fullmatch(name, timeout=max(self._seconds_left, 0.01))
         except TimeoutError as error:
             raise self._too_slow(pattern) from error
         except (regex.error, RecursionError, OverflowError, MemoryError) as error:
