@@ -71,7 +71,6 @@ class AsyncLLM:
         self._mailbox: Mailbox | None = None
         self._tracer: Tracer | None = None
         self._compiling = ThreadPoolExecutor(COMPILING_THREADS, "octavo-compiling")
-        # They take turns in any case, and shall not hold the threads that prompts need.
         self._loading = ThreadPoolExecutor(1, "octavo-adapters")
         # Also at the interpreter's exit, where the engine's thread must not be inside a kernel.
         self._close = weakref.finalize(self, self._engine.close)
@@ -184,8 +183,7 @@ class AsyncLLM:
         self._close = weakref.finalize(self, self._engine.close)
 
     def _loaded_adapters(self, before: LoadedAdapters | None = None) -> LoadedAdapters:
-        front = self._front
-        facts = front.client.ready.adapters
+        front, facts = self._front, self._front.client.ready.adapters
         return LoadedAdapters(front.config, facts, front.host, self._engine, before=before)
 
     def kill(self, cause: str) -> None:
@@ -301,17 +299,11 @@ class AsyncLLM:
         compiles: bool,
     ) -> AsyncGenerator[RequestOutput, None]:
         arrival_seconds = time.monotonic()
-        self._engine.check_open()
+        engine, adapters = self._engine, self.adapters  # others may have their place meanwhile
+        engine.check_open()
         self.check_room()
         loop = asyncio.get_running_loop()
-        adapters = self.adapters  # as the engine, another's may have their place meanwhile
-        adapter = None
-        if lora_request is None:
-            adapters.num_requests[""] += 1
-        else:
-            adapter = adapters.lease(lora_request)
-            if adapter is None:
-                adapter = await self._load(adapters, lora_request)
+        adapter = await self._lease(adapters, lora_request)
         try:
             if compiles:  # it may wait for another process, and others shall not wait for it
                 prepared = await loop.run_in_executor(self._compiling, self._compile, prepare)
@@ -322,7 +314,6 @@ class AsyncLLM:
             if self._mailbox is None or self._mailbox.loop is not loop:
                 self._mailbox = Mailbox(loop)
             stream = Stream(self._mailbox, delta=prepared.params.output_kind == "delta")
-            engine = self._engine  # another may have its place when this request ends
             engine.submit(prepared, arrival_seconds, stream)
         finally:
             if adapter is not None:
@@ -345,20 +336,26 @@ class AsyncLLM:
             if not finished:
                 engine.release(prepared.request.request_id, stream)
 
-    async def _load(self, adapters: LoadedAdapters, request: LoRARequest) -> LoadedAdapter:
-        """Lease an adapter that must be read; one that nobody waits for any more is let go."""
-        engine = self._engine
-
-        def read() -> LoadedAdapter:
-            engine.check_open()  # its turn may come after the end
-            return adapters.load(request)
-
-        load = self._loading.submit(read)
+    async def _lease(
+        self, adapters: LoadedAdapters, request: LoRARequest | None
+    ) -> LoadedAdapter | None:
+        if request is None:
+            adapters.num_requests[""] += 1
+            return None
+        leased = adapters.lease(request)
+        if leased is not None:
+            return leased
+        loading = self._loading.submit(self._load, adapters, request)
         try:
-            return await asyncio.wrap_future(load)
+            return await asyncio.wrap_future(loading)
         except asyncio.CancelledError:
-            load.add_done_callback(partial(_let_go, adapters))
+            loading.add_done_callback(partial(_release, adapters))
             raise
+
+    def _load(self, adapters: LoadedAdapters, request: LoRARequest) -> LoadedAdapter:
+        """In a thread of its own: prompts need the loop's, and loads take turns in any case."""
+        self._engine.check_open()  # its turn may come after the end
+        return adapters.load(request)
 
     def _compile(self, prepare: Callable[[], PreparedRequest]) -> PreparedRequest:
         """Call it in a thread of ours; what fails since ``close`` ends it fails for that reason."""
@@ -371,9 +368,10 @@ class AsyncLLM:
             raise
 
 
-def _let_go(adapters: LoadedAdapters, load: Future[LoadedAdapter]) -> None:
-    if not load.cancelled() and load.exception() is None:
-        adapters.release(load.result())
+def _release(adapters: LoadedAdapters, loading: Future[LoadedAdapter]) -> None:
+    """Nobody waits any more for what was being loaded."""
+    if not loading.cancelled() and loading.exception() is None:
+        adapters.release(loading.result())
 
 
 async def _read(reader: AnswerReader, output: RequestOutput) -> None:

@@ -313,6 +313,7 @@ class LLM:
         for request in each:
             if not isinstance(request, (LoRARequest, NoneType)):
                 raise ParameterError(f"lora_request={shown(request)} must be a LoRARequest")
+        self._adapters.check_room({request.name for request in each if request})
         with ExitStack() as stack:
             if any(each):
                 stack.enter_context(self._lock)  # the client is one thread's at a time

@@ -44,8 +44,13 @@ class AdapterLibrary:
                 return path
         if not self._uses_hub:
             raise UnknownAdapterError(
-                f"no adapter {shown(name)}: it is neither a folder below those allowed nor known "
-                "by another resolver"
+                f"no adapter {shown(name)}: it is neither a folder below those that "
+                "--allowed-lora-path names, nor known by a resolver"
+            )
+        if name.startswith((".", "/", "~")):
+            raise UnknownAdapterError(
+                f"no adapter {shown(name)}: there is no such folder; give the path of one that has "
+                "adapter_config.json, or a hub's name"
             )
         try:
             return find_model(self._host, name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +23,7 @@ from octavo_registry import AdapterFolders, PluginHost
 
 if TYPE_CHECKING:
     from octavo.adapters.library import AdapterLibrary
+    from octavo_registry.adapters import Adapter
 
 
 class AdapterSink(Protocol):
@@ -64,13 +65,15 @@ class LoadedAdapters:
         *,
         before: LoadedAdapters | None = None,
     ) -> None:
-        """What was known ``before``, of an engine that has ended, stays known."""
-        self.paths: dict[str, str] = {} if before is None else dict(before.paths)
-        """By name, whether the engine has them now or had them."""
-        self.looks_up_names: bool = before is None or before.looks_up_names
-        """Whether a name that is not known may be a path: not where clients give names."""
-        self.num_requests: Counter[str] = Counter({"": 0})
+        """``before`` are those of an engine that has ended: what had a name still has it."""
+        self.known: dict[str, LoRARequest] = {} if before is None else dict(before.known)
+        """What was loaded, by name, whether the engine has it now or had it."""
+        self.num_requests: Counter[str] = Counter(
+            {"": 0} if before is None else before.num_requests
+        )
         """By name that is known; "" are those without an adapter, as an ``AsyncLLM`` counts."""
+        self.locate: Callable[[str], LoRARequest] | None = None if before is None else before.locate
+        """Says with its path what a request names without one, where not every path may be read."""
         self._config = config
         self._facts = facts
         self._host = host
@@ -79,13 +82,21 @@ class LoadedAdapters:
         self._loaded: OrderedDict[str, LoadedAdapter] = OrderedDict()
         """Least recently used first."""
         self._lock = threading.RLock()
-        self._lease_ended = threading.Condition(self._lock)
         self._reading = threading.Lock()
         """Held to read one; requests for others go on."""
 
     def get(self, name: str) -> LoadedAdapter | None:
         """What the engine has under this name."""
         return self._loaded.get(name)
+
+    def check_room(self, names: Collection[str]) -> None:
+        """Raise for more than host memory may hold, where one call keeps them all."""
+        most = self._config.lora.num_host_adapters
+        if len(names) > most:
+            raise AdapterError(
+                f"lora_request names {len(names)} adapters, and host memory holds "
+                f"max_cpu_loras={most}; raise it, or give fewer in one call"
+            )
 
     def lease(self, request: LoRARequest) -> LoadedAdapter | None:
         """Keep what is there until ``release``; None where it must be loaded first."""
@@ -104,33 +115,25 @@ class LoadedAdapters:
             self.num_requests[request.name] += 1
             return loaded
 
-    def load(
-        self, request: LoRARequest, *, replace: bool = False, waits: bool = True
-    ) -> LoadedAdapter:
+    def load(self, request: LoRARequest, *, replace: bool = False) -> LoadedAdapter:
         """Lease it; one that is not there is read, checked and sent to the engine.
 
-        To ``replace`` is to read it anyway; requests that run with what had its name go on. It
-        ``waits`` for a place in host memory while others' requests are being made with all.
+        To ``replace`` is to read it anyway; requests that run with what had its name go on.
         """
         with self._reading:
             loaded = None if replace else self.lease(request)
             if loaded is not None:
                 return loaded
-            known = self.paths.get(request.name)
-            path = request.path or known or (request.name if self.looks_up_names else None)
-            if path is None:
-                raise _unloaded(request.name)
+            request, path = self._located(request)
             packed = self._read(request, path)
             head = packed.head
             loaded = LoadedAdapter(request.name, path, head.content_hash, head.rank, num_leases=1)
             with self._lock:
                 if request.name in self._loaded:
                     self._drop(self._loaded[request.name])
-                self._make_room(waits)
-                if known is not None and request.name not in self.paths:
-                    raise _unloaded(request.name)  # while it was read again
+                self._drop_idle(self._config.lora.num_host_adapters - 1)
                 self._sink.add_adapter(packed)
-                self.paths[request.name] = path
+                self.known[request.name] = request
                 self._loaded[request.name] = loaded
                 self.num_requests[request.name] += not replace
             return loaded
@@ -139,9 +142,9 @@ class LoadedAdapters:
         """The request is on its way to the engine, or will never be."""
         with self._lock:
             loaded.num_leases -= 1
-            self._lease_ended.notify_all()
             if loaded.is_gone and not loaded.num_leases:
                 self._sink.remove_adapter(loaded.content_hash)
+            self._drop_idle(self._config.lora.num_host_adapters)
 
     @contextmanager
     def leased(self, request: LoRARequest | None) -> Iterator[str]:
@@ -149,16 +152,16 @@ class LoadedAdapters:
         if request is None:
             yield ""
             return
-        loaded = self.lease(request) or self.load(request, waits=False)
+        loaded = self.lease(request) or self.load(request)
         try:
             yield loaded.content_hash
         finally:
             self.release(loaded)
 
     def unload(self, name: str) -> None:
-        """Forget a name; requests that run with it go on."""
-        with self._lock:
-            if self.paths.pop(name, None) is None:
+        """Forget a name; requests that run with it go on. What is being read is waited for."""
+        with self._reading, self._lock:
+            if self.known.pop(name, None) is None:
                 raise UnknownAdapterError(f"no adapter {name!r} is loaded")
             self.num_requests.pop(name, None)
             loaded = self._loaded.get(name)
@@ -172,20 +175,26 @@ class LoadedAdapters:
             )
         return self._facts
 
+    def _located(self, request: LoRARequest) -> tuple[LoRARequest, str]:
+        """The request with its path, and that."""
+        if request.path is None:
+            if self.locate is not None:
+                request = self.locate(request.name)
+            else:
+                request = self.known.get(request.name, request)
+        path = request.path or request.name
+        return replace(request, path=path), path
+
     def _read(self, request: LoRARequest, path: str) -> PackedAdapter:
         from octavo.adapters.base_weights import check_base_weights
         from octavo.adapters.check import LinearSize, check_adapter
-        from octavo.adapters.library import AdapterLibrary
         from octavo.adapters.packed import pack
         from octavo.weights.checkpoint import open_checkpoint
 
         facts = self._checked_facts(request.name)
-        if self._library is None:
-            anywhere = AdapterFolders(allowed=None)
-            self._library = AdapterLibrary(self._host, anywhere, uses_hub=True)
         names = (self._config.model.model, request.base_model_name)
         adapter = check_adapter(
-            self._library.read(self._library.find(path)),
+            self._adapter(request.name, path),
             {name: LinearSize(*size) for name, size in facts.linears.items()},
             model_names=[name for name in names if name and not Path(name).exists()],
             max_rank=facts.max_rank,
@@ -195,26 +204,30 @@ class LoadedAdapters:
             check_base_weights(adapter, open_checkpoint(folder.path))
         return pack(adapter, facts.dtype)
 
-    def _make_room(self, waits: bool) -> None:
-        most = self._config.lora.num_host_adapters
-        while len(self._loaded) >= most:
-            idle = next((each for each in self._loaded.values() if not each.num_leases), None)
-            if idle is not None:
-                self._drop(idle)
-            elif waits:
-                self._lease_ended.wait()
-            else:
-                raise AdapterError(
-                    f"requests are being made with all of max_cpu_loras={most} adapters; raise it, "
-                    "or use fewer at a time"
-                )
+    def _adapter(self, name: str, path: str) -> Adapter:
+        """An error of its files names them in its folder: where that is, clients need not know."""
+        from octavo.adapters.library import AdapterLibrary
+
+        if self._library is None:
+            self._library = AdapterLibrary(self._host, AdapterFolders(allowed=None), uses_hub=True)
+        folder = self._library.find(path)
+        try:
+            return self._library.read(folder)
+        except AdapterError as error:
+            text = str(error).replace(f"{folder}/", "").replace(str(folder), "its folder")
+            raise AdapterError(f"adapter {name!r}: {text}") from error
+
+    def _drop_idle(self, most: int) -> None:
+        """Keep so many at most, and those that requests are being made with whatever their number.
+
+        A request holds one for the moments until it is sent, so that few are there beyond the most.
+        """
+        for loaded in [each for each in self._loaded.values() if not each.num_leases]:
+            if len(self._loaded) > most:
+                self._drop(loaded)
 
     def _drop(self, loaded: LoadedAdapter) -> None:
         del self._loaded[loaded.name]
         loaded.is_gone = True
         if not loaded.num_leases:
             self._sink.remove_adapter(loaded.content_hash)
-
-
-def _unloaded(name: str) -> UnknownAdapterError:
-    return UnknownAdapterError(f"adapter {name!r} was unloaded")

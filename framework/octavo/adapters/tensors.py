@@ -15,6 +15,8 @@ from octavo.planning import host_memory
 from octavo.weights.header import TensorEntry, read_header
 from octavo.wording import listed
 
+MAX_HEADER_BYTES = 16 << 20
+"""Of an adapter of about 100,000 tensors."""
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -25,7 +27,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     while it is in use would end the process.
     """
     try:
-        entries = read_header(path)
+        entries = read_header(path, max_bytes=MAX_HEADER_BYTES)
     except ModelError as error:
         raise AdapterError(str(error)) from error
     if wrong := [f"{entry.name} ({entry.dtype})" for entry in entries if entry.dtype not in DTYPES]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from octavo.config.checks import check_choice, check_range
+from octavo.environment import ALLOW_RUNTIME_LORA
 from octavo.errors import ConfigError
 
 
@@ -164,6 +165,11 @@ class AdapterConfig:
                 raise ConfigError(f"lora_modules has two adapters named {name!r}")
 
     @property
+    def takes_changes(self) -> bool:
+        """``allow_runtime_lora``, or what the environment says."""
+        return self.allow_runtime_lora or ALLOW_RUNTIME_LORA.is_on()
+
+    @property
     def modules(self) -> list[LoRAModule]:
         """``lora_modules``, read."""
         return [read_module(text) for text in self.lora_modules]
@@ -207,3 +213,10 @@ class ServerConfig:
     limits: LimitConfig = LimitConfig()
     serve: ServeConfig = ServeConfig()
     adapters: AdapterConfig = AdapterConfig()
+
+    def __post_init__(self) -> None:
+        if self.adapters.takes_changes and self.listen.api_workers > 1:
+            raise ConfigError(
+                "allow_runtime_lora: with api_workers only one of the processes would hear of it; "
+                "use one, or lora_dir"
+            )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,14 +12,17 @@ from typing import Final
 from octavo.adapters.library import AdapterLibrary
 from octavo.async_llm import AsyncLLM
 from octavo.config.server import AdapterConfig, LoRAModule
-from octavo.environment import ALLOW_RUNTIME_LORA
 from octavo.errors import AdapterError, ConfigError, UnknownAdapterError
 from octavo.params import LoRARequest, shown
 from octavo.server.errors import HttpError
 from octavo_registry.adapters import AdapterFolders
 
-NAME: Final = re.compile(r"[^\x00-\x20\x7f]([^\x00-\x1f\x7f]{0,126}[^\x00-\x20\x7f])?")
-"""What a list of models, a label of a metric and a line of the log can show."""
+MAX_NAME_CHARS: Final = 128
+
+
+def is_name(text: str) -> bool:
+    """Whether a list of models, a label of a metric and a line of the log can show it."""
+    return text.isprintable() and text == text.strip() and 0 < len(text) <= MAX_NAME_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,85 +37,62 @@ class Served:
 class ServedAdapters:
     """Adapters by the names of requests.
 
-    What may be read is decided here: the engine's ``LoadedAdapters`` is given folders, and names of
-    those that it has been given.
+    What may be read is decided here: the engine's ``LoadedAdapters`` is given folders only.
     """
 
     def __init__(self, engine: AsyncLLM, config: AdapterConfig, model_names: Collection[str]):
         self._engine = engine
-        engine.adapters.looks_up_names = False
         self._model_names = model_names
         self._served: dict[str, Served] = {}
         """By name; names that resolvers know are looked up anew each time."""
         self._libraries: dict[AdapterFolders, AdapterLibrary] = {}
         self._watched = AdapterFolders(watched=tuple(map(Path, config.lora_dir)))
         self._allowed = AdapterFolders(allowed=tuple(map(Path, config.allowed_lora_path)))
-        self.allows_runtime = config.allow_runtime_lora or ALLOW_RUNTIME_LORA.is_on()
+        self.allows_runtime = config.takes_changes
         self._modules = config.modules
-        self._changing = asyncio.Lock()
+        self._changes = ThreadPoolExecutor(1, "octavo-adapter-changes")
+        """One at a time; each is whole, also when the client that asked for it has gone."""
 
     @property
     def is_on(self) -> bool:
         """Whether the engine takes adapters."""
         return self._engine.config.lora.enable_lora
 
-    def start(self, num_processes: int) -> None:
+    def start(self) -> None:
         """Load the operator's adapters; blocks. One that cannot be used is an error."""
         if not self.is_on:
             if self._modules or self._watched.watched or self.allows_runtime:
                 raise ConfigError("adapters need enable_lora; give --enable-lora")
             return
-        if self.allows_runtime and num_processes > 1:
-            raise ConfigError(
-                "allow_runtime_lora: with api_workers only one of the processes would hear of it; "
-                "use one, or lora_dir"
-            )
         for folder in (*self._watched.watched, *(self._allowed.allowed or ())):
             if not folder.is_dir():
                 raise ConfigError(f"{folder}: lora_dir and allowed_lora_path must be folders")
         for module in self._modules:
             if module.name in self._model_names:
                 raise ConfigError(f"lora_modules: {module.name!r} is the model's own name")
-            served = Served(module, AdapterFolders(allowed=None))
-            self._replace(served)
-            self._served[module.name] = served
+            if not is_name(module.name):
+                raise ConfigError(
+                    f"lora_modules: {shown(module.name)} must be of 1 to 128 printable characters"
+                )
+        self._engine.adapters.locate = self._locate
+        for module in self._modules:
+            self._replace(Served(module, AdapterFolders(allowed=None)))
 
     async def find(self, name: str) -> LoRARequest:
         """What to give the engine for requests of this name; it need not have been loaded."""
-        if self._engine.adapters.get(name) is not None:
-            return LoRARequest(name)
-        return await asyncio.to_thread(self._find, name)
+        if self._engine.adapters.get(name) is None:
+            await asyncio.to_thread(self._locate, name)
+        return LoRARequest(name)
 
     async def load(self, module: LoRAModule, *, in_place: bool) -> None:
         """Load an adapter that a request names; one that cannot be used changes nothing."""
         self._check_name(module.name)
-        async with self._changing:
-            if not in_place and await self._is_taken(module.name):
-                raise HttpError(
-                    409,
-                    f"the adapter {shown(module.name)} is loaded already; unload it first, or give "
-                    "load_inplace",
-                    param="lora_name",
-                )
-            served = Served(module, self._allowed)
-            try:
-                await asyncio.to_thread(self._replace, served)
-            except AdapterError as error:
-                error.param = "lora_path"
-                raise
-            self._served[module.name] = served
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._changes, self._load, module, in_place)
 
     async def unload(self, name: str) -> None:
         """Forget a name; requests that run with it go on. One that was looked up is so again."""
-        async with self._changing:
-            is_known = name in self._engine.adapters.paths
-            if self._served.pop(name, None) is None and not is_known:
-                raise HttpError(
-                    404, f"no adapter {shown(name)} is loaded", param="lora_name",
-                    code="model_not_found",
-                )  # fmt: skip
-            if is_known:
-                self._engine.adapters.unload(name)
+        await asyncio.get_running_loop().run_in_executor(self._changes, self._unload, name)
 
     async def listed(self) -> list[LoRAModule]:
         """All adapters that have names, each with its folder."""
@@ -123,17 +102,47 @@ class ServedAdapters:
                 modules.setdefault(name, LoRAModule(name=name, path=folder))
         return [modules[name] for name in sorted(modules) if name not in self._model_names]
 
-    async def _is_taken(self, name: str) -> bool:
-        with suppress(UnknownAdapterError):
-            await self.find(name)
-            return True
-        return name in self._served  # whose folder has gone
+    def _load(self, module: LoRAModule, in_place: bool) -> None:
+        if not in_place and (module.name in self._served or self._is_watched(module.name)):
+            raise HttpError(
+                409,
+                f"the adapter {shown(module.name)} is there already; unload it first, choose "
+                "another name, or give load_inplace",
+                param="lora_name",
+            )
+        try:
+            self._replace(Served(module, self._allowed))
+        except AdapterError as error:
+            error.param = "lora_path"
+            raise
 
-    def _find(self, name: str) -> LoRARequest:
+    def _unload(self, name: str) -> None:
+        was_served = self._served.pop(name, None) is not None
+        try:
+            self._engine.adapters.unload(name)
+        except UnknownAdapterError as error:
+            if not was_served:
+                raise HttpError(
+                    404, f"no adapter {shown(name)} is loaded", param="lora_name",
+                    code="model_not_found",
+                ) from error  # fmt: skip
+
+    def _is_watched(self, name: str) -> bool:
+        try:
+            self._library(self._watched).find(name)
+        except UnknownAdapterError:
+            return False
+        return True
+
+    def _locate(self, name: str) -> LoRARequest:
+        """Raises an UnknownAdapterError for what is not served, and not by a resolver either."""
         served = self._served.get(name)
         if served is not None:
-            return self._request(served)
-        if NAME.fullmatch(name) is None:
+            try:
+                return self._request(served)
+            except UnknownAdapterError as error:
+                raise UnknownAdapterError(f"the folder of adapter {shown(name)} is gone") from error
+        if not is_name(name):
             raise UnknownAdapterError(f"no adapter {shown(name)}")
         return LoRARequest(name, path=str(self._library(self._watched).find(name)))
 
@@ -143,8 +152,17 @@ class ServedAdapters:
         return LoRARequest(module.name, path=str(folder), base_model_name=module.base_model_name)
 
     def _replace(self, served: Served) -> None:
-        adapters = self._engine.adapters
-        adapters.release(adapters.load(self._request(served), replace=True))
+        adapters, name = self._engine.adapters, served.module.name
+        request = self._request(served)
+        before = self._served.get(name)
+        self._served[name] = served  # first: a request that reads it meanwhile reads the new one
+        try:
+            adapters.release(adapters.load(request, replace=True))
+        except BaseException:
+            del self._served[name]
+            if before is not None:
+                self._served[name] = before
+            raise
 
     def _looked_up(self) -> list[tuple[str, str]]:
         library = self._library(self._watched)
@@ -165,7 +183,7 @@ class ServedAdapters:
     def _check_name(self, name: str) -> None:
         if name in self._model_names:
             raise HttpError(409, f"{shown(name)} is the model's own name", param="lora_name")
-        if NAME.fullmatch(name) is None:
+        if not is_name(name):
             raise HttpError(
                 400, "lora_name must be of 1 to 128 printable characters", param="lora_name"
             )

@@ -114,7 +114,8 @@ class ServerContext:
         raise HttpError(
             404,
             f"the model {shown(name)} does not exist; this server has "
-            f"{', '.join(self.model_names)}",
+            f"{', '.join(self.model_names)}"
+            + (", and the adapters that /v1/models lists" if self.adapters.is_on else ""),
             param="model",
             code="model_not_found",
         )

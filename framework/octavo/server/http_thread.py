@@ -71,7 +71,7 @@ class HttpThread:
         context = ServerContext(
             engine=engine, host=host, config=service.config, model_names=service.model_names
         )
-        context.adapters.start(service.config.listen.api_workers)
+        context.adapters.start()
         context.meter.shared = shared_metrics
         self._engine = engine
         self._gate = context.gate

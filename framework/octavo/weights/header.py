@@ -16,6 +16,10 @@ from typing import Any
 from octavo.errors import ModelError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+MAX_NAME_CHARS = 1024
+MAX_DIMS = 16
+MAX_NUMBERS = 1 << 62
+"""What a shape may announce, counting a size of 0 as 1: beyond, torch cannot say its strides."""
 
 DTYPE_BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "C64": 64,
@@ -37,8 +41,11 @@ class TensorEntry:
     end: int
 
 
-def read_header(path: Path) -> list[TensorEntry]:
-    """Return the file's tensors in the order of their bytes; a damaged file is a ModelError."""
+def read_header(path: Path, *, max_bytes: int = MAX_HEADER_BYTES) -> list[TensorEntry]:
+    """Return the file's tensors in the order of their bytes; a damaged file is a ModelError.
+
+    So is one whose header has more than ``max_bytes``: to read it holds the interpreter.
+    """
     try:
         file_bytes = path.stat().st_size
         with path.open("rb") as file:
@@ -50,6 +57,11 @@ def read_header(path: Path) -> list[TensorEntry]:
                 raise ModelError(
                     f"{path} is not a safetensors file, or was cut: it has {file_bytes} bytes and "
                     f"announces a header of {header_bytes}; download it again"
+                )
+            if header_bytes > max_bytes:
+                raise ModelError(
+                    f"{path} has a header of {header_bytes} bytes, more than the {max_bytes} that "
+                    "are read; save it with fewer tensors"
                 )
             text = file.read(header_bytes)
     except OSError as error:
@@ -68,6 +80,8 @@ def _parse_object(path: Path, text: bytes) -> dict[str, Any]:
     def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
+            if len(key) > MAX_NAME_CHARS:
+                raise ModelError(f"{path}: its header has a name of {len(key)} characters")
             if key in found:
                 raise ModelError(f"{path}: its header names {key!r} twice; download it again")
             found[key] = value
@@ -85,13 +99,15 @@ def _parse_object(path: Path, text: bytes) -> dict[str, Any]:
 def _entry(path: Path, name: str, value: Any) -> TensorEntry:
     match value:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]} if all(
-            type(number) is int and number >= 0 for number in (*shape, begin, end)
+            type(number) is int and number >= 0 for number in (*shape[: MAX_DIMS + 1], begin, end)
         ):
             entry = TensorEntry(name, dtype, tuple(shape), begin, end)
         case _:
             raise ModelError(f"{path}: tensor {name!r} has a malformed header entry")
     if dtype not in DTYPE_BITS:
         raise ModelError(f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
+    if len(shape) > MAX_DIMS or math.prod(max(size, 1) for size in shape) > MAX_NUMBERS:
+        raise ModelError(f"{path}: tensor {name!r} has a shape that no tensor can have")
     if math.prod(shape) * DTYPE_BITS[dtype] != (end - begin) * 8:
         raise ModelError(
             f"{path}: tensor {name!r} of {dtype} {shape} cannot take {end - begin} bytes"

@@ -1,12 +1,14 @@
 """adapter_config.json: what of it changes the numbers, read strictly.
 
-Its patterns are regular expressions of whoever wrote the file, so each gets a time limit.
+Its patterns are regular expressions of whoever wrote the file, so that all of them together get a
+time limit.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,9 @@ from octavo.wording import listed
 
 MAX_CONFIG_BYTES: Final = 1 << 20
 MAX_RANK: Final = 1 << 16
+MAX_PATTERN_CHARS: Final = 16_384
 PATTERN_SECONDS: Final = 1.0
+"""Of the processor's time, for all patterns of an adapter and all names."""
 PLAIN: Final = regex.compile(r"[\w.-]+")
 
 USED: Final = frozenset({
@@ -43,11 +47,45 @@ CHANGES_BASE: Final = ("pissa", "corda", "olora", "loftq", "lora_ga")
 """Beginnings of init_lora_weights that take the adapter's first value off the base's weights."""
 
 
+class Patterns:
+    """One adapter's patterns, each compiled once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._compiled: dict[str, Any] = {}
+        self._seconds_left = PATTERN_SECONDS
+
+    def match(self, pattern: str, name: str) -> Any:
+        """The match of a whole name, or None."""
+        if len(pattern) > MAX_PATTERN_CHARS:
+            raise self._refused(pattern, f"more than {MAX_PATTERN_CHARS} characters")
+        began = time.thread_time()
+        try:
+            compiled = self._compiled.get(pattern)
+            if compiled is None:
+                compiled = self._compiled[pattern] = regex.compile(pattern)
+            found = compiled.fullmatch(name, timeout=max(self._seconds_left, 0.01))
+        except TimeoutError as error:
+            raise self._too_slow(pattern) from error
+        except (regex.error, RecursionError, OverflowError, MemoryError) as error:
+            raise self._refused(pattern, str(error) or type(error).__name__) from error
+        self._seconds_left -= time.thread_time() - began
+        if self._seconds_left < 0:
+            raise self._too_slow(pattern)
+        return found
+
+    def _too_slow(self, pattern: str) -> AdapterError:
+        return self._refused(pattern, "it takes too long to compare; list the modules' names")
+
+    def _refused(self, pattern: str, why: str) -> AdapterError:
+        return AdapterError(f"{self._path}: the pattern {shown(pattern)}: {why}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeftSettings:
     """What of an adapter's config is computed with."""
 
-    path: Path
+    patterns: Patterns
     r: int
     alpha: float
     rank_pattern: Mapping[str, int]
@@ -93,7 +131,7 @@ class PeftSettings:
         patterns = self.layers_pattern or (r"[^.]*",)
         before = r".*?\." if not self.layers_pattern else r"(?:^|.*?\.)"
         for pattern in patterns:
-            found = self._match(rf"{before}(?:{pattern})\.(?P<layer>\d+)\..*", name)
+            found = self.patterns.match(rf"{before}(?:{pattern})\.(?P<layer>\d+)\..*", name)
             if found is not None:
                 return int(found["layer"]) in self.layers
         return False
@@ -101,7 +139,7 @@ class PeftSettings:
     def _names(self, modules: str | tuple[str, ...], name: str) -> bool:
         """A text is a pattern; of a list each is a name or its end."""
         if isinstance(modules, str):
-            return bool(modules) and self._match(modules, name) is not None
+            return bool(modules) and self.patterns.match(modules, name) is not None
         return any(name == module or name.endswith(f".{module}") for module in modules)
 
     def _by_pattern(self, values: Mapping[str, float], name: str, default: float) -> float:
@@ -110,19 +148,9 @@ class PeftSettings:
             if PLAIN.fullmatch(pattern):  # most are full names, one for each module
                 if name == pattern or name.endswith(f".{pattern}"):
                     return value
-            elif self._match(rf"(?:.*\.)?(?:{pattern})", name) is not None:
+            elif self.patterns.match(rf"(?:.*\.)?(?:{pattern})", name) is not None:
                 return value
         return default
-
-    def _match(self, pattern: str, name: str) -> Any:
-        try:
-            return regex.fullmatch(pattern, name, timeout=PATTERN_SECONDS)
-        except TimeoutError as error:
-            raise AdapterError(
-                f"{self.path}: the pattern {shown(pattern)} takes too long to compare"
-            ) from error
-        except (regex.error, RecursionError, OverflowError) as error:
-            raise AdapterError(f"{self.path}: the pattern {shown(pattern)}: {error}") from error
 
 
 def read_settings(path: Path) -> PeftSettings:
@@ -133,7 +161,7 @@ def read_settings(path: Path) -> PeftSettings:
         raise AdapterError(f"{path}: peft_type={shown(kind)} is not supported; only LORA is")
     _check_supported(path, config)
     return PeftSettings(
-        path=path,
+        patterns=Patterns(path),
         r=_rank(path, "r", config.get("r", 8)),
         alpha=_number(path, "lora_alpha", config.get("lora_alpha", 8)),
         rank_pattern=_pattern(path, config, "rank_pattern", _rank),
