@@ -13,6 +13,14 @@ from octavo.errors import UnsupportedConstraint
 from octavo_plugins.guided.llguidance.grammar import grammar_of
 from octavo_registry.guided import Constraint, GuideVocabulary
 
+_TEXT = r'[^"\\\x00-\x1F\x7F]'
+SLICES = [
+    r"[\x20\x0A\x0D\x09]+",
+    *(f"{_TEXT}{{1,{n}}}" for n in (2, 4, 7, 10, 16, 30)),
+    f"{_TEXT}+",
+]
+"""Tokens by what they hold and their length: those that fit into a string, which may be bounded,
+are then known at once. With the library's own, of 10 and 30, masks take a fifth more."""
 LIMITS = LLParserLimits(verbose_errors=False)
 """The library's own: some 20 ms of lexing and 3 ms of parsing a token at most."""
 
@@ -30,7 +38,7 @@ class Backend:
             TokenizerWrapper(_Tokens(vocabulary)),
             n_vocab=vocabulary.vocab_size,
             eos_token=list(vocabulary.stop_token_ids),
-            slices=LLTokenizer.json_slices(),
+            slices=SLICES,
         )
         self._executor = Executor()
 
