@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,14 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.shapes import SHAPES, Shape, write_model
+from benchmarks.engine_process import measured
 
+MODULE = "benchmarks.adapters"
 CONTEXT, SHORT, LONG = 256, 16, 144
-VLLM = {
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-}
 
 
 def write_adapter(folder: Path, shape: Shape, rank: int, number: int) -> None:
@@ -131,7 +125,7 @@ def measure(job: dict[str, Any]) -> None:
 
 
 async def stalls(job: dict[str, Any]) -> None:
-    """Octavo's longest wait of streams for a token, without and with an adapter being loaded."""
+    """Octavo's longest wait of streams for a token, without and with one of four being loaded."""
     from octavo import AsyncLLM, LoRARequest, SamplingParams
 
     llm = AsyncLLM(job["folder"], **options(job), device=job["device"])
@@ -167,19 +161,6 @@ async def stalls(job: dict[str, Any]) -> None:
     llm.close()
 
 
-def run(job: dict[str, Any], path: str | None) -> list[dict[str, Any]]:
-    """Start a process for one engine and read what it prints."""
-    paths = [path if job["engine"] == "vllm" else None, os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.adapters", "measure", json.dumps(job)],
-        env=os.environ | VLLM | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"]
-
-
 def main() -> int:
     if sys.argv[1:2] == ["measure"]:
         job = json.loads(sys.argv[2])
@@ -210,12 +191,14 @@ def main() -> int:
         for engine in args.engines.split(","):
             job = {**vars(args), "engine": engine, "folder": str(folder)}
             if engine == "stalls":
-                print(engine, json.dumps(run({**job, "lora": True}, None)[0]), flush=True)
+                print(
+                    engine, json.dumps(measured(MODULE, {**job, "lora": True}, None)[0]), flush=True
+                )
                 continue
             lines = [
                 line
                 for lora in (False, True)
-                for line in run({**job, "lora": lora}, args.vllm_path)
+                for line in measured(MODULE, {**job, "lora": lora}, args.vllm_path)
             ]
             base = lines[0]["step_ms"]
             for line in lines:

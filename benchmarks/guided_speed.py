@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +22,7 @@ from typing import Any
 
 from benchmarks.bpe_tokenizer import write_bpe_tokenizer
 from benchmarks.compare.shapes import SHAPES, write_model
+from benchmarks.engine_process import measured
 
 PROMPT_TOKENS = 128
 SCHEMA = {
@@ -87,10 +86,6 @@ def make_octavo(folder: str, backend: str) -> Run:
 
 def make_vllm(folder: str, backend: str) -> Run:
     """With its default backend: ``backend`` is octavo's."""
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -171,15 +166,7 @@ def main() -> int:
                 "tokens": args.tokens,
                 "rounds": args.rounds,
             }
-            paths = [args.vllm_path if engine == "vllm" else None, os.environ.get("PYTHONPATH")]
-            environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-            command = [sys.executable, "-m", "benchmarks.guided_speed", "measure", json.dumps(job)]
-            done = subprocess.run(
-                command, env=environment, stdout=subprocess.PIPE, text=True, check=True
-            )
-            passes[engine] = [
-                json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
-            ]
+            passes[engine] = measured("benchmarks.guided_speed", job, args.vllm_path)
             if args.out:
                 args.out.write_text(json.dumps(passes))
     for engine, lines in passes.items():

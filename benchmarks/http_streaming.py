@@ -21,21 +21,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.shapes import SHAPES, write_model
+from benchmarks.engine_process import environment
 from octavo.benchmarking.processes import num_processes, run_load
 from octavo.benchmarking.summary import summarize
 from octavo.benchmarking.workload import Ask, Endpoint, arrivals, plan
 from octavo.client import Address, ServerError, get_json, parse_address
 
 START_SECONDS = 300.0
-VLLM_SETTINGS = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1"}
-"""Without FlashInfer it would not start."""
 QUESTIONS = (
     "What is the capital of {}?",
     "Tell me about {}.",
@@ -174,15 +173,11 @@ def offline(work: Work) -> Iterator[Callable[[], Run]]:
 
 @contextmanager
 def server(
-    work: Work, command: list[str], port: int, path: str | None = None
+    work: Work, command: list[str], port: int, env: Mapping[str, str] | None = None
 ) -> Iterator[Callable[[float | None], Run]]:
-    """A server; the function that it gives sends the requests, all at once or at a rate.
-
-    ``path`` is where the server is imported from, if not from where this is.
-    """
+    """A server; the function that it gives sends the requests, all at once or at a rate."""
     address = parse_address(f"http://127.0.0.1:{port}")
-    environment = os.environ | VLLM_SETTINGS | ({"PYTHONPATH": path} if path else {})
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env)
     try:
         wait_for(address, child)
         model = get_json(address, "/v1/models")["data"][0]["id"]
@@ -296,8 +291,8 @@ def on_gpu(
                 made += [tell(work, name, ours()) for _ in range(rounds)]
             continue
         port = free_port()
-        path = vllm_path if name == "vllm serve" else None
-        with server(work, servers[name](work, port), port, path) as served:
+        env = environment(name.split()[0], vllm_path)
+        with server(work, servers[name](work, port), port, env) as served:
             made += [tell(work, name, served(None)) for _ in range(rounds)]
             half_rate = half_rate or len(work.asks) / made[0].seconds / 2
             half = tell(work, name, served(half_rate), "half")

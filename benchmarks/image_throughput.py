@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.engine_process import measured
 
 SPECIAL = {
     "<|endoftext|>": 151643,
@@ -126,10 +126,6 @@ def picture(number: int, side: int) -> Any:
 def measure(job: dict[str, Any]) -> None:
     """The process of one engine; prints a line of JSON for each pass."""
     if job["engine"] == "vllm":
-        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        os.environ.setdefault("DO_NOT_TRACK", "1")
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
         from vllm import LLM, SamplingParams
 
         options: dict[str, Any] = {"model": job["folder"], "limit_mm_per_prompt": {"image": 1}}
@@ -173,15 +169,7 @@ def main() -> int:
         write_folder(Path(scratch), args.shape)
         for engine in args.engines.split(","):
             job = {**vars(args), "engine": engine, "folder": scratch}
-            paths = [args.vllm_path if engine == "vllm" else None, os.environ.get("PYTHONPATH")]
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.image_throughput", "measure", json.dumps(job)],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-            lines = [json.loads(each) for each in done.stdout.splitlines() if each[:1] == "{"]
+            lines = measured("benchmarks.image_throughput", job, args.vllm_path)
             found = [each["requests_per_second"] for each in lines]
             raw = " ".join(f"{each:.2f}" for each in found)
             print(f"{engine:7} {statistics.median(found):8.2f} requests a second ({raw})")

@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.compare.report import Value, read_values, table, write_values
 from benchmarks.compare.shapes import SHAPES, write_model
 from benchmarks.compare.workloads import choose
+from benchmarks.engine_process import environment
 
 ENGINES = ("octavo", "vllm", "hf")
 CACHE_VARIABLES = (
@@ -105,11 +106,9 @@ def _run_worker(
     kept = caches / engine
     kept.mkdir(parents=True, exist_ok=True)
     warmed = kept / f"{model}.warm"
-    environment = os.environ | {name: str(kept / name.lower()) for name in CACHE_VARIABLES}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling torch's modules takes 1.5 s
-    if engine == "vllm" and options.vllm_path:
-        paths = [options.vllm_path, os.environ.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    env = environment(engine, options.vllm_path)
+    env |= {name: str(kept / name.lower()) for name in CACHE_VARIABLES}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling torch's modules takes 1.5 s
     with tempfile.TemporaryDirectory() as scratch:
         out, log = Path(scratch, "values"), Path(scratch, "log")
         out.touch()
@@ -126,7 +125,7 @@ def _run_worker(
         with log.open("wb") as printed:
             process = subprocess.Popen(
                 command,
-                env=environment,
+                env=env,
                 stdout=None if options.verbose else printed,
                 stderr=None if options.verbose else subprocess.STDOUT,
                 start_new_session=True,

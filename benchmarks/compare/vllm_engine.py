@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from vllm import LLM, SamplingParams
 
 from benchmarks.compare.workloads import MAX_MODEL_LEN, MEMORY_UTILIZATION, Engine, Prompts
-
-# vLLM reads these when it is imported.
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("DO_NOT_TRACK", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-# FlashInfer's sampler is compiled on first use, which takes a network; greedy does not use it.
-os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
-
-from vllm import LLM, SamplingParams
 
 
 class Vllm:
