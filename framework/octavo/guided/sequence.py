@@ -229,16 +229,16 @@ _Job = tuple[Callable[[list[GuidedSequence]], None], list[GuidedSequence]]
 
 def _jobs(sequences: list[GuidedSequence]) -> Iterator[_Job]:
     """Who fills which masks: the slow ones alone, a few others together where their backend can."""
-    kinds = defaultdict[tuple[type, bool], list[GuidedSequence]](list)
+    kinds = defaultdict[type, list[GuidedSequence]](list)
     for each in sequences:
         if each.is_slow:
             yield _fill_all, [each]
         else:
-            kinds[type(each.state), each.fills_together].append(each)
-    for (_, together), some in kinds.items():
+            kinds[type(each.state)].append(each)
+    for some in kinds.values():
+        fill = _fill_together if some[0].fills_together else _fill_all
         for begin in range(0, len(some), ROWS_PER_JOB):
-            job = some[begin : begin + ROWS_PER_JOB]
-            yield _fill_together if together else _fill_all, job
+            yield fill, some[begin : begin + ROWS_PER_JOB]
 
 
 def _fill_all(sequences: list[GuidedSequence]) -> None:

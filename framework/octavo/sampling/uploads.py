@@ -1,4 +1,4 @@
-"""Small host arrays to the device without waiting for it."""
+"""Host arrays and tensors to the device without waiting for it."""
 
 from __future__ import annotations
 
