@@ -244,6 +244,8 @@ def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Pa
             lost, kept = asking[one], asking[other]
             until(lambda: sample(server, "num_requests_running") == 8)
             os.kill(lost, signal.SIGKILL)
+            # It takes a while to die, and is dealt connections until it has.
+            until(lambda: not Path(f"/proc/{lost}").exists(), 5)
             left = 0 if lost == kept else 4
             until(lambda: sample(server, "num_requests_running") == left, 5)
             if lost != kept:
