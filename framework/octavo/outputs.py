@@ -39,6 +39,12 @@ class CompletionOutput:
     for what it was asked; None where all text is content."""
     deltas: list[Delta] | None = None
     """The same in the order in which it came; with ``output_kind="delta"``, of what is new."""
+    token_starts: list[int] | None = None
+    """With ``logprobs``: where in the whole text each token begins. One without text of its own,
+    such as a part of a character, begins where the next one does."""
+    delta_logprobs: list[list[TokenLogprobs]] | None = None
+    """With both: for each of ``deltas`` the tokens whose first visible character is content of it.
+    Tokens of reasoning, of calls and of marks are in none."""
 
     @property
     def finished(self) -> bool:

@@ -112,6 +112,8 @@ def merge_delta(into: RequestOutput, later: RequestOutput) -> None:
         old.token_ids.extend(new.token_ids)
         if old.logprobs is not None and new.logprobs is not None:
             old.logprobs.extend(new.logprobs)
+        if old.token_starts is not None and new.token_starts is not None:
+            old.token_starts.extend(new.token_starts)
         old.cumulative_logprob = new.cumulative_logprob
         old.finish_reason = new.finish_reason
         old.stop_reason = new.stop_reason

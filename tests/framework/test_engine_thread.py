@@ -279,14 +279,15 @@ def test_merged_deltas_keep_indices_apart() -> None:
     def delta(*outputs: CompletionOutput, finished: bool = False) -> RequestOutput:
         return RequestOutput("r", None, [1], list(outputs), finished, RequestMetrics(0.0))
 
-    into = delta(CompletionOutput(1, "b", [7]))
-    merge_delta(into, delta(CompletionOutput(0, "x", [1]), CompletionOutput(1, "c", [8])))
+    into = delta(CompletionOutput(1, "b", [7], token_starts=[0]))
+    later = CompletionOutput(1, "c", [8], token_starts=[1])
+    merge_delta(into, delta(CompletionOutput(0, "x", [1]), later))
     merge_delta(
         into, delta(CompletionOutput(1, "", [], finish_reason="stop", stop_reason=8), finished=True)
     )
-    assert [(o.index, o.text, o.token_ids) for o in into.outputs] == [
-        (0, "x", [1]),
-        (1, "bc", [7, 8]),
+    assert [(o.index, o.text, o.token_ids, o.token_starts) for o in into.outputs] == [
+        (0, "x", [1], None),
+        (1, "bc", [7, 8], [0, 1]),
     ]
     assert into.outputs[1].stop_reason == 8
     assert into.finished

@@ -229,6 +229,32 @@ def test_logprobs_end_with_the_token_that_completed_a_stop_string(
     assert output.outputs[0].cumulative_logprob == -3.0
 
 
+@pytest.mark.parametrize("output_kind", ["final", "delta"])
+def test_with_logprobs_each_token_says_where_its_text_begins(
+    tokenizer: Tokenizer, output_kind: str
+) -> None:
+    text = "fox, the naïve 😀👩 dog days"
+    encoded = tokenizer.hf(text, add_special_tokens=False, return_offsets_mapping=True)
+    bench = Bench(tokenizer, logprobs=0, stop="g d", output_kind=output_kind)
+    made = []
+    for token in encoded["input_ids"]:
+        made += bench.step((10, token), logprobs={10: SequenceLogprobs([token], [-1.0], 1)})
+    starts = [start for each in made for start in each.outputs[0].token_starts or []]
+    assert len(starts) == sum(len(each.outputs[0].token_ids) for each in made)
+    assert starts == [begin for begin, _ in encoded["offset_mapping"]][: len(starts)]
+    assert len(set(starts)) < len(starts)  # some characters take several tokens
+    assert "".join(each.outputs[0].text for each in made) == text.partition("g d")[0]
+
+
+def test_a_hidden_end_begins_where_the_text_ends(tokenizer: Tokenizer) -> None:
+    (a,) = tokenizer.encode("a")
+    bench = Bench(tokenizer, logprobs=0, output_kind="final")
+    bench.step((10, a), logprobs={10: SequenceLogprobs([a], [-1.0], 1)})
+    entry = {10: SequenceLogprobs([EOS], [-1.0], 1)}
+    (output,) = bench.step((10, EOS), logprobs=entry, **ended("stop", EOS))
+    assert (output.outputs[0].text, output.outputs[0].token_starts) == ("a", [0, 1])
+
+
 def test_a_sentencepiece_token_keeps_its_space_in_logprobs() -> None:
     tokenizer = sample_tokenizers.load("sentencepiece")
     token = tokenizer.encode("the")[0]

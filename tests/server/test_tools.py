@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,78 @@ def test_a_responses_call_streams_in_openais_order(client: OpenAI) -> None:
     assert (item.name, item.arguments) == ("get_weather", '{"city": "Paris"}')
 
 
+INCLUDED = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+def text_and_logprobs(item: Any) -> tuple[str, list[Any]]:
+    (part,) = item.content
+    return part.text, part.logprobs
+
+
+def streamed_text(events: Any) -> tuple[str, list[Any]]:
+    """What the pieces of a text say, which is also what is said of it at its end."""
+    events = list(events)
+    pieces = [event for event in events if event.type == "response.output_text.delta"]
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    text, logprobs = text_and_logprobs(events[-1].response.output[-1])
+    assert text == done.text == "".join(event.delta for event in pieces)
+    for told in (done.logprobs, [each for event in pieces for each in event.logprobs]):
+        assert [(t.token, t.logprob) for t in told] == [(t.token, t.logprob) for t in logprobs]
+    return text, logprobs
+
+
+def test_logprobs_of_a_response_are_its_texts_beside_tools(client: OpenAI) -> None:
+    asked = {"input": "What is the capital of France?", **INCLUDED}
+    (item,) = respond(client, **asked).output
+    text, made = text_and_logprobs(item)
+    plain, wanted = text_and_logprobs(respond(client, **asked, tool_choice="none").output[0])
+    assert text == plain == "".join(each.token for each in made)
+    assert [each.token for each in made] == [each.token for each in wanted]
+    assert all(each.logprob <= 0 and len(each.top_logprobs) == 2 for each in made)
+    pieces, told = streamed_text(respond(client, **asked, stream=True))
+    assert (pieces, [each.token for each in told]) == (text, [each.token for each in made])
+    call = respond(client, **INCLUDED)
+    assert [each.type for each in call.output] == ["function_call"]
+
+
+THINKING = """
+from octavo.tools import Stream
+from octavo_registry import hookimpl
+
+OCTAVO_API = "1"
+
+@hookimpl
+def register_reasoning_parsers(parsers): parsers.add("thinking", "thinking:Thinking")
+
+class Thinking:
+    samples, markers = ("a",), ()
+    def __init__(self, tokenizer): pass
+    def before_answer(self, prompt): return None
+    def stream(self, tools=None, *, prompt=None): return Stream(read)
+
+def read(reader): yield from reader.text_until("l of", to=reader.reasoning)
+"""
+
+
+@pytest.mark.slow
+def test_logprobs_of_a_response_are_its_texts_behind_reasoning(tmp_path, monkeypatch) -> None:
+    (tmp_path / "thinking.py").write_text(THINKING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    flags = ("--plugin", "thinking", "--reasoning-parser", "thinking")
+    asked = {"input": "What is the capital of France?", **INCLUDED}
+    with (
+        running_server(tmp_path / "log", *flags) as live,
+        OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        for more in ({"tools": []}, {"tools": FLAT}):
+            thought, said = respond(client, **asked, **more).output
+            assert thought.content[0].text == "The capita"
+            text, made = text_and_logprobs(said)
+            assert text == " France is Paris." == "".join(each.token for each in made)
+            pieces, told = streamed_text(respond(client, **asked, **more, stream=True))
+            assert (pieces, [each.token for each in told]) == (text, [e.token for e in made])
+
+
 def test_a_result_goes_back_into_a_response(client: OpenAI) -> None:
     first = respond(client)
     result = {
@@ -330,7 +403,6 @@ def test_a_result_goes_back_into_a_response(client: OpenAI) -> None:
         ({"tools": [{**FLAT[0], "nonsense": 1}]}, "tools"),
         ({"tool_choice": {"type": "function", "name": "nope"}}, "tool_choice"),
         ({"tool_choice": {"type": "hosted"}}, "tool_choice"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
     ],
 )
 def test_what_a_response_cannot_call_is_refused_by_name(client: OpenAI, more, param) -> None:

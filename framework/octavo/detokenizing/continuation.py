@@ -43,6 +43,10 @@ class Continuation:
         self._logprob_decoder = logprob_decoder
         self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
+        self._has_starts = self._logprobs is not None and self._tokenizer is not None
+        self._starts: list[int] = []
+        """Where in the text tokens begin."""
+        self._num_chars = 0
         self._num_delivered_tokens = 0
         self._delivered_end = False
 
@@ -84,6 +88,7 @@ class Continuation:
             token_ids=self.token_ids[first_token:],
             cumulative_logprob=None if self._logprobs is None else self._cumulative_logprob,
             logprobs=None if self._logprobs is None else self._logprobs[first_token:],
+            token_starts=self._starts[first_token:] if self._has_starts else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
@@ -99,12 +104,14 @@ class Continuation:
                 keep_special_tokens=self._params.keep_special_tokens,
                 spaces_between_special_tokens=self._params.spaces_between_special_tokens,
             )
-        if not self._stops.strings:
+        if not self._stops.strings and not self._has_starts:
             self._text += self._detokenizer.push(self.token_ids[self._num_read : num_tokens])
             self._num_read = num_tokens
         while self._num_read < num_tokens and self.finish_reason is None:
             piece = self._detokenizer.push([self.token_ids[self._num_read]])
             self._num_read += 1
+            self._starts.append(self._num_chars)
+            self._num_chars += len(piece)
             self._take(piece)
 
     def _take(self, piece: str) -> None:
@@ -121,3 +128,5 @@ class Continuation:
             for raw in self.raw_logprobs[len(self._logprobs) : len(self.token_ids)]:
                 self._cumulative_logprob += raw.logprobs[0]
                 self._logprobs.append(self._logprob_decoder.decode(raw))
+            # A stop token that is hidden was not read.
+            self._starts += [self._num_chars] * (len(self._logprobs) - len(self._starts))

@@ -10,9 +10,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from octavo.errors import RequestFailedError
-from octavo.outputs import CompletionOutput, RequestOutput
+from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from octavo.tools.answer_format import AnswerPlan
 from octavo.tools.message import MessageStream
+from octavo.tools.token_texts import TokenTexts
 from octavo_registry import Delta, ParsedMessage
 from octavo_registry.faults import one_line
 
@@ -35,13 +36,9 @@ class AnswerReader:
         for each in output.outputs:
             answer = self._answers.get(each.index)
             if answer is None:
-                answer = self._answers[each.index] = _Answer(self._plan)
+                answer = self._answers[each.index] = _Answer(self._plan, self._in_pieces)
             try:
-                if self._in_pieces:
-                    each.deltas = answer.add(each.text, each.finished)
-                else:
-                    each.message = answer.whole(each)
-                    each.deltas = answer.deltas
+                answer.add(each)
             except Exception as error:  # a plugin's, on what a model wrote
                 raise RequestFailedError(
                     f"the parser of the model's answers fails on this one: {one_line(error)}"
@@ -49,32 +46,50 @@ class AnswerReader:
 
 
 class _Answer:
-    def __init__(self, plan: AnswerPlan) -> None:
+    def __init__(self, plan: AnswerPlan, in_pieces: bool) -> None:
         self._stream = plan.new_stream() if plan.new_stream else MessageStream()
         self._parallel = plan.parallel
-        self._num_read = 0
+        self._in_pieces = in_pieces
+        self._num_chars = 0
+        self._num_tokens = 0
+        """Of whole outputs, how much has been read."""
         self._has_ended = False
-        self.deltas: list[Delta] = []
-        """All so far, where outputs are whole."""
+        self._tokens: TokenTexts | None = None
+        """Where logprobs are asked for."""
+        self._deltas: list[Delta] = []
+        self._delta_logprobs: list[list[TokenLogprobs]] = []
 
-    def add(self, piece: str, ended: bool) -> list[Delta]:
-        deltas = self._stream.feed(piece)
-        if ended and not self._has_ended:
+    def add(self, output: CompletionOutput) -> None:
+        """Read what is new of an output, and set what it says."""
+        if self._in_pieces:
+            self._deltas, self._delta_logprobs = [], []
+        text = output.text[self._num_chars :]
+        if output.token_starts is None or output.logprobs is None:
+            self._take(self._stream.feed(text))
+        else:
+            self._tokens = self._tokens or TokenTexts()
+            starts = output.token_starts[self._num_tokens :]
+            self._tokens.expect(starts, output.logprobs[self._num_tokens :])
+            for piece in self._tokens.pieces(text):
+                self._tokens.read(piece)
+                self._take(self._stream.feed(piece))
+        if output.finished and not self._has_ended:
             self._has_ended = True
-            deltas += self._stream.finish()
-        return [*self._named(deltas)]
+            self._take(self._stream.finish())
+        output.deltas = self._deltas
+        output.delta_logprobs = None if self._tokens is None else self._delta_logprobs
+        if not self._in_pieces:
+            self._num_chars, self._num_tokens = len(output.text), len(output.token_ids)
+            output.message = ParsedMessage.joined(self._deltas)
 
-    def whole(self, output: CompletionOutput) -> ParsedMessage:
-        piece = output.text[self._num_read :]
-        self._num_read = len(output.text)
-        self.deltas += self.add(piece, output.finished)
-        return ParsedMessage.joined(self.deltas)
-
-    def _named(self, deltas: Iterable[Delta]) -> Iterable[Delta]:
+    def _take(self, deltas: Iterable[Delta]) -> None:
         for delta in deltas:
             if delta.tool_call_index and not self._parallel:
                 continue  # a call too many, of a model that nothing held back
-            yield replace(delta, id=_new_id()) if delta.name and not delta.id else delta
+            if self._tokens is not None:
+                self._delta_logprobs.append(self._tokens.given(delta))
+            named = replace(delta, id=_new_id()) if delta.name and not delta.id else delta
+            self._deltas.append(named)
 
 
 def _new_id() -> str:

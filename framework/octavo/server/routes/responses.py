@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput
+from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import ErrorReply, HttpError
@@ -34,6 +34,7 @@ from octavo.server.protocol.responses import (
 )
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.usage import UsageCount, check_stream_options
+from octavo.tools.token_texts import TokenTexts
 from octavo_registry import Delta
 from octavo_registry.routes import Endpoint
 
@@ -95,20 +96,11 @@ class ResponseRoutes:
                 "max_output_tokens", request.max_output_tokens, context
             )
         if request.include:
-            self._check_is_text(request)
             more["logprobs"] = request.top_logprobs
         if request.text.format is not None:
             more["guided"] = request.text.format.guided()
         default = self._server.default_params(max_tokens=None)
         return request.params(default, room=context, **more)
-
-    def _check_is_text(self, request: ResponseRequest) -> None:
-        """Logprobs are the text's; where it is taken apart, nothing tells whose token is whose."""
-        if request.tools or self._server.engine.answer_format.reasoning_parser is not None:
-            raise HttpError(
-                400, f"include={LOGPROBS!r} goes with text alone; /v1/chat/completions gives "
-                "logprobs beside tools and reasoning", param="include",
-            )  # fmt: skip
 
     def _template_kwargs(self, request: ResponseRequest) -> dict[str, Any]:
         effort = request.reasoning.effort
@@ -134,6 +126,7 @@ class _Answer:
         self._num_events = 0
         self._receipt: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
         self._items = AnswerItems(request_id, self._event)
+        self._tokens = TokenTexts()
         self._response = Response(
             id=f"resp_{request.request_id or request_id}",
             created_at=int(time.time()),
@@ -192,12 +185,21 @@ class _Answer:
 
     def _take(self, output: CompletionOutput) -> list[bytes]:
         """Add what an output, a piece or all of the answer, says; return the events of it."""
-        logprobs: list[ChatLogprob] = []
-        if output.logprobs is not None:
-            logprobs = chat_logprobs(output.logprobs, self._num_top, as_ids=False).content
-        if output.deltas is None:
-            return self._items.take(Delta(content=output.text), logprobs)
-        return [event for delta in output.deltas for event in self._items.take(delta, [])]
+        if output.deltas is None:  # all text is content
+            return self._items.take(Delta(content=output.text), self._of_text(output))
+        logprobs = map(self._shown, output.delta_logprobs or [[]] * len(output.deltas))
+        taken = map(self._items.take, output.deltas, logprobs)
+        return [event for events in taken for event in events]
+
+    def _of_text(self, output: CompletionOutput) -> list[ChatLogprob]:
+        if output.token_starts is None or output.logprobs is None:
+            return []
+        self._tokens.expect(output.token_starts, output.logprobs)
+        self._tokens.read(output.text)
+        return self._shown(self._tokens.given(Delta(content=output.text)))
+
+    def _shown(self, logprobs: list[TokenLogprobs]) -> list[ChatLogprob]:
+        return chat_logprobs(logprobs, self._num_top, as_ids=False).content
 
     def _end(self, output: CompletionOutput) -> list[bytes]:
         response = self._response
