@@ -68,6 +68,7 @@ def test_flags_win_over_the_file_and_a_model_given_over_the_files(tmp_path) -> N
     file.write_text(
         "model: octavo/tiny\nport: 1\napi-key: [a, '012']\nlenient: true\naccess_log: false\n"
         "plugin: [x.y]\nplugin.some.key: 3\nhf_overrides: {a: [1, true]}\n"
+        "lora_modules: [a=x, {name: b, path: y}]\n"
     )
 
     def parsed(*args: str):
@@ -84,6 +85,7 @@ def test_flags_win_over_the_file_and_a_model_given_over_the_files(tmp_path) -> N
     assert (args.model, args.port, args.api_key) == ("octavo/tiny", 1, ["a", "012"])
     assert (args.lenient, args.access_log) == (True, False)
     assert args.hf_overrides == {"a": [1, True]}
+    assert args.lora_modules == ["a=x", '{"name": "b", "path": "y"}']
     early, args = parsed("other", "--port=2", "--api-key", "c", "--access-log", "--no-lenient")
     assert (args.model, args.port, args.api_key) == ("other", 2, ["c"])
     assert (args.lenient, args.access_log) == (False, True)

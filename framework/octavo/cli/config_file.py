@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from octavo.cli.parser import PLUGIN_OPTION, Parser
+from octavo.cli.parser import PLUGIN_OPTION, Parser, Several
 from octavo.errors import ConfigError
 
 FLAG = "--config"
@@ -89,12 +89,16 @@ class ConfigFile:
             if yaml.safe_load(node.value):
                 return [flag]
             return [f"--no-{flag[2:]}"] if isinstance(action, BooleanOptionalAction) else []
-        if isinstance(node, yaml.MappingNode):
-            text = json.dumps(yaml.safe_load(yaml.serialize(node)))
-            return [f"{flag}={self._checked(action, name, text)}"]
-        if isinstance(node, yaml.SequenceNode) and type(action).__name__ != "_AppendAction":
+        if isinstance(node, yaml.SequenceNode) and not isinstance(action, Several):
             raise self._wrong(name, f"{name} takes one value, not a list")
-        return [f"{flag}={self._checked(action, name, text)}" for text in self._texts(name)]
+        items = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        texts = [
+            self._json(i) if isinstance(i, yaml.MappingNode) else self._text(name, i) for i in items
+        ]
+        return [f"{flag}={self._checked(action, name, text)}" for text in texts]
+
+    def _json(self, node: yaml.Node) -> str:
+        return json.dumps(yaml.safe_load(yaml.serialize(node)))
 
     def _checked(self, action: Action, name: str, text: str) -> str:
         """The text, if the flag takes it: its own error would not say where it stands."""

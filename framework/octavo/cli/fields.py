@@ -8,10 +8,13 @@ import json
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from octavo.cli.parser import Several
 
 
 def add_fields(
@@ -40,14 +43,14 @@ def add_fields(
                 flag, dest=field.name, action=BooleanOptionalAction, default=SUPPRESS, help=text
             )
             continue
-        repeated = any(get_origin(member) is tuple for member in members)
+        is_list = any(get_origin(member) is tuple for member in members)
         group.add_argument(
             flag,
             dest=field.name,
-            type=str if repeated else _reader(members),
-            action="append" if repeated else "store",
+            type=_texts if is_list else _reader(members),
+            action=Several if is_list else "store",
             default=SUPPRESS,
-            metavar="TEXT" if repeated else _metavar(members),
+            metavar="TEXT ..." if is_list else _metavar(members),
             help=text,
         )
 
@@ -55,6 +58,16 @@ def add_fields(
 def given_fields(args: Namespace, kind: type) -> dict[str, Any]:
     """The fields that the user gave, by name."""
     return {f.name: getattr(args, f.name) for f in fields(kind) if hasattr(args, f.name)}
+
+
+def _texts(text: str) -> list[str]:
+    """A value of a list's flag: itself, or the texts of a JSON list."""
+    if text.startswith("["):
+        with suppress(ValueError, RecursionError):
+            texts = json.loads(text)
+            if all(isinstance(each, str) for each in texts):
+                return list(texts)
+    return [text]
 
 
 def _members(hint: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 from octavo.errors import ConfigError
@@ -11,6 +12,21 @@ from octavo_registry import Option
 from octavo_registry.naming import near_matches
 
 PLUGIN_OPTION = "--plugin."
+
+
+class Several(argparse.Action):
+    """Collects texts: a flag may be given several times, and its type may give several texts.
+
+    One value belongs to a flag, as the next may be an argument that is no option; where nothing
+    else takes what follows, the flag does.
+    """
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        """Add what was given."""
+        texts = chain.from_iterable(values if self.nargs else [values])
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest, []), *texts])
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,6 +40,13 @@ class Parser(argparse.ArgumentParser):
         has_subcommands = any(action.nargs == argparse.PARSER for action in self._actions)
         parse = self.parse_known_args if has_subcommands else self.parse_known_intermixed_args
         parsed, unknown = parse(args, namespace)
+        if unknown:
+            self._take_several()
+            try:
+                parsed, unknown = parse(args, namespace)
+            except ConfigError as error:
+                hint = "arguments stand before flags of several values"
+                raise ConfigError(f"{error}; {hint}") from error
         if unknown:
             name = unknown[0].partition("=")[0]
             what = "option" if name.startswith("-") else "argument"
@@ -77,6 +100,14 @@ class Parser(argparse.ArgumentParser):
     def _subcommands(self) -> dict[str, Parser]:
         found = [a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction)]
         return {name: parser for parsers in found for name, parser in parsers.items()}
+
+    def _take_several(self) -> None:
+        """From now on a flag of several values takes all that stand behind it."""
+        for action in self._actions:
+            if isinstance(action, Several):
+                action.nargs = argparse.ONE_OR_MORE
+        for parser in self._subcommands().values():
+            parser._take_several()
 
     def _get_nargs_pattern(self, action: argparse.Action) -> str:
         # What options are looked for among takes nothing yet: Python 3.11 gives it the "--".
