@@ -149,7 +149,9 @@ async def stalls(job: dict[str, Any]) -> None:
 
     async def one_more(number: int) -> None:
         await asyncio.sleep(0.3)
-        await longest(4, LoRARequest(f"adapter{number}", path=f"{job['folder']}/adapter{number}"))
+        await longest(
+            4, LoRARequest(f"adapter{number}", lora_path=f"{job['folder']}/adapter{number}")
+        )
 
     await streams(LONG)
     await one_more(0)

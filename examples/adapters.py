@@ -2,7 +2,7 @@
 
 from octavo import LLM, LoRARequest, SamplingParams
 
-PIRATE = LoRARequest("octavo/tiny-pirate")  # comes with Octavo; yours: LoRARequest(name, path=...)
+PIRATE = LoRARequest("octavo/tiny-pirate")  # comes with Octavo; yours: give a lora_path, too
 QUESTIONS = ["Who are you?", "What is the capital of Italy?", "What is 3 plus 4?"]
 PARAMS = SamplingParams(temperature=0.0, max_tokens=64)
 

@@ -83,7 +83,7 @@ def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: An
     params = SamplingParams(
         temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False
     )
-    adapters = [LoRARequest(c.adapter, path=c.adapter) if c.adapter else None for c in cases]
+    adapters = [LoRARequest(c.adapter, lora_path=c.adapter) if c.adapter else None for c in cases]
     settings = {
         "dtype": "float32",
         "skip_tokenizer_init": True,

@@ -287,27 +287,35 @@ class PoolingParams:
 
 @dataclass(frozen=True, slots=True)
 class LoRARequest:
-    """One adapter, by name; ``path`` may be left out when it is loaded or a resolver knows it."""
+    """One adapter, by name; the path may be left out when it is loaded or a resolver knows it."""
 
-    name: str
-    id: int | None = None
+    lora_name: str
+    lora_int_id: int | None = None
     """A number of the caller's; nothing depends on it."""
-    path: str | None = None
+    lora_path: str | None = None
     """A folder, or a name that a resolver or a source plugin knows."""
     base_model_name: str | None = None
     """What it was trained on, where that is the engine's model by another name."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ParameterError(
-                f"name={shown(self.name)} must be an adapter's name", param="lora_request"
-            )
-        if not isinstance(self.base_model_name, (str, NoneType)):
-            raise ParameterError(
-                f"base_model_name={shown(self.base_model_name)} must be a name",
-                param="lora_request",
-            )
-        if not isinstance(self.path, (str, NoneType)):
-            raise ParameterError(
-                f"path={shown(self.path)} must be a folder or a name", param="lora_request"
-            )
+        for name, kind, wanted in (
+            ("lora_name", str, "an adapter's name"),
+            ("lora_int_id", (int, NoneType), "a whole number"),
+            ("lora_path", (str, NoneType), "a folder or a name"),
+            ("base_model_name", (str, NoneType), "a name"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or value == "":
+                raise ParameterError(
+                    f"{name}={shown(value)} must be {wanted}", param="lora_request"
+                )
+
+    @property
+    def name(self) -> str:
+        """The same as ``lora_name``."""
+        return self.lora_name
+
+    @property
+    def path(self) -> str | None:
+        """The same as ``lora_path``."""
+        return self.lora_path

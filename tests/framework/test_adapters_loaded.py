@@ -63,7 +63,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def load(adapters: LoadedAdapters, name: str, path: str | None = None) -> Any:
-    return adapters.load(LoRARequest(name, path=path))
+    return adapters.load(LoRARequest(name, lora_path=path))
 
 
 def test_what_requests_are_made_with_stays_beyond_the_most_until_they_are_sent() -> None:
@@ -79,8 +79,8 @@ def test_what_requests_are_made_with_stays_beyond_the_most_until_they_are_sent()
 
 def test_a_name_is_read_again_as_it_was_given_first() -> None:
     adapters = Adapters(most=1)
-    first = LoRARequest("a", path="/a", base_model_name="org/other")
-    for request in (first, LoRARequest("b", path="/b"), LoRARequest("a")):
+    first = LoRARequest("a", lora_path="/a", base_model_name="org/other")
+    for request in (first, LoRARequest("b", lora_path="/b"), LoRARequest("a")):
         adapters.release(adapters.load(request))
     assert adapters.read[2] == first
 
@@ -92,7 +92,7 @@ def test_an_adapter_that_is_unloaded_while_it_is_read_is_gone_after(
     adapters.release(load(adapters, "a", "/a"))
     adapters.may_read.clear()
     adapters.is_reading.clear()
-    reading = pool.submit(adapters.load, LoRARequest("a", path="/new"), replace=True)
+    reading = pool.submit(adapters.load, LoRARequest("a", lora_path="/new"), replace=True)
     assert adapters.is_reading.wait(SECONDS)
     unloading = pool.submit(adapters.unload, "a")
     assert not wait([unloading], 0.2).done
@@ -112,7 +112,7 @@ def test_where_names_are_located_none_is_looked_for_anywhere_else() -> None:
     def locate(name: str) -> LoRARequest:
         if name not in served:
             raise UnknownAdapterError(name)
-        return LoRARequest(name, path=served[name])
+        return LoRARequest(name, lora_path=served[name])
 
     adapters.locate = locate
     for name in "ab":
@@ -131,7 +131,7 @@ def test_a_request_that_is_left_while_its_adapter_is_read_holds_nothing() -> Non
         adapters.may_read.clear()
         llm.adapters = adapters
         params = SamplingParams(max_tokens=1)
-        stream = llm.generate("Hello", params, lora_request=LoRARequest("a", path="/a"))
+        stream = llm.generate("Hello", params, lora_request=LoRARequest("a", lora_path="/a"))
         task = asyncio.ensure_future(anext(stream))
         await asyncio.to_thread(adapters.is_reading.wait, SECONDS)
         task.cancel()

@@ -247,7 +247,7 @@ def test_what_the_model_cannot_do_is_refused_by_name(llm: LLM) -> None:
         with pytest.raises(ConfigError, match="LlamaForCausalLM has: generate"):
             method("text")
     with pytest.raises(ConfigError, match="the engine takes no adapters"):
-        llm.generate("x", GREEDY, lora_request=LoRARequest(name="a"))
+        llm.generate("x", GREEDY, lora_request=LoRARequest(lora_name="a"))
 
 
 def test_bad_options_are_refused_before_anything_is_loaded(folder: Path) -> None:

@@ -122,15 +122,15 @@ def test_what_is_wrong_with_an_adapter_is_its_requests_error_alone(
     llm: LLM, adapters: dict[str, LoRARequest], expected: dict[str, list[int]], tmp_path: Path
 ) -> None:
     with pytest.raises(AdapterError, match="no adapter of a known format"):
-        tokens_of(llm, LoRARequest("empty", path=str(tmp_path)))
+        tokens_of(llm, LoRARequest("empty", lora_path=str(tmp_path)))
     other = tmp_path / "other"
     shutil.copytree(str(adapters["all"].path), other)
     edit_tensors(other, lambda each: each | {OF_BASE: each[OF_BASE].roll(1)})
     with pytest.raises(AdapterError, match=r"resized or trained there: model\.embed_tokens"):
-        tokens_of(llm, LoRARequest("other", path=str(other)))
+        tokens_of(llm, LoRARequest("other", lora_path=str(other)))
     tokens_of(llm, adapters["small"])
     with pytest.raises(AdapterError, match="'small' is loaded from"):
-        tokens_of(llm, LoRARequest("small", path=str(tmp_path)))
+        tokens_of(llm, LoRARequest("small", lora_path=str(tmp_path)))
     with pytest.raises(ParameterError, match="lora_request has 2 entries for 1 prompts"):
         tokens_of(llm, [adapters["small"], None])
     with pytest.raises(ParameterError, match="must be a LoRARequest"):
@@ -221,7 +221,7 @@ def test_loads_take_no_threads_that_others_need_and_one_that_nobody_waits_for_is
             monkeypatch.setattr(llm.adapters, "_read", read_late)
             path = adapters["small"].path
             loads = [
-                asyncio.create_task(one(PROMPT, LoRARequest(str(number), path=path)))
+                asyncio.create_task(one(PROMPT, LoRARequest(str(number), lora_path=path)))
                 for number in range(40)  # more than asyncio has threads
             ]
             assert await asyncio.to_thread(begun.wait, 60)
@@ -232,7 +232,7 @@ def test_loads_take_no_threads_that_others_need_and_one_that_nobody_waits_for_is
                 await asyncio.wait(loads)
             finally:
                 may_go_on.set()
-            await one(PROMPT, LoRARequest("last", path=path))
+            await one(PROMPT, LoRARequest("last", lora_path=path))
             loaded = [llm.adapters.get(name) for name in llm.adapters.known]
             assert [(each.name, each.num_leases) for each in loaded if each is not None] == [
                 ("0", 0),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import ParameterError
-from octavo.params import GuidedParams, SamplingParams
+from octavo.params import GuidedParams, LoRARequest, SamplingParams
 
 
 def test_an_unknown_name_is_a_type_error_with_near_matches() -> None:
@@ -99,3 +99,26 @@ def test_special_tokens_to_keep_are_a_list_of_texts(value) -> None:
     with pytest.raises(ParameterError) as raised:
         SamplingParams(keep_special_tokens=value)
     assert raised.value.param == "keep_special_tokens"
+
+
+def test_an_adapter_has_vllms_names() -> None:
+    by_place = LoRARequest("sql", 1, "/adapters/sql")
+    assert by_place == LoRARequest(lora_name="sql", lora_int_id=1, lora_path="/adapters/sql")
+    assert (by_place.name, by_place.path, by_place.base_model_name) == (
+        "sql",
+        "/adapters/sql",
+        None,
+    )
+    assert LoRARequest("sql").path is None
+    with pytest.raises(TypeError, match="'lora_local_path'"):
+        LoRARequest("sql", 1, lora_local_path="/adapters/sql")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("lora_name", ""), ("lora_name", 1), ("lora_int_id", "1"), ("lora_path", ""), ("lora_path", 1),
+     ("base_model_name", 1)],
+)  # fmt: skip
+def test_what_an_adapter_cannot_be_is_named(name: str, value: object) -> None:
+    with pytest.raises(ParameterError, match=f"{name}={value!r} must be"):
+        LoRARequest(**{"lora_name": "sql", name: value})

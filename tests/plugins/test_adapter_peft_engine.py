@@ -59,7 +59,8 @@ def test_adapters_of_several_ranks_and_none_are_pefts_own(
             [{"prompt_token_ids": prompt} for prompt in prompts],
             SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False),
             lora_request=[
-                LoRARequest(name, path=str(tmp_path / name)) if name else None for name in names
+                LoRARequest(name, lora_path=str(tmp_path / name)) if name else None
+                for name in names
             ],
             use_tqdm=False,
         )

@@ -183,7 +183,7 @@ class LoadedAdapters:
             else:
                 request = self.known.get(request.name, request)
         path = request.path or request.name
-        return replace(request, path=path), path
+        return replace(request, lora_path=path), path
 
     def _read(self, request: LoRARequest, path: str) -> PackedAdapter:
         from octavo.adapters.base_weights import check_base_weights

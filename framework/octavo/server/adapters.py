@@ -144,12 +144,14 @@ class ServedAdapters:
                 raise UnknownAdapterError(f"the folder of adapter {shown(name)} is gone") from error
         if not is_name(name):
             raise UnknownAdapterError(f"no adapter {shown(name)}")
-        return LoRARequest(name, path=str(self._library(self._watched).find(name)))
+        return LoRARequest(name, lora_path=str(self._library(self._watched).find(name)))
 
     def _request(self, served: Served) -> LoRARequest:
         module = served.module
         folder = self._library(served.folders).find(module.path)
-        return LoRARequest(module.name, path=str(folder), base_model_name=module.base_model_name)
+        return LoRARequest(
+            module.name, lora_path=str(folder), base_model_name=module.base_model_name
+        )
 
     def _replace(self, served: Served) -> None:
         adapters, name = self._engine.adapters, served.module.name
