@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -155,6 +156,36 @@ def test_the_health_check_asks_a_route_that_is_open(target: str) -> None:
     path = re.search(r"'GET', '([^']+)'", program)[1]
     assert path in open_paths()
     assert f", {ServerConfig().listen.port}," in program
+
+
+HEARS = """
+import torch
+from octavo.layers.mel import LogMel
+from octavo_plugins.modalities.audio.decoder import AudioDecoder
+AudioDecoder()
+LogMel(80, torch.device("cpu"))
+"""
+
+
+@pytest.mark.slow
+def test_an_image_has_what_numba_compiles_for_models_that_hear(tmp_path: Path) -> None:
+    fill = IMAGES.stages["runtime"].values("RUN")[-1]
+    program, _, owned = fill.partition(" && ")
+    cache = environment("cpu")["NUMBA_CACHE_DIR"]
+    assert cache.startswith(environment("cpu")["XDG_CACHE_HOME"] + "/")  # which may be written
+    assert shlex.split(owned) == ["chown", "--recursive", "octavo:octavo", cache]
+    given = {name: v for name, v in environment("cpu").items() if name.startswith("NUMBA")}
+    assert given["NUMBA_CPU_NAME"] == "generic"  # or the machine that builds would be the only one
+    paths = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def kept_by(words: list[str]) -> dict[Path, int]:
+        subprocess.run([sys.executable, *words], check=True, env={**os.environ, **given, **paths})
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        return {path: path.stat().st_mtime_ns for path in files}
+
+    filled = kept_by(shlex.split(program)[1:])
+    assert filled
+    assert kept_by(["-c", HEARS]) == filled
 
 
 @pytest.mark.parametrize("target", TARGETS)
