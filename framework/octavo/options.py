@@ -15,6 +15,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
+from octavo.vllm_names import HERE
 
 # Options of the public interface that nothing implements yet, with the one value that asks for
 # nothing; any other is an error, since ignoring it would change what the caller gets.
@@ -113,6 +114,8 @@ def _plain(value: object) -> object:
 def _unknown(name: str, caller: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known)
     hint = f"; close: {', '.join(near)}" if near else ""
+    if name in HERE:
+        hint = f", vLLM's; here: {HERE[name]}"
     return f"{caller}() got an unexpected keyword argument {name!r}{hint}"
 
 

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any, Literal, Self
 
 from octavo.errors import ParameterError
+from octavo.vllm_names import HERE
 from octavo_registry.naming import near_matches
 from octavo_registry.structure import Structure
 
@@ -160,9 +161,8 @@ class SamplingParams:
         names = [f.name for f in fields(cls)]
         for name in given:
             if name not in names:
-                raise TypeError(
-                    f"SamplingParams has no field {name!r}; {near_matches(name, names)}"
-                )
+                hint = f"here: {HERE[name]}" if name in HERE else near_matches(name, names)
+                raise TypeError(f"SamplingParams has no field {name!r}; {hint}")
         return object.__new__(cls)
 
     def __post_init__(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
 from octavo.errors import ConfigError
+from octavo.vllm_names import HERE
 from octavo_registry import Option
 from octavo_registry.naming import near_matches
 
@@ -58,6 +60,10 @@ class Parser(argparse.ArgumentParser):
         """What a name that is not known may mean: those near it, or where all are."""
         from difflib import get_close_matches  # only needed on the way to an error
 
+        here = HERE.get(name.lstrip("-").replace("-", "_"))
+        if here is not None:
+            flags = {flag[2:].replace("-", "_"): flag for flag in self.option_names()}
+            return "here: " + re.sub(r"\w+", lambda word: flags.get(word[0], word[0]), here)
         close = get_close_matches(name, sorted(set(known)))
         return f"close: {close}" if close else f"{self.prog} --help lists all"
 
