@@ -179,6 +179,18 @@ def test_no_field_has_two_verdicts(route) -> None:
     assert {name for name in every if verdicts(kind, table, name) != 1} == set()
 
 
+@pytest.mark.parametrize(
+    ("name", "nothing", "something"),
+    [("vllm_xargs", {}, {"a": 1}), ("logits_processors", [], ["x"]), ("length_penalty", 1, 2)],
+)
+def test_a_field_that_is_refused_may_ask_for_nothing(name, nothing, something) -> None:
+    kind, table, _ = ROUTES["completions"]
+    for value in (nothing, None):
+        assert read_body({"prompt": "a", name: value}, kind, table, lenient=False)[1] == []
+    with pytest.raises(HttpError, match=f"{name}=.* is not available"):
+        read_body({"prompt": "a", name: something}, kind, table, lenient=False)
+
+
 def test_a_field_without_a_verdict_is_found() -> None:
     assert verdicts(chat.ChatRequest, chat.CHAT_FIELDS, "nonsense") == 0
 

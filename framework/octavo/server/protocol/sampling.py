@@ -20,9 +20,9 @@ NOT_AVAILABLE: Final = {
     "use_beam_search": Refused("use LLM.beam_search", (False,)),
     "length_penalty": Refused("it belongs to beam search", (1, 1.0)),
     "early_stopping": Refused("it belongs to beam search", (False,)),
-    "logits_processors": Refused("start the server with --logits-processors"),
+    "logits_processors": Refused("start the server with --logits-processors", ([],)),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
-    "vllm_xargs": Refused("no plugin here reads it"),
+    "vllm_xargs": Refused("no plugin here reads it", ({},)),
     "repetition_detection": Refused("set max_tokens or repetition_penalty"),
     "thinking_token_budget": Refused("set max_tokens"),
 }
