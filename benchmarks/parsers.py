@@ -2,8 +2,9 @@
 
     python -m benchmarks.parsers [--characters 1000000] [NAME ...]
 
-Of each parser's hard texts the slowest is looked for with short ones. Printed are the processor's
-seconds for that one, scaled to a megabyte, and how they grow from half of its length: 2 is linear.
+Of each parser's hard texts the slowest is looked for with short ones, which are fed whole: in longer
+ones small pieces wait for one another. Printed are the processor's seconds for that one, scaled to
+a megabyte, and how they grow from half of its length: 2 is linear.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ UNITS = (
     *("a", "[", "{", "]", "(", "<", "\\", '"', "'", "`", ",", " ", "\n", "\n ", "1", "-", "é"),
     *("文😀", '{"a":', "a=[", "[a", "{a", "1,", "f(", ", ", '", "', "', '", '\\"', r"\u0041"),
     *(r"\ud83d", "</", "<a>", "[]", "{}", "][", "a,", "-,", "a:1,", "a:a,", "a=1,", "a='',"),
-    *("[],", "{},", "f(),", "{a", "a:{", '"a":1,', '"a":"",', "'',"),
+    *("[],", "{},", "f(),", "{a", "a:{", '"a":1,', '"a":"",', "'',", "<,", "],", "=[", "',"),
+    *("f()", '{""', "[\n", '"\\a', "',''{", "{}],"),
 )
 """What values may consist of: brackets, quotes, escapes, spaces, other alphabets."""
 
@@ -71,10 +73,10 @@ def main() -> None:
     given = options.parse_args()
     num = given.characters
     for name, parser in parsers(given.names):
+        head, unit = max(
+            hard_texts(parser), key=lambda text: seconds(parser, *text, SHORT, PIECES["whole"])
+        )
         for pieces, size in PIECES.items():
-            head, unit = max(
-                hard_texts(parser), key=lambda text: seconds(parser, *text, SHORT, size)
-            )
             half, whole = (seconds(parser, head, unit, n, size) for n in (num // 2, num))
             print(
                 f"{name:32} {pieces:6} {whole * MEGABYTE / num:6.2f} s, x{whole / half:.2f}: "

@@ -187,10 +187,18 @@ class Reader(Deltas):
             self._take(match.end())
         return match
 
-    def coming(self, pattern: re.Pattern[str]) -> str:
-        """Return what matches in the text that has come; it stays unread. See `take_at_once`."""
-        match = pattern.match(self._buffer, self._at)
-        return match[0] if match else ""
+    def coming(self, count: int) -> str:
+        """Return the next characters as far as they have come; they stay unread."""
+        return self._buffer[self._at : self._at + count]
+
+    def scan(self, read: Callable[[str, int], tuple[T, int]]) -> T:
+        """Let ``read(text, at)`` read in the text that has come from ``at`` on; see `take_at_once`.
+
+        It returns its result and where it ended.
+        """
+        result, end = read(self._buffer, self._at)
+        self._take(end)
+        return result
 
     def take_nested(self, marks: re.Pattern[str], stops: str, depth: int) -> tuple[str, int]:
         """Read what has come up to one of ``stops`` outside of brackets, or to a "<".
