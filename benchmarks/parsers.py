@@ -2,9 +2,9 @@
 
     python -m benchmarks.parsers [--characters 1000000] [NAME ...]
 
-Of each parser's hard texts the slowest is looked for with short ones, which are fed whole: in longer
-ones small pieces wait for one another. Printed are the processor's seconds for that one, scaled to
-a megabyte, and how they grow from half of its length: 2 is linear.
+Of each parser's hard texts the slowest is looked for with short ones, which are fed whole: in
+longer ones small pieces wait for one another. Printed are the processor's seconds for that one,
+scaled to a megabyte, and how they grow from half of its length: 2 is linear.
 """
 
 from __future__ import annotations
