@@ -15,7 +15,6 @@ from octavo.tools.reader import Reader
 
 # Groups in possessive repeats fail in Python 3.11: runs are found without, then taken apart.
 _QUOTED = r"""'[^'\\]*+'|"[^"\\]*+\""""
-_GOES_ON = r",\s*+(?=[^\s)\]}])"
 _EMPTY = {"[": "[]", "(": "[]", "{": "{}"}
 
 
@@ -24,29 +23,42 @@ class PlainLiterals:
 
     def __init__(self, ends: tuple[str, ...]) -> None:
         no_end = "".join(f"(?!{re.escape(end)})" for end in ends)
-        bare = rf"(?:[^,:()\[\]{{}}<]++|{no_end}<|\[\]|\(\)|\{{\}})*+"
-        key = rf"""(?:{_QUOTED}|(?!['"\s]){bare})"""
-        value = rf"""(?:{_QUOTED}|\[\s*+\]|\(\s*+\)|\{{\s*+\}}|(?!['"\s(\[{{]){bare})"""
-        self._element = re.compile(rf"({value})\s*+,\s*+")
-        self._elements = re.compile(rf"(?:{value}\s*+{_GOES_ON})++")
-        self._pair = re.compile(rf"({key})\s*+(?:(:)\s*+({value})\s*+)?,\s*+")
-        self._pairs = re.compile(rf"(?:{key}\s*+(?::\s*+{value}\s*+)?{_GOES_ON})++")
+
+        def bare(also: str) -> str:
+            """What has no mark but ``also``, which mean nothing where it stands, and brackets."""
+            return rf"(?:[^,:()\[\]{{}}<]++|[{also}]|{no_end}<|\[\]|\(\)|\{{\}})*+"
+
+        def value(also: str) -> str:
+            empty = r"\[\s*+\]|\(\s*+\)|\{\s*+\}"
+            return rf"""(?:{_QUOTED}|{empty}|(?!['"\s(\[{{]){bare(also)})"""
+
+        self._elements = {
+            closer: (
+                re.compile(rf"(?:{value(also)}\s*+,\s*+(?=[^\s{re.escape(closer)}]))++"),
+                re.compile(rf"({value(also)})\s*+,\s*+"),
+            )
+            for closer, also in (("]", ":)}"), (")", r":\]}"), ("}", r":)\]"))
+        }
+        in_key, in_argument = bare(r")\]"), bare(r":\]}")
+        key = rf"""(?:{_QUOTED}|(?!['"\s]){in_key})"""
+        of_key = value(r":)\]")
+        self._pairs = re.compile(rf"(?:{key}\s*+(?::\s*+{of_key}\s*+)?+,\s*+(?=[^\s}}]))++")
+        self._pair = re.compile(rf"({key})\s*+(?:(:)\s*+({of_key})\s*+)?,\s*+")
         self.key = re.compile(rf"({key})\s*+:\s*+(?=\S)")
         """A key of a dict, and its colon."""
         self.first_key = re.compile(rf"\{{\s*+{self.key.pattern}")
         self.argument = re.compile(
-            rf"""({NAME}++)\s*+=\s*+(?:(?!['"\s(\[{{])({bare})\s*+,\s*+(?=[^\s)])"""
+            rf"""({NAME}++)\s*+=\s*+(?:(?!['"\s(\[{{])({in_argument})\s*+,\s*+(?=[^\s)])"""
             rf"|({_QUOTED}),\s?(?={NAME}{{1,32}}+=))"
         )
         """A key and its value, bare or a string, before another argument."""
 
-    def elements(self, reader: Reader) -> str:
-        """Read elements of a list, but for its last, as far as they are plain; return their
-        JSON.
-        """
-        run = reader.take_at_once(self._elements)
-        found = self._element.findall(run[0]) if run else ()
-        return "".join([_value(each) + ", " for each in found])
+    def elements(self, reader: Reader, closer: str) -> str:
+        """Read elements of a list up to its last, as far as they are plain; return their JSON."""
+        several, each = self._elements[closer]
+        run = reader.take_at_once(several)
+        found = each.findall(run[0]) if run else ()
+        return "".join([_value(text) + ", " for text in found])
 
     def pairs(self, reader: Reader) -> str:
         """Read pairs of a dict, but for its last, as far as they are plain; return their JSON."""

@@ -156,7 +156,7 @@ class PythonCalls:
         yield from reader.spaces()
         while True:
             if brackets and brackets[-1] is not _DICT and not self.ended:
-                to(self._plain.elements(reader))
+                to(self._plain.elements(reader, brackets[-1].closer))
             opener = reader.ahead or (yield from reader.peek())
             if opener == "{":
                 bracket, comes_value = yield from self._opened(to)

@@ -183,8 +183,10 @@ class Reader(Deltas):
         This depends on where a piece ends: it is for what would be read to the same end without it.
         """
         match = pattern.match(self._buffer, self._at)
-        if match:
-            self._take(match.end())
+        if match:  # as `_take` does, of which there are many
+            self._at = match.end()
+            if self._held is not None:
+                self._held.append(match[0])
         return match
 
     def coming(self, count: int) -> str:
