@@ -149,12 +149,12 @@ def test_a_constraint_that_hangs_is_ended_at_its_deadline(checker, monkeypatch) 
 def test_a_child_that_dies_at_work_is_replaced(checker) -> None:
     checker.check(REGEX)
     (child,) = children()
+    wait_until(lambda: not working(child))
     with ThreadPoolExecutor(1) as thread:
         busy = thread.submit(checker.check, grammar("sleep"))
         wait_until(lambda: any(map(working, children())))
-        (work,) = set.union(*map(working, children()))
-        for pid in (*children(), work):
-            os.kill(pid, signal.SIGKILL)
+        for each in children():
+            os.killpg(each, signal.SIGKILL)  # with its copies
         with pytest.raises(UnsupportedConstraint, match="its process ended with status -9"):
             busy.result()
     assert checker.check(GuidedParams(regex="[cd]+")).kind == "regex"
@@ -189,7 +189,7 @@ def test_a_constraint_that_takes_long_is_refused_where_others_like_it_wait(
         errors = [str(each.exception()) for each in burning]
     waited = [error for error in errors if "while others like it wait" in error]
     assert 0 < len(waited) < 4
-    assert len(checker._known) == 1 + 4 - len(waited)  # with more time it may be compiled
+    assert len(checker._known) <= 1 + 4 - len(waited)  # with more time it may be compiled
 
 
 def test_a_child_that_died_between_constraints_is_replaced(checker) -> None:
