@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.tools import Reader, Reading, Stream, ignore, parsed
+from octavo.tools import reader as reading
 from octavo_registry import Delta, ParsedMessage, ToolCall
 
 
@@ -244,3 +245,28 @@ def test_a_long_text_is_read_in_time_that_grows_with_its_length(unit) -> None:
     began = time.process_time()
     parsed(Stream(lambda reader: reader.text_until("<ab>")), *text)
     assert time.process_time() - began < 8  # a hundredth of what rereading would take
+
+
+def test_hard_text_waits_for_more_after_thousands_of_characters_and_then_for_little() -> None:
+    stream = Stream(lambda reader: reader.text_until("<<"))
+    share = reading._HARD_PER_WAITING
+    told: list[int] = []
+    for _ in range(25 * share):
+        deltas = stream.feed("<a")
+        told.append(sum(len(delta.content or "") for delta in deltas))
+    assert told[: share // 2] == [2] * (share // 2)  # as it comes
+    assert told.count(0) > 0.8 * len(told)
+    waits, longest = 0, 0
+    for each in told:
+        waits = 0 if each else waits + 2
+        longest = max(longest, waits)
+    assert longest <= 50
+    assert sum(told) + sum(len(delta.content or "") for delta in stream.finish()) == len(told) * 2
+
+
+def test_what_a_parser_need_not_read_on_for_never_waits() -> None:
+    stream = Stream(lambda reader: reader.text_until("<<"))
+    for _ in range(4 * reading._HARD_PER_WAITING):
+        stream.feed("<a")
+    stream.feed("b" * 100)
+    assert stream.feed("c") == [Delta(content="c")]

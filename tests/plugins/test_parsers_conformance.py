@@ -8,6 +8,7 @@ import pytest
 from markdown import ROOT, code_blocks, rows
 from octavo.testing.parsers import check_reasoning_parser, check_tool_parser
 from octavo.tools import Reader, Reading, Stream, parsed
+from octavo.tools import reader as reading
 from octavo.tools.json_calls import json_calls
 from octavo_plugins.tool_parsers.hermes.parser import HermesParser
 from octavo_registry import PluginHost
@@ -27,6 +28,14 @@ def test_every_tool_parser_passes_the_conformance_kit(name) -> None:
 @pytest.mark.parametrize("name", HOST.reasoning_parsers.names())
 def test_every_reasoning_parser_passes_the_conformance_kit(name) -> None:
     checks = check_reasoning_parser(name, HOST.reasoning_parsers.load(name)(None))
+    assert [check for check in checks if not check.passed] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOST.tool_parsers.names())
+def test_text_that_waits_for_more_is_read_as_if_it_did_not(name, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "_HARD_PER_WAITING", 3)  # from the third hard character on
+    checks = check_tool_parser(name, HOST.tool_parsers.load(name)(None))
     assert [check for check in checks if not check.passed] == []
 
 

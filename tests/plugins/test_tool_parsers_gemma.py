@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.testing.structure_texts import random_text
-from octavo.tools import get_tool_parser
+from octavo.tools import get_tool_parser, parsed
 from octavo_plugins.tool_parsers.gemma.parser import FunctionGemmaParser, Gemma4Parser
 from tool_parsers import (
     TOOLS,
@@ -214,3 +214,27 @@ def test_strings_come_as_they_are_written() -> None:
 def test_names_are_registered() -> None:
     for name in ("functiongemma", "gemma4"):
         assert get_tool_parser(name).parse("hello").content == "hello"
+
+
+@pytest.mark.parametrize(
+    ("inside", "arguments"),
+    [
+        ("a{b:c", '{"a": {"b": "c"}}'),  # the tag ends what is open
+        ("n", '{"n": }'),
+        ("a:1,n", '{"a": 1, "n": }'),
+        ("a:[1,b", '{"a": [1, "b"]}'),
+        ("a:b<c,d<e:1}", '{"a": "b<c", "d": "<e:1"}'),
+        ("]a,b]:1}", '{"": "]a", "b": "]:1"}'),
+        ("a:[x{y{z,1}},},2]}", '{"a": ["x{y{z,1}}", "}", 2]}'),
+        ("[1,{", '{"": [1, {}]}'),
+    ],
+)
+@all_parsers
+def test_what_is_odd_in_arguments_stays_in_them_and_the_tag_is_their_end(
+    parser, inside, arguments
+) -> None:
+    text = f"{parser.open_tag}call:f{{{inside}{parser.close_tag}rest, 1}}"
+    for pieces in ([text], list(text), [text[:30], text[30:]]):
+        message = parsed(parser.stream(), *pieces)
+        assert [call.arguments for call in message.tool_calls] == [arguments]
+        assert message.content == "rest, 1}"

@@ -1,14 +1,14 @@
 """Constraints of strangers are compiled first in a child that may die of it.
 
 A grammar of a few characters can take minutes or gigabytes. So what was not seen before is compiled
-under limits in a process of its own; only what passes goes to an engine.
+under limits in a process of its own; only what passes goes to an engine. A tenth of a second is
+enough for most, and all have that first, so that none waits long behind others that take more.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from octavo.errors import (
     error_class,
 )
 from octavo.guided.choose import asked_guide
-from octavo.guided.process import ChildProcess
+from octavo.guided.process import HEADROOM_SECONDS, ChildProcess
 from octavo.guided.vocabulary import longest_tokens
 from octavo.params import GuidedParams
 from octavo_registry.guided import GuideVocabulary
@@ -37,12 +37,18 @@ CPU_SECONDS: Final = 2
 WALL_SECONDS: Final = 6.0
 """Of one constraint, on a machine that has other things to do as well."""
 MEMORY_MIB: Final = 512
+FIRST_CPU_SECONDS: Final = 0.1
+"""Most constraints take a tenth of that; what takes more is begun anew where it delays few."""
+FIRST_WALL_SECONDS: Final = 2.0
 START_SECONDS: Final = 60.0
 MOST_CHILDREN: Final = 4
-MOST_WAITING: Final = 128
+"""And one for constraints that take long."""
+MOST_WAITING: Final = 256
 """Different ones."""
 WAIT_SECONDS: Final = 30.0
 """For a place to compile."""
+LONG_WAIT_SECONDS: Final = 10.0
+"""For the place of those that take long."""
 MOST_CHARS_REMEMBERED: Final = 2**24
 """Of constraints whose outcome is known."""
 CHILD: Final = "octavo.guided.child"
@@ -79,12 +85,27 @@ class StartChild(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Try(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to a child, and what it may cost."""
+
+    asked: AskedGuide
+    cpu_seconds: float
+    seconds: float
+    is_long: bool = False
+    """It comes after what else the machine has to do."""
+
+
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """A child's answer: what to ask an engine for, or what is wrong with the constraint."""
 
     guide: GuideRequest | None = None
-    loads: bool = False
-    """It loads a backend for the first time, says so when it has, and is to be asked again."""
+    loads: str = ""
+    """The backend that it loads when it is asked again; it says when it has."""
+    died: int | None = None
+    """The exit status of what compiled it, for nothing has come of it."""
+    by_core: bool = False
+    """It had used up its time of a core."""
+    by_clock: bool = False
     error: str = ""
     error_type: str = UnsupportedConstraint.__name__
 
@@ -93,8 +114,16 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 class _Work:
     """On one constraint; given up when nobody waits for it any more."""
 
-    future: Future[Checked]
+    first: Future[Checked | None]
+    """None: it takes longer."""
+    long: Future[Checked] | None = None
     num_waiters: int = 0
+
+    def give_up(self) -> None:
+        """Unless it has begun."""
+        for future in (self.first, self.long):
+            if future is not None:
+                future.cancel()
 
 
 class GuideChecker:
@@ -107,6 +136,7 @@ class GuideChecker:
         self._start: bytes | None = None
         num_children = min(MOST_CHILDREN, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(num_children, "octavo-constraints")
+        self._long = ThreadPoolExecutor(1, "octavo-long-constraints")
         self._under_way: dict[AskedGuide, _Work] = {}
         self._known: OrderedDict[AskedGuide, Checked] = OrderedDict()
         self._num_chars = 0
@@ -130,7 +160,8 @@ class GuideChecker:
         """End the children; calling it again does nothing."""
         with self._lock:
             self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._long):
+            threads.shutdown(wait=False, cancel_futures=True)
         self._close()
 
     def _outcome(self, asked: AskedGuide) -> Checked:
@@ -142,34 +173,72 @@ class GuideChecker:
             if work is None:
                 if len(self._under_way) >= MOST_WAITING:
                     raise QueueFullError("too many constraints wait to be compiled; try later")
-                work = _Work(self._threads.submit(self._compile, asked))
+                work = _Work(self._threads.submit(self._compile_first, asked))
                 self._under_way[asked] = work
             work.num_waiters += 1
         try:
-            return self._result(work.future)
+            return self._result(work, asked)
+        except CancelledError:
+            raise RequestFailedError("the engine is closed") from None
         finally:
             with self._lock:
                 work.num_waiters -= 1
                 if not work.num_waiters:
-                    work.future.cancel()
+                    work.give_up()
                     del self._under_way[asked]
 
-    def _result(self, future: Future[Checked]) -> Checked:
+    def _result(self, work: _Work, asked: AskedGuide) -> Checked:
         """What has been begun is waited for to its end."""
-        try:
-            wait([future], WAIT_SECONDS)
-            if future.running() or future.done():
-                return future.result()
-        except CancelledError:
-            raise RequestFailedError("the engine is closed") from None
-        raise QueueFullError(
-            f"no place to compile the constraint within {WAIT_SECONDS:.0f} s; try later"
+        wait([work.first], WAIT_SECONDS)
+        if not (work.first.running() or work.first.done()):
+            raise QueueFullError(
+                f"no place to compile the constraint within {WAIT_SECONDS:.0f} s; try later"
+            )
+        checked = work.first.result()
+        if checked is not None:
+            return checked
+        with self._lock:
+            if work.long is None:
+                work.long = self._begun_long(asked)
+            long = work.long
+        wait([long], LONG_WAIT_SECONDS)
+        if long.running() or long.done():
+            return long.result()
+        return Checked(
+            error=f"the {asked.name} constraint is too large to compile while others like it wait: "
+            f"it takes more than {FIRST_CPU_SECONDS} s of one core"
         )
 
-    def _compile(self, asked: AskedGuide) -> Checked:
+    def _begun_long(self, asked: AskedGuide) -> Future[Checked]:
+        try:
+            return self._long.submit(self._compile_long, asked)
+        except RuntimeError:  # it has been shut down
+            raise RequestFailedError("the engine is closed") from None
+
+    def _compile_first(self, asked: AskedGuide) -> Checked | None:
+        first = Try(asked=asked, cpu_seconds=FIRST_CPU_SECONDS, seconds=FIRST_WALL_SECONDS)
+        checked = self._compile(first)
+        if checked.by_core or checked.by_clock:
+            return None
+        return self._concluded(first, checked)
+
+    def _compile_long(self, asked: AskedGuide) -> Checked:
+        last = Try(asked=asked, cpu_seconds=CPU_SECONDS, seconds=WALL_SECONDS, is_long=True)
+        return self._concluded(last, self._compile(last))
+
+    def _concluded(self, tried: Try, checked: Checked) -> Checked:
+        """What to say of it; it is remembered where it will always be so."""
+        is_final = checked.died is None or checked.by_core
+        if checked.died is not None:
+            checked = Checked(error=_cause(tried, checked))
+        if is_final:
+            self._remember(tried.asked, checked)
+        return checked
+
+    def _compile(self, tried: Try) -> Checked:
         child = self._take_child()
         try:
-            checked, is_final = _compile(child, asked)
+            return _compile(child, tried)
         finally:
             with self._lock:
                 if child.alive and not self._is_closed:
@@ -177,9 +246,6 @@ class GuideChecker:
                 else:
                     self._children.discard(child)
                     child.kill()
-        if is_final:
-            self._remember(asked, checked)
-        return checked
 
     def _remember(self, asked: AskedGuide, checked: Checked) -> None:
         with self._lock:
@@ -219,25 +285,31 @@ def _begin(child: ChildProcess, start: bytes) -> None:
         raise RequestFailedError(f"the process that compiles constraints has failed: {cause}")
 
 
-def _compile(child: ChildProcess, asked: AskedGuide) -> tuple[Checked, bool]:
-    """What became of it, and whether that will always be so."""
-    question = msgspec.msgpack.encode(asked)
-    began = time.monotonic()
-    data = child.ask(question, WALL_SECONDS)
-    if data is not None and msgspec.msgpack.decode(data, type=Checked).loads:
+def _compile(child: ChildProcess, tried: Try) -> Checked:
+    question = msgspec.msgpack.encode(tried)
+    most = tried.seconds + HEADROOM_SECONDS  # the child itself sees to the time
+    checked = _answer(child, question, most)
+    if checked.loads:
         _begin(child, question)
-        began = time.monotonic()
-        data = child.ask(question, WALL_SECONDS)
+        checked = _answer(child, question, most)
+    return checked
+
+
+def _answer(child: ChildProcess, question: bytes, seconds: float) -> Checked:
+    data = child.ask(question, seconds)
     if data is not None:
-        return msgspec.msgpack.decode(data, type=Checked), True
-    took = time.monotonic() - began
+        return msgspec.msgpack.decode(data, type=Checked)
     child.kill()
-    limits = f"(limits: {CPU_SECONDS} s of one core, {MEMORY_MIB} MiB)"
-    if child.was_late or child.by_its_limit:
-        what = f"is too large to compile: it was given up after {took:.1f} s {limits}"
+    return Checked(died=child.exit_status, by_clock=child.was_late)
+
+
+def _cause(tried: Try, checked: Checked) -> str:
+    limits = f"(limits: {CPU_SECONDS} s of one core, {WALL_SECONDS:.0f} s, {MEMORY_MIB} MiB)"
+    if checked.by_core or checked.by_clock:
+        what = "is too large to compile: it was given up"
     else:  # as where memory does not suffice, which each library says in its own way
-        what = f"could not be compiled: its process ended with status {child.exit_status} {limits}"
-    return Checked(error=f"the {asked.name} constraint {what}"), child.by_its_limit
+        what = f"could not be compiled: its process ended with status {checked.died}"
+    return f"the {tried.asked.name} constraint {what} {limits}"
 
 
 def _kill_all(children: set[ChildProcess]) -> None:

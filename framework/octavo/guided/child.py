@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 from typing import IO
 
 import msgspec
@@ -10,9 +12,10 @@ import numpy as np
 
 from octavo.engine.messages import AskedGuide
 from octavo.errors import BadRequestError
-from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB, WALL_SECONDS, Checked, StartChild
+from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
 from octavo.guided.choose import choose_guide, read_asked
-from octavo.guided.process import Limits, open_pipes, read_frame, write_frame
+from octavo.guided.copies import NICENESS, Copy
+from octavo.guided.process import BY_LIMIT, Limits, open_pipes, read_frame, write_frame
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 from octavo_registry.guided import Constraint, GuidedBackend
@@ -28,15 +31,17 @@ def main() -> None:
         _answer(answers, Checked(error=one_line(error)))
         return
     _answer(answers, Checked())
+    gc.freeze()  # copies of this process leave untouched what they share with it
     while data := read_frame(requests):
-        _answer(answers, compiler.check(msgspec.msgpack.decode(data, type=AskedGuide)))
+        compiler.answer(msgspec.msgpack.decode(data, type=Try), answers)
 
 
 class _Compiler:
+    """Compiles each constraint in a copy of this process."""
+
     def __init__(self, start: StartChild) -> None:
         self._host = PluginHost.from_manifest(start.manifest)
         self._vocabulary = start.vocabulary()
-        self._limits = Limits()
         self._to_load = ""
         """The backend that the next message asks for; loading is no constraint's to pay."""
         self._backends: dict[str, GuidedBackend] = {}
@@ -44,13 +49,40 @@ class _Compiler:
             if self._host.guided_backends.info(name).metadata["native"]:
                 self._load(name)
 
-    def check(self, asked: AskedGuide) -> Checked:
+    def answer(self, asked: Try, answers: IO[bytes]) -> None:
         """Compile, and ask for the first tokens: some backends do their work there."""
+        if self._to_load:
+            _answer(answers, self._loaded())
+            return
+        copy = Copy(lambda: msgspec.msgpack.encode(self._check(asked)))
+        data = copy.answer(asked.seconds)
+        if data:
+            checked = msgspec.msgpack.decode(data, type=Checked)
+            self._to_load = checked.loads
+        else:
+            status = copy.end()
+            is_long = status in BY_LIMIT
+            checked = Checked(died=status, by_core=is_long, by_clock=copy.was_late)
+        _answer(answers, checked)
+        copy.end()  # nobody waits for that
+
+    def _loaded(self) -> Checked:
         try:
-            if self._to_load:
-                self._load(self._to_load)
-                return Checked()
-            return self._compiled(asked)
+            self._load(self._to_load)
+        except Exception as error:
+            return Checked(error=one_line(error))
+        finally:
+            self._to_load = ""
+            gc.freeze()
+        return Checked()
+
+    def _check(self, asked: Try) -> Checked:
+        if asked.is_long:
+            os.nice(NICENESS)
+        limits = Limits()
+        limits.begin(cpu_seconds=asked.cpu_seconds, seconds=asked.seconds, mib=MEMORY_MIB)
+        try:
+            return self._compiled(asked.asked)
         except MemoryError:
             raise
         except BadRequestError as error:
@@ -58,18 +90,15 @@ class _Compiler:
         except Exception as error:
             return Checked(error=one_line(error))
         finally:
-            self._limits.end()
+            limits.end()
 
     def _load(self, name: str) -> None:
-        self._to_load = ""
         self._backends[name] = self._host.guided_backends.load(name)(self._vocabulary)
 
     def _compiled(self, asked: AskedGuide) -> Checked:
-        self._limits.begin(cpu_seconds=CPU_SECONDS, seconds=WALL_SECONDS, mib=MEMORY_MIB)
         guide = choose_guide(read_asked(asked), self._host)
         if guide.backend not in self._backends:
-            self._to_load = guide.backend
-            return Checked(loads=True)
+            return Checked(loads=guide.backend)
         constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
         state = self._backends[guide.backend].compile(constraint).start()
         mask_W = np.zeros((self._vocabulary.vocab_size + 31) // 32, np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import select
@@ -15,8 +16,11 @@ from struct import Struct
 from typing import IO, Final
 
 _LENGTH: Final = Struct(">I")
-_HEADROOM_SECONDS: Final = 2
+HEADROOM_SECONDS: Final = 2
 """Left to the parent, which says what has happened, before the kernel ends an orphan."""
+
+BY_LIMIT: Final = (-signal.SIGPROF, -signal.SIGXCPU)
+"""Exit statuses of what has used up its time of a core."""
 
 
 class ChildProcess:
@@ -54,7 +58,7 @@ class ChildProcess:
     @property
     def by_its_limit(self) -> bool:
         """Whether it has ended because it had used up its time of a core."""
-        return self._process.poll() == -signal.SIGXCPU
+        return self._process.poll() in BY_LIMIT
 
     def ask(self, data: bytes, seconds: float) -> bytes | None:
         """Its answer; None when it has ended, or was ended because time was up."""
@@ -66,19 +70,24 @@ class ChildProcess:
                 return self._receive(length, until)
             except TimeoutError:
                 self.was_late = True
-                self._process.kill()
+                self._kill()
             except (OSError, EOFError, ValueError):  # ValueError: another thread has ended it
                 pass
         return None
 
     def kill(self) -> None:
-        """End it; calling it again does nothing."""
-        self._process.kill()
+        """End it and its own; calling it again does nothing."""
+        self._kill()
         self._process.wait()
         with self._is_asked:
             for pipe in (self._process.stdin, self._process.stdout):
                 with suppress(OSError):
                     _opened(pipe).close()
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # its session is its own
 
     def _send(self, data: bytes, until: float) -> None:
         pipe, unsent = _opened(self._process.stdin).fileno(), memoryview(data)
@@ -121,20 +130,22 @@ class Limits:
     def __init__(self, *, total_mib: int | None = None) -> None:
         self._most_bytes = None if total_mib is None else _data_bytes() + total_mib * 2**20
 
-    def begin(self, *, cpu_seconds: int, seconds: float, mib: int) -> None:
+    def begin(self, *, cpu_seconds: float, seconds: float, mib: int) -> None:
         """Count from now on. ``seconds`` by the clock are the parent's to hold, while it lives."""
         used = resource.getrusage(resource.RUSAGE_SELF)
-        most = int(used.ru_utime + used.ru_stime) + 1 + cpu_seconds
+        most = int(used.ru_utime + used.ru_stime) + 1 + math.ceil(cpu_seconds)
         _limit(resource.RLIMIT_CPU, most)
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # to the millisecond
         data = _data_bytes() + mib * 2**20
         if self._most_bytes is not None:
             data = min(data, self._most_bytes)
         _limit(resource.RLIMIT_DATA, data)
-        signal.alarm(int(seconds) + _HEADROOM_SECONDS)
+        signal.alarm(int(seconds) + HEADROOM_SECONDS)
 
     def end(self) -> None:
         """Lift all of them until the next piece begins."""
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         for limit in (resource.RLIMIT_CPU, resource.RLIMIT_DATA):
             _limit(limit, resource.RLIM_INFINITY)
 

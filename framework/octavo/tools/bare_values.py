@@ -33,9 +33,11 @@ def bare_json(text: str, types: frozenset[str]) -> str:
         return f'"{encoded(text)}"' if text else ""
     if text in _WORDS:
         return _WORDS[text]
-    if _JSON_NUMBER.fullmatch(text):
-        return text
-    return _python_number(text) or f'"{encoded(text)}"'
+    if text[0] in "+-." or text[0].isdecimal():  # patterns are slow, and most texts are no number
+        number = text if _JSON_NUMBER.fullmatch(text) else _python_number(text)
+        if number:
+            return number
+    return f'"{encoded(text)}"'
 
 
 @cache
@@ -51,7 +53,7 @@ def as_key(json_text: str) -> str:
 
 
 def _python_number(text: str) -> str | None:
-    match = _PYTHON_NUMBER.fullmatch(text)  # most texts are none, and exceptions are slow
+    match = _PYTHON_NUMBER.fullmatch(text)  # exceptions are slow
     if match is None:
         return None
     if match["integer"]:

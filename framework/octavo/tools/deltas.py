@@ -50,8 +50,11 @@ class Deltas:
 
     def arguments(self, text: str) -> None:
         """Add to the JSON text of the last call's arguments."""
-        assert self._num_calls > 0, "arguments belong to a call"
-        self._add("arguments", text)
+        if self._kind == "arguments" and text:  # as for content
+            self._pieces.append(text)
+        else:
+            assert self._num_calls > 0, "arguments belong to a call"
+            self._add("arguments", text)
 
     def taken(self) -> list[Delta]:
         """Return what has been collected since the last time."""

@@ -39,22 +39,22 @@ class ToolTypes:
 
     def __init__(self, tools: Sequence[ToolDefinition] | None) -> None:
         self._schemas = {function.name: function.parameters for function in functions(tools)}
+        self._properties = {
+            name: mapping(schema.get("properties")) for name, schema in self._schemas.items()
+        }
         self._types: dict[tuple[str, str], frozenset[str]] = {}
-        """What was asked for before; only of parameters that there are, so that it stays small."""
 
     def of(self, name: str, key: str) -> frozenset[str]:
         """Return the JSON types that a parameter may have; none: nothing is said of it."""
-        if (name, key) in self._types:
-            return self._types[name, key]
-        parameters = self._schemas.get(name, {})
-        types = parameter_types(parameters, key)
-        if key in mapping(parameters.get("properties")):
-            self._types[name, key] = types
-        return types
+        if key not in self._properties.get(name, ()):
+            return frozenset()
+        if (name, key) not in self._types:
+            self._types[name, key] = parameter_types(self._schemas[name], key)
+        return self._types[name, key]
 
     def keys(self, name: str) -> frozenset[str]:
         """Return the parameters that a tool declares."""
-        return frozenset(mapping(self._schemas.get(name, {}).get("properties")))
+        return frozenset(self._properties.get(name, ()))
 
 
 def parameter_types(parameters: Mapping[str, Any], key: str) -> frozenset[str]:

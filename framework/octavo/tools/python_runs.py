@@ -7,47 +7,73 @@ of `PythonCalls`, each of which may have to wait, are for the rest.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from octavo.tools.bare_values import ANY, NAME, as_key, bare_json
 from octavo.tools.json_text import encoded
 from octavo.tools.reader import Reader
 
 # Groups in possessive repeats fail in Python 3.11: runs are found without, then taken apart.
-_QUOTED = r"""'[^'"\\]*+'|"[^'"\\]*+\""""
-_BARE = r"(?:[^,:()\[\]{}<]++|\[\]|\(\)|\{\})*+"
-_KEY = rf"""(?:{_QUOTED}|(?!['"\s]){_BARE})"""
-_VALUE = rf"""(?:{_QUOTED}|\[\s*+\]|\(\s*+\)|\{{\s*+\}}|(?!['"\s(\[{{]){_BARE})"""
-_GOES_ON = r",\s*+(?=[^\s)\]}])"
-_ELEMENT = re.compile(rf"({_VALUE})\s*+,\s*+")
-_ELEMENTS = re.compile(rf"(?:{_VALUE}\s*+{_GOES_ON})++")
-_PAIR = re.compile(rf"({_KEY})\s*+(?:(:)\s*+({_VALUE})\s*+)?,\s*+")
-_PAIRS = re.compile(rf"(?:{_KEY}\s*+(?::\s*+{_VALUE}\s*+)?{_GOES_ON})++")
+_QUOTED = r"""'[^'\\]*+'|"[^"\\]*+\""""
 _EMPTY = {"[": "[]", "(": "[]", "{": "{}"}
 
-KEY = re.compile(rf"({_KEY})\s*+:\s*+(?=\S)")
-"""A key of a dict, and its colon."""
-FIRST_KEY = re.compile(rf"\{{\s*+{KEY.pattern}")
-ARGUMENT = re.compile(
-    rf"""({NAME}++)\s*+=\s*+(?:(?!['"\s(\[{{])({_BARE})\s*+,\s*+(?=[^\s)])"""
-    rf"|({_QUOTED}),\s?(?={NAME}{{1,32}}+=))"
-)
-"""A key and its value, bare or a string, before another argument."""
+
+class PlainLiterals:
+    """Finds what is plain, where ``ends`` are tags that end a call."""
+
+    def __init__(self, ends: tuple[str, ...]) -> None:
+        no_end = "".join(f"(?!{re.escape(end)})" for end in ends)
+
+        def bare(also: str) -> str:
+            """What has no mark but ``also``, which mean nothing where it stands, and brackets."""
+            return rf"(?:[^,:()\[\]{{}}<]++|[{also}]|{no_end}<|\[\]|\(\)|\{{\}})*+"
+
+        def value(also: str) -> str:
+            empty = r"\[\s*+\]|\(\s*+\)|\{\s*+\}"
+            return rf"""(?:{_QUOTED}|{empty}|(?!['"\s(\[{{]){bare(also)})"""
+
+        self._elements = {
+            closer: (
+                re.compile(rf"(?:{value(also)}\s*+,\s*+(?=[^\s{re.escape(closer)}]))++"),
+                re.compile(rf"({value(also)})\s*+,\s*+"),
+            )
+            for closer, also in (("]", ":)}"), (")", r":\]}"), ("}", r":)\]"))
+        }
+        in_key, in_argument = bare(r")\]"), bare(r":\]}")
+        key = rf"""(?:{_QUOTED}|(?!['"\s]){in_key})"""
+        of_key = value(r":)\]")
+        self._pairs = re.compile(rf"(?:{key}\s*+(?::\s*+{of_key}\s*+)?+,\s*+(?=[^\s}}]))++")
+        self._pair = re.compile(rf"({key})\s*+(?:(:)\s*+({of_key})\s*+)?,\s*+")
+        self.key = re.compile(rf"({key})\s*+:\s*+(?=\S)")
+        """A key of a dict, and its colon."""
+        self.first_key = re.compile(rf"\{{\s*+{self.key.pattern}")
+        self.argument = re.compile(
+            rf"""({NAME}++)\s*+=\s*+(?:(?!['"\s(\[{{])({in_argument})\s*+,\s*+(?=[^\s)])"""
+            rf"|({_QUOTED}),\s?(?={NAME}{{1,32}}+=))"
+        )
+        """A key and its value, bare or a string, before another argument."""
+
+    def elements(self, reader: Reader, closer: str) -> str:
+        """Read elements of a list up to its last, as far as they are plain; return their JSON."""
+        several, each = self._elements[closer]
+        run = reader.take_at_once(several)
+        found = each.findall(run[0]) if run else ()
+        return "".join([_value(text) + ", " for text in found])
+
+    def pairs(self, reader: Reader) -> str:
+        """Read pairs of a dict, but for its last, as far as they are plain; return their JSON."""
+        run = reader.take_at_once(self._pairs)
+        pairs = [
+            f"{as_key(plain_json(key))}: {_value(value)}, " if colon else f"{plain_json(key)}, "
+            for key, colon, value in (self._pair.findall(run[0]) if run else ())
+        ]
+        return "".join(pairs)
 
 
-def plain_elements(reader: Reader) -> str:
-    """Read elements of a list, but for its last, as far as they are plain; return their JSON."""
-    run = reader.take_at_once(_ELEMENTS)
-    return "".join([_value(each) + ", " for each in _ELEMENT.findall(run[0])]) if run else ""
-
-
-def plain_pairs(reader: Reader) -> str:
-    """Read pairs of a dict, but for its last, as far as they are plain; return their JSON."""
-    run = reader.take_at_once(_PAIRS)
-    pairs = [
-        f"{as_key(plain_json(key))}: {_value(value)}, " if colon else f"{plain_json(key)}, "
-        for key, colon, value in (_PAIR.findall(run[0]) if run else ())
-    ]
-    return "".join(pairs)
+@cache
+def plain_literals(ends: tuple[str, ...]) -> PlainLiterals:
+    """Return what finds them; patterns are compiled once."""
+    return PlainLiterals(ends)
 
 
 def plain_json(text: str) -> str:

@@ -11,14 +11,8 @@ from octavo.tools.forms import Function, separated
 from octavo.tools.json_text import decoded, encoded
 from octavo.tools.loose_values import json_text
 from octavo.tools.parameters import ToolTypes
-from octavo.tools.python_runs import (
-    ARGUMENT,
-    FIRST_KEY,
-    KEY,
-    plain_elements,
-    plain_json,
-    plain_pairs,
-)
+from octavo.tools.python_runs import plain_json, plain_literals
+from octavo.tools.python_strings import opening_quote, python_string
 from octavo.tools.reader import Reader, Reading, Sink
 from octavo_registry import ToolDefinition
 from octavo_registry.structure import Chain, JsonText, Literal, OneOf, Structure
@@ -34,25 +28,11 @@ _KNOWN = {"type", "properties", "required", "additionalProperties", *_DEFINITION
     "strict",
 }
 """What may stand in the schema of all arguments of a call for its form to keep to it."""
-_QUOTES = ("'''", '"""', "'", '"')
-_QUOTE_CHARACTERS = ("'", '"')
-_HEX = re.compile("[0-9a-fA-F]+")
-_OCTAL = re.compile("[0-7]+")
-_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
-_ESCAPES = _ESCAPED | {character: character for character in "\\\"'/"}
-_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
-
-# Models write strings as their templates do, and these escape nothing: 'it's'. So a quote ends a
-# string only if what follows goes on as Python would. This much is looked at:
-_LONGEST_LOOK = 48
-_AFTER_ELEMENT = re.compile(r"""\s*[,\])}:'"]"""), re.compile(r"\s*")
-_AFTER_ARGUMENT = (
-    re.compile(r"""\s*(?:,\s*(?:[\w.\-]+\s*=|\))|\)\s*[,;\]<]|\)[^\S\n]*\n|['"])"""),
-    re.compile(r"\s*(?:,\s*(?:[\w.\-]+\s*)?|\)[^\S\n]*)?"),
-)
-
 _OPENERS = re.compile(r"([\[(]++)\s*+(?=\S)")
 _COLON = re.compile(r"\s*+(:?+)\s*+(?=\S)")
+_NO_ARGUMENTS = re.compile(rf"({NAME}++)\(\s*+\)")
+_KEY = re.compile(rf"({NAME}++)\s*+=\s*+(?=\S)")
+_END = re.compile(r"\s*+([,)])")
 _SEPARATOR = re.compile(r"\s*+(,?+)\s*+(?=\S)")
 
 
@@ -79,6 +59,7 @@ class PythonCalls:
         self._types = ToolTypes(tools)
         self._ends = ends
         self._marks = nesting_marks(",:()", ends)
+        self._plain = plain_literals(ends)
         self.ended = False
         """Whether one of ``ends`` was read inside a call, or the text ended there."""
 
@@ -93,9 +74,8 @@ class PythonCalls:
             found, names = True, None
             if self.ended:
                 return True
-            yield from self._reader.spaces()
-            if (yield from self._reader.literal(",")):
-                yield from self._reader.spaces()
+            if not self._reader.take_at_once(_SEPARATOR):
+                yield from self._comma()
             if (yield from self._reader.peek()) in ("]", "<", ""):
                 return True
             self._reader.hold()
@@ -105,6 +85,10 @@ class PythonCalls:
 
     def _call(self, names: Set[str] | None) -> Reading[bool]:
         reader = self._reader
+        if names is None and (at_once := reader.take_at_once(_NO_ARGUMENTS)):
+            reader.call(at_once[1])
+            reader.arguments("{}")
+            return True
         name = yield from reader.take_while(NAME)
         if not name or (names is not None and name not in names):
             return False
@@ -130,7 +114,7 @@ class PythonCalls:
                 end = yield from reader.literal(")")
             if end or self.ended:
                 break
-            while argument := reader.take_at_once(ARGUMENT):
+            while argument := reader.take_at_once(self._plain.argument):
                 key, bare, quoted = argument.groups()
                 types = self._types.of(name, key)
                 value = bare_json(bare.rstrip(), types) if quoted is None else ""
@@ -147,12 +131,16 @@ class PythonCalls:
         return True
 
     def _key(self) -> Reading[tuple[str, bool]]:
+        if at_once := self._reader.take_at_once(_KEY):
+            return at_once[1], True
         key = yield from self._reader.take_while(NAME)
         yield from self._reader.spaces()
         return key, bool(key and (yield from self._reader.literal("=")))
 
     def _after_argument(self) -> Reading[str | None]:
         """Read what is between arguments, or behind them; what should not be there stays."""
+        if at_once := self._reader.take_at_once(_END):
+            return at_once[1]
         yield from self._reader.spaces()
         if end := (yield from self._reader.literal(",", ")")):
             return end
@@ -168,7 +156,7 @@ class PythonCalls:
         yield from reader.spaces()
         while True:
             if brackets and brackets[-1] is not _DICT and not self.ended:
-                to(plain_elements(reader))
+                to(self._plain.elements(reader, brackets[-1].closer))
             opener = reader.ahead or (yield from reader.peek())
             if opener == "{":
                 bracket, comes_value = yield from self._opened(to)
@@ -197,7 +185,7 @@ class PythonCalls:
                 elif comma:
                     to(", ")
                     if brackets[-1] is _DICT:
-                        to(plain_pairs(reader))
+                        to(self._plain.pairs(reader))
                         yield from self._dict_key(to)
                     comes_value = True
                 else:
@@ -211,7 +199,7 @@ class PythonCalls:
 
     def _opened(self, to: Sink) -> Reading[tuple[_Bracket, bool]]:
         """Read a curly bracket; say which it is, and whether a value comes next."""
-        if at_once := self._reader.take_at_once(FIRST_KEY):
+        if at_once := self._reader.take_at_once(self._plain.first_key):
             to("{" + as_key(plain_json(at_once[1])) + ": ")
             return _DICT, True
         yield from self._reader.take(1)
@@ -228,7 +216,7 @@ class PythonCalls:
         return _SET, False
 
     def _dict_key(self, to: Sink) -> Reading[None]:
-        if at_once := self._reader.take_at_once(KEY):
+        if at_once := self._reader.take_at_once(self._plain.key):
             to(as_key(plain_json(at_once[1])) + ": ")
             return
         key: list[str] = []
@@ -250,69 +238,21 @@ class PythonCalls:
         self, to: Sink, stops: str, types: frozenset[str] = ANY, *, is_argument: bool = False
     ) -> Reading[None]:
         """Pass on a string, or the text up to one of ``stops``: a number, a word or a string."""
-        quote = None
-        if (yield from self._reader.peek()) in _QUOTE_CHARACTERS:
-            quote = yield from self._reader.literal(*_QUOTES)
+        reader = self._reader
+        quote = yield from opening_quote(reader)
         if quote is None:
             to(bare_json((yield from self._bare(stops)), types))
         elif types and "string" not in types:
             parts: list[str] = []
-            yield from self._string(quote, parts.append, is_argument)
+            ended = yield from python_string(reader, quote, parts.append, is_argument=is_argument)
+            self.ended = self.ended or not ended
             to(_typed("".join(parts), types))
         else:
             to('"')
-            if (yield from self._string(quote, to, is_argument)):
+            if (yield from python_string(reader, quote, to, is_argument=is_argument)):
                 to('"')
-
-    def _string(self, quote: str | None, to: Sink, is_argument: bool) -> Reading[bool]:
-        """Pass on strings that follow one another, as the inside of one JSON string."""
-        after = _AFTER_ARGUMENT if is_argument else _AFTER_ELEMENT
-        while quote:
-            tag = yield from self._reader.text_until(quote, "\\", to=lambda text: to(encoded(text)))
-            if tag == "\\":
-                yield from self._escape(to)
-            elif tag is None:
+            else:
                 self.ended = True
-                return False
-            elif (yield from self._closes(*after)):
-                yield from self._reader.spaces()
-                quote = yield from self._reader.literal(*_QUOTES)
-            else:
-                to(encoded(quote))
-        return True
-
-    def _closes(self, after: re.Pattern[str], undecided: re.Pattern[str]) -> Reading[bool]:
-        for size in range(1, _LONGEST_LOOK):
-            text = yield from self._reader.peek(size)
-            if after.match(text):
-                return True
-            if not undecided.fullmatch(text):
-                return False
-            if len(text) < size:
-                break
-        return True
-
-    def _escape(self, to: Sink) -> Reading[None]:
-        kind = yield from self._reader.peek()
-        if kind in _ESCAPES:
-            yield from self._reader.take(1)
-            to(encoded(_ESCAPES[kind]))
-        elif kind in _HEX_DIGITS:
-            size = _HEX_DIGITS[kind]
-            digits = (yield from self._reader.peek(1 + size))[1:]
-            if len(digits) == size and _HEX.fullmatch(digits) and int(digits, 16) < 0x110000:
-                yield from self._reader.take(1 + size)
-                code = int(digits, 16)
-                to(encoded(chr(code)) if code > 0xFFFF else rf"\u{code:04x}")
-            else:
-                to(r"\\")
-        elif kind and kind in "01234567":
-            octal = _OCTAL.match((yield from self._reader.peek(3)))
-            assert octal is not None
-            yield from self._reader.take(octal.end())
-            to(encoded(chr(int(octal[0], 8))))
-        else:
-            to(r"\\")
 
     def _bare(self, stops: str) -> Reading[str]:
         """Read up to one of ``stops``, but for those in brackets."""

@@ -32,6 +32,12 @@ _Match: TypeAlias = Callable[..., re.Match[str] | None]
 _IN_STRING = frozenset('"\\').isdisjoint
 _SCALAR = r"[\w.+\-]"
 _SPACES = re.compile(r"\s++")
+_HARD_PER_WAITING = 4096
+"""Text that a parser has to read on for costs it some microseconds a piece, however short.
+
+So when so many characters of a message were of that kind, one character waits for the next, after
+twice as many two, and so on: a message of any length costs little more than if it came whole.
+"""
 
 
 def ignore(text: str) -> None:
@@ -58,11 +64,16 @@ class Reader(Deltas):
         """
         self._begun: frozenset[str] | None = None
         """Beginnings of tags: while what is unread is one of them, the parser has to wait."""
+        self._num_hard = 0
+        """Characters that the parser was made to read on for."""
+        self._num_waiting = 0
+        """Characters that wait for more to come, see `_HARD_PER_WAITING`."""
 
     def append(self, text: str) -> bool:
         """Add the next piece of the message; for the stream that drives the parser.
 
-        Return whether the parser must read on: False where the piece was passed on at once.
+        Return whether the parser must read on: False where the piece was passed on at once, or
+        waits for more.
         """
         if self._run is not None:
             goes_on, to = self._run
@@ -79,6 +90,11 @@ class Reader(Deltas):
             if self._buffer in self._begun:
                 return False
             self._begun = None
+        self._num_waiting += len(text)
+        if self._num_waiting * _HARD_PER_WAITING <= self._num_hard:
+            return False
+        self._num_hard += self._num_waiting
+        self._num_waiting = 0
         return True
 
     def end(self) -> None:
@@ -167,14 +183,24 @@ class Reader(Deltas):
         This depends on where a piece ends: it is for what would be read to the same end without it.
         """
         match = pattern.match(self._buffer, self._at)
-        if match:
-            self._take(match.end())
+        if match:  # as `_take` does, of which there are many
+            self._at = match.end()
+            if self._held is not None:
+                self._held.append(match[0])
         return match
 
-    def coming(self, pattern: re.Pattern[str]) -> str:
-        """Return what matches in the text that has come; it stays unread. See `take_at_once`."""
-        match = pattern.match(self._buffer, self._at)
-        return match[0] if match else ""
+    def coming(self, count: int) -> str:
+        """Return the next characters as far as they have come; they stay unread."""
+        return self._buffer[self._at : self._at + count]
+
+    def scan(self, read: Callable[[str, int], tuple[T, int]]) -> T:
+        """Let ``read(text, at)`` read in the text that has come from ``at`` on; see `take_at_once`.
+
+        It returns its result and where it ended.
+        """
+        result, end = read(self._buffer, self._at)
+        self._take(end)
+        return result
 
     def take_nested(self, marks: re.Pattern[str], stops: str, depth: int) -> tuple[str, int]:
         """Read what has come up to one of ``stops`` outside of brackets, or to a "<".

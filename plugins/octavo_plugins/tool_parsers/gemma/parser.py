@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from functools import partial
 
 from octavo.tools import Reader, Reading, Stream
 from octavo.tools.bare_values import ANY, NAME, bare_json, nesting_marks
@@ -12,16 +12,8 @@ from octavo.tools.json_text import encoded
 from octavo.tools.loose_values import json_text
 from octavo.tools.parameters import ToolTypes
 from octavo_plugins.tool_parsers.gemma.form import NotWritable, gemma_call
+from octavo_plugins.tool_parsers.gemma.members import CLOSERS, Members
 from octavo_registry import CallForm, ParserStream, ToolDefinition
-
-_CLOSERS = {"{": "}", "[": "]"}
-_BRACKETS = re.compile(r"[\s,{}\[\]]{1,64}+")
-# Members up to a comma, without brackets and tags: all that have come are read at once, so that
-# the steps below, each of which may have to wait, are for the rest.
-_ELEMENT = re.compile(r"[\s,]*+([^\s,{}\[\]<][^,{}\[\]<]*+),")
-_ELEMENTS = re.compile(r"(?:[\s,]*+[^\s,{}\[\]<][^,{}\[\]<]*+,)++")
-_PAIR = re.compile(r"[\s,]*+([^\s:,{}\[\]<][^:,{}\[\]<]*+)(?::([^,{}\[\]<]*+))?,")
-_PAIRS = re.compile(r"(?:[\s,]*+[^\s:,{}\[\]<][^:,{}\[\]<]*+(?::[^,{}\[\]<]*+)?,)++")
 
 
 class GemmaParser:
@@ -119,70 +111,37 @@ class _Message:
 
     def _arguments(self, name: str) -> Reading[bool]:
         """Pass on an object behind its bracket; return whether the call's end tag was its end."""
-        reader, to = self._reader, self._reader.arguments
-        closers = ["}"]
-        before = "{"
-        while closers:
-            brackets, num = reader.coming(_BRACKETS), 0
-            for bracket in brackets:
-                if bracket in _CLOSERS:
-                    to(before + ('"": ' if closers[-1] == "}" else ""))
-                    before = bracket
-                    closers.append(_CLOSERS[bracket])
-                elif bracket == closers[-1]:
-                    to((before if before != ", " else "") + closers.pop())
-                    before = ", "
-                elif bracket in _CLOSERS.values():
-                    break
-                num += 1
-                if not closers:
-                    break
-            if num:
-                yield from reader.take(num)
-                continue
-            character = reader.ahead
-            if not character:
+        reader, parser = self._reader, self._parser
+        members = Members(parser.close_tag, parser.quote, partial(self._types.of, name))
+        while members.closers:
+            if plain := reader.scan(members.plain):
+                reader.arguments(plain)
+            elif reader.ahead in ("", ",") or reader.ahead.isspace():
                 yield from reader.take_while(r"[\s,]")
                 if not reader.ahead:
-                    return False
-                continue
-            if plain := self._plain(closers, name):
-                to(before + plain)
-                before = ", "
-                continue
-            if character == "<" and (yield from reader.literal(self._parser.close_tag)):
-                to((before if before != ", " else "") + "".join(reversed(closers)))
+                    break
+            elif reader.ahead == "<" and (yield from reader.literal(parser.close_tag)):
+                while members.closers:
+                    reader.arguments(members.close())
                 return True
-            to(before)
-            before = ", "
-            types = ANY
-            is_top = len(closers) == 1
-            if closers[-1] == "}":
-                key = yield from self._key()
-                to(f'"{encoded(key)}": ')
-                types = self._types.of(name, key) if is_top else ANY
-            opener = reader.ahead or (yield from reader.peek())
-            if opener in _CLOSERS:
-                yield from reader.take(1)
-                before = opener
-                closers.append(_CLOSERS[opener])
             else:
-                yield from self._scalar(types, closers[-1], is_top)
+                yield from self._member(members)
         return False
 
-    def _plain(self, closers: list[str], name: str) -> str:
-        """Read members that need no waiting; return their JSON."""
-        if closers[-1] == "]":
-            elements = self._reader.take_at_once(_ELEMENTS)
-            found = _ELEMENT.findall(elements[0]) if elements else ()
-            return ", ".join([bare_json(text.strip(), ANY) for text in found])
-        pairs = self._reader.take_at_once(_PAIRS)
-        members = []
-        for key, value in _PAIR.findall(pairs[0]) if pairs else ():
-            key = key.strip()
-            types = self._types.of(name, key) if len(closers) == 1 else ANY
-            members.append(f'"{encoded(key)}": {bare_json(value.strip(), types)}')
-        return ", ".join(members)
+    def _member(self, members: Members) -> Reading[None]:
+        reader, to = self._reader, self._reader.arguments
+        to(members.next())
+        types, is_top = ANY, len(members.closers) == 1
+        if members.closers[-1] == "}":
+            key = yield from self._key()
+            to(f'"{encoded(key)}": ')
+            types = members.types(key)
+        opener = reader.ahead or (yield from reader.peek())
+        if opener in CLOSERS:
+            yield from reader.take(1)
+            members.open(opener)
+        else:
+            yield from self._scalar(types, members.closers[-1], is_top)
 
     def _key(self) -> Reading[str]:
         reader = self._reader

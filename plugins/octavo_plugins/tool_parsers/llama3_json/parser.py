@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from octavo.tools.json_calls import json_call
 from octavo.tools.json_parser import JsonCallParser
 from octavo.tools.reader import Reader, Reading
 
 TAG = "<|python_tag|>"
+_NO_CALL = r'(?:\s*+(?=[^\s"])|\s*+"(?:[^"\\]++|\\.)*+"\s*+(?=[^\s:]))'
+_NO_CALLS = re.compile(rf"{_NO_CALL}(?:[^{{<]*+\{{{_NO_CALL})*+", re.DOTALL)
+"""What follows a brace that begins no call, and further such braces."""
 
 
 class Llama3JsonParser(JsonCallParser):
@@ -30,13 +35,9 @@ class Llama3JsonParser(JsonCallParser):
     def message(self, reader: Reader) -> Reading[None]:
         """Read a message to its end."""
         while tag := (yield from reader.text_until(TAG, "{")):
-            if tag == "{":
-                # Of braces in a row only the last can begin a call, and few do: that is seen early.
-                reader.content((yield from reader.take_while(r"\{")))
-                character = reader.ahead or (yield from reader.peek())
-                if character != '"' and not character.isspace():
-                    reader.content(tag)
-                    continue
+            if tag == "{" and (no_calls := reader.take_at_once(_NO_CALLS)):
+                reader.content(tag + no_calls[0])  # few braces begin a call
+                continue
             reader.hold(tag)
             if tag == TAG:
                 yield from reader.spaces()

@@ -15,8 +15,9 @@ from octavo_registry import CallForm, ParserStream, ToolDefinition
 
 _MAY_BEGIN = re.compile(rf"{NAME}|\s|\Z")
 """What may follow the bracket of a list of calls."""
-_NO_CALL = re.compile(rf"{NAME}++(?=[^\w.\-(])")
-"""A name that no bracket follows."""
+_NO_CALL = rf"\s*+(?:{NAME}++(?:\((?=[^\w.\-)\s])|(?=[^\w.\-(]))|(?=[^\w.\-\s]))"
+_NO_CALLS = re.compile(rf"{_NO_CALL}(?:[^\[<\n]*+\[{_NO_CALL})*+")
+"""What follows a bracket that begins no call, and further such brackets in its line."""
 
 
 class TaggedPythonParser:
@@ -202,12 +203,12 @@ def _in_text(
         if tag == "[":
             if reader.ahead in ("", "["):  # of several only the last may begin calls
                 content((yield from reader.take_while(r"\[")))
+            if no_calls := reader.take_at_once(_NO_CALLS):
+                reader.content(tag + no_calls[0])
+                line_is_blank = False
+                continue
             if not _MAY_BEGIN.match(reader.ahead or (yield from reader.peek())):
                 content(tag)
-                continue
-            if no_call := reader.take_at_once(_NO_CALL):
-                reader.content(tag + no_call[0])
-                line_is_blank = False
                 continue
         reader.hold(tag)
         begins = tag in open_tags or line_is_blank
