@@ -305,23 +305,3 @@ def test_an_engine_that_hangs_or_has_died_is_told_of_as_it_was_last(tmp_path: Pa
         os.kill(engine, signal.SIGKILL)
         until(lambda: read(http)["engine_up",] == 0)
         assert read(http)["generation_tokens_total",] == 8
-
-
-@pytest.mark.slow
-def test_workers_add_up_their_counts_and_no_sum_ever_falls(tmp_path: Path) -> None:
-    with running_server(tmp_path / "log", "--api-workers", "2") as live:
-        seen: list[Values] = []
-        for _ in range(12):
-            with live.client() as http:  # another connection, perhaps another worker
-                complete(http, max_tokens=4)
-            with live.client() as http:
-                seen.append(read(http))
-        with live.client() as http:
-            until(lambda: read(http)["generation_tokens_total",] == 12 * 4)
-            last = read(http)
-    for name in ("generation_tokens_total", "prompt_tokens_total"):
-        values = [each[name,] for each in (*seen, last)]
-        assert values == sorted(values)
-    assert last["request_success_total", "length"] == 12
-    assert last["http_requests_total", "POST", "/v1/completions", "200"] == 12
-    assert last["iteration_tokens_total_count",] >= 12 * 4

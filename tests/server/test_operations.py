@@ -212,6 +212,6 @@ def test_tls_is_served_and_may_ask_for_certificates(tmp_path: Path, asks_for_cer
         trusting = ssl.create_default_context(cafile=cert)
         if asks_for_certificates:
             with pytest.raises(httpx.TransportError):
-                httpx.get(f"{server.url}/health", verify=trusting)
+                httpx.get(f"{server.url}/health", verify=trusting, timeout=60)
             trusting.load_cert_chain(cert, key)
-        assert httpx.get(f"{server.url}/health", verify=trusting).status_code == 200
+        assert httpx.get(f"{server.url}/health", verify=trusting, timeout=60).status_code == 200

@@ -49,6 +49,8 @@ from server_faults import (
     until,
 )
 
+ANSWERED = 'http_requests_total{.*route="/v1/completions",status="200".*}'
+
 
 def test_each_worker_gets_the_outputs_of_its_own_sequences() -> None:
     logprobs = {s: SequenceLogprobs([s], [-1.0], 1) for s in (3, 4)}
@@ -179,22 +181,31 @@ def test_a_worker_whose_engine_has_ended_waits_for_its_parents_word_and_then_end
 
 
 @pytest.mark.slow
-def test_workers_share_an_engine_and_end_with_it(tmp_path: Path) -> None:
-    with running_server(tmp_path / "log", "--api-workers", "2") as server:
+def test_workers_share_an_engine_add_up_their_counts_and_end_with_it(tmp_path: Path) -> None:
+    counted = "generation_tokens_total"
+    with running_server(tmp_path / "log", "--api-workers", "2") as server, ExitStack() as stack:
         workers = workers_of(server)
         assert len(workers) == 2
-        texts = set()
-        for worker in workers:
-            with connected(server, worker) as client:
-                client.sendall(request_bytes("/v1/completions", body(seed=1)))
-                status, _, data = answer(client)
-                assert status == 200
-                texts.add(json.loads(data)["choices"][0]["text"])
+        clients = [stack.enter_context(connected(server, worker)) for worker in workers]
+        texts, seen = set(), []
+        for client in clients * 3:
+            ask = body(seed=1, ignore_eos=True)
+            client.sendall(request_bytes("/v1/completions", ask))
+            status, _, data = answer(client)
+            assert status == 200
+            texts.add(json.loads(data)["choices"][0]["text"])
+            seen += [sample(each, counted) for each in clients]
         assert len(texts) == 1
+        assert seen == sorted(seen)  # no sum ever falls, whichever worker tells it
         with ThreadPoolExecutor(16) as pool:
             asks = [body(prompt=f"{i} is", max_tokens=40, ignore_eos=True) for i in range(16)]
             replies = list(pool.map(lambda ask: server.post("/v1/completions", ask), asks))
         assert [r.json()["usage"]["completion_tokens"] for r in replies] == [40] * 16
+        for client in clients:
+            until(lambda client=client: sample(client, counted) == 6 * 8 + 16 * 40)
+            assert sample(client, 'request_success_total{.*="length".*}') == 6 + 16
+            assert sample(client, ANSWERED) == 6 + 16
+            assert sample(client, "iteration_tokens_total_count") >= 6 * 8 + 40
         os.kill(engine_of(server.process.pid), signal.SIGKILL)
         assert server.process.wait(60) == 1
         assert "was killed by SIGKILL" in server.log.read_text().splitlines()[-1]
@@ -217,7 +228,6 @@ def test_workers_get_another_engine_and_drain_at_a_signal(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Path) -> None:
-    answered = 'http_requests_total{.*route="/v1/completions",status="200".*}'
     with running_server(tmp_path / "log", "--api-workers", "2") as server:
         lost, kept = workers_of(server)
         with (
@@ -228,7 +238,7 @@ def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Pa
             for client in (one, other) * 4:
                 client.sendall(request_bytes("/v1/completions", body(max_tokens=4)))
                 assert answer(client)[0] == 200
-            until(lambda: sample(third, answered) == 8)  # those of the lost one were published
+            until(lambda: sample(third, ANSWERED) == 8)  # those of the lost one were published
             asked = long_body(max_tokens=800, stream=True, n=4)
             for client in (one, other):
                 client.sendall(request_bytes("/v1/completions", asked))
@@ -242,7 +252,7 @@ def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Pa
         until(lambda: lost not in (found := workers_of(server)) and len(found) == 2)
         for worker in workers_of(server):
             with connected(server, worker) as client:
-                until(lambda client=client: sample(client, answered) == 8 + 1 + 16)
+                until(lambda client=client: sample(client, ANSWERED) == 8 + 1 + 16)
                 assert sample(client, "kv_cache_usage_perc") == 0
         server.process.terminate()
         assert server.process.wait(60) == 0
