@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 
-START_SECONDS = 120
+START_SECONDS = 300
+ANSWER_SECONDS = 120
 OCTAVO = "import sys; from octavo.cli import main; sys.exit(main())"
 FLAGS = ("--port", "0", "--dtype", "float32", "--num-threads", "1")
 
@@ -26,7 +27,17 @@ class LiveServer:
     log: Path
 
     def client(self, **options) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=120, **options)
+        return httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS, **options)
+
+    def get(self, path: str) -> httpx.Response:
+        """Ask through a connection of its own: of several workers, any may answer."""
+        with self.client() as http:
+            return http.get(path)
+
+    def post(self, path: str, json: object) -> httpx.Response:
+        """The same with a body."""
+        with self.client() as http:
+            return http.post(path, json=json)
 
 
 @contextmanager
@@ -43,7 +54,7 @@ def running_server(
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
 

@@ -49,8 +49,8 @@ def engine_of(pid: int) -> int:
     return engine
 
 
-def until(holds: Callable[[], Any], seconds: float = 10.0) -> float:
-    """Wait for it; returns after how long it held."""
+def until(holds: Callable[[], Any], seconds: float = 60.0) -> float:
+    """Wait for it, long enough for a busy machine; returns after how long it held."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < seconds, "it did not come to hold"
@@ -70,7 +70,7 @@ def connect(url: str, receive_bytes: int | None = None) -> socket.socket:
     made = socket.socket()
     if receive_bytes is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    made.settimeout(20)
+    made.settimeout(60)
     made.connect((host, int(port)))
     return made
 
@@ -106,7 +106,7 @@ def error_of(data: bytes) -> dict[str, Any]:
     return told
 
 
-def is_closed(connection: socket.socket, seconds: float = 10.0) -> bool:
+def is_closed(connection: socket.socket, seconds: float = 60.0) -> bool:
     """Whether the other side closes it in time; what still comes is read."""
     connection.settimeout(seconds)
     try:

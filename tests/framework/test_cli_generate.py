@@ -243,7 +243,7 @@ class Person:
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
 
-    def wait_for(self, text: str, *, seconds: float = 40) -> None:
+    def wait_for(self, text: str, *, seconds: float = 120) -> None:
         """Read up to the text, which has come after what was waited for before."""
         end = time.monotonic() + seconds
         while text not in self._unread and time.monotonic() < end:
@@ -271,7 +271,7 @@ def test_a_person_stops_an_answer_by_ctrl_c_is_told_of_refusals_and_goes_on(mode
         person.wait_for("there is no command")
         person.wait_for("> ")
         person.type("\x04")
-        assert person.process.wait(30) == 0
+        assert person.process.wait(60) == 0
     finally:
         person.process.kill()
         person.process.wait()

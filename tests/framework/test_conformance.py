@@ -21,11 +21,6 @@ from octavo_registry import PluginHost
 
 ONE, WINDOWS = MUTANT_VARIANTS.values()
 ALWAYS = {"a stale block", "a wrong slot", "a skipped copy-on-write"}
-USED = {
-    "grouped key/value heads": set(),
-    "tied, biases, llama3 rope": {"a missing rope scaling"},
-    "windows on some layers": {"an ignored window"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +34,15 @@ def failures(checks: list[Check]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
-def test_llama_passes_the_kit_and_every_fault_is_noticed(host: PluginHost, name: str) -> None:
+def test_llama_passes_the_kit_and_every_fault_is_noticed(host: PluginHost) -> None:
+    """With windows, which is most; tests/plugins/test_models_conformance.py tries all variants."""
+    name = "windows on some layers"
     checks = check_variant(host, "LlamaForCausalLM", name, VARIANTS[name])
     assert failures(checks) == {}
     noticed = {c.name.partition("notices ")[2] for c in checks if c.detail.startswith("noticed: ")}
-    assert noticed == ALWAYS | MISTAKES.keys() | USED[name]
+    assert noticed == ALWAYS | MISTAKES.keys() | {"an ignored window"}
     unused = {c.name.partition("notices ")[2] for c in checks if c.detail.startswith("not used: ")}
-    assert unused == {"an ignored window", "a missing rope scaling"} - USED[name]
+    assert unused == {"a missing rope scaling"}
     assert len(checks) == 3 + len(MODES) + len(noticed | unused)
 
 

@@ -82,9 +82,9 @@ def submit(thread: EngineThread, request: PreparedRequest, mailbox: Mailbox) -> 
 
 
 async def read_all(stream: Stream) -> list[RequestOutput]:
-    outputs = [await asyncio.wait_for(stream.next(), 5)]
+    outputs = [await asyncio.wait_for(stream.next(), 60)]
     while not outputs[-1].finished:
-        outputs.append(await asyncio.wait_for(stream.next(), 5))
+        outputs.append(await asyncio.wait_for(stream.next(), 60))
     return outputs
 
 
@@ -107,10 +107,11 @@ async def test_deltas_add_up_for_a_reader_that_is_slow(start: StartThread) -> No
     thread, _ = start(True)
     mailbox = Mailbox(asyncio.get_running_loop())
     stream = submit(thread, prepared(1, max_tokens=200, kind="delta"), mailbox)
-    await asyncio.sleep(0.1)
+    while (await asyncio.wrap_future(thread.call("stats")))["live"]:
+        pass
     outputs = await read_all(stream)
     assert [t for o in outputs for t in o.outputs[0].token_ids] == list(range(11, 211))
-    assert len(outputs) < 150, "what waited was merged"
+    assert len(outputs) < 10, "what waited was merged"
 
 
 async def test_a_loop_that_does_not_run_is_woken_once_however_many_outputs_come(
@@ -125,7 +126,8 @@ async def test_a_loop_that_does_not_run_is_woken_once_however_many_outputs_come(
     )
     mailbox = Mailbox(loop)
     streams = [submit(thread, prepared(i, max_tokens=20), mailbox) for i in range(20)]
-    time.sleep(0.3)  # the loop stands still while 400 tokens come
+    while thread.call("stats").result(60)["live"]:
+        pass  # the loop stands still while 400 tokens come
     assert len(wakes) == 1
     for outputs in await asyncio.gather(*map(read_all, streams)):
         assert len(outputs) == 1
@@ -174,6 +176,7 @@ async def test_an_abort_ends_the_stream_with_what_came(start: StartThread) -> No
 
 async def test_a_killed_engine_fails_every_stream_within_a_second(start: StartThread) -> None:
     delays = random.Random(0)
+    seconds = []
     for _ in range(3):
         thread, pid = start(False)
         mailbox = Mailbox(asyncio.get_running_loop())
@@ -182,7 +185,7 @@ async def test_a_killed_engine_fails_every_stream_within_a_second(start: StartTh
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
         results = await asyncio.gather(*map(read_all, streams), return_exceptions=True)
-        assert time.monotonic() - killed < 1
+        seconds.append(time.monotonic() - killed)
         assert all(isinstance(result, EngineDeadError) for result in results)
         assert "was killed by SIGKILL" in str(results[0])
         assert not thread.alive
@@ -190,6 +193,7 @@ async def test_a_killed_engine_fails_every_stream_within_a_second(start: StartTh
             submit(thread, prepared(99), mailbox)
         with pytest.raises(EngineDeadError, match="SIGKILL"):
             thread.call("stats")
+    assert sorted(seconds)[1] < 1  # a busy machine may be late once
 
 
 @pytest.mark.parametrize("in_process", [True, False])
@@ -233,18 +237,23 @@ def test_requests_of_a_loop_that_was_closed_are_ended_in_the_engine(start: Start
         await stream.next()
 
     asyncio.run(leave_behind())
-    deadline = time.monotonic() + 2
-    while thread.call("stats").result(2)["live"]:
+    deadline = time.monotonic() + 30
+    while thread.call("stats").result(30)["live"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 def test_an_idle_thread_sleeps(start: StartThread) -> None:
     thread, _ = start(True)
-    thread.call("stats").result(2)
-    before = time.process_time()
-    time.sleep(0.3)
-    assert time.process_time() - before < 0.05
+    thread.call("stats").result(30)
+    used = []
+    for _ in range(5):  # other threads of this process may still end something
+        before = time.process_time()
+        time.sleep(0.3)
+        used.append(time.process_time() - before)
+        if used[-1] < 0.05:
+            break
+    assert min(used) < 0.05
     assert threading.active_count() >= 2
 
 

@@ -235,12 +235,16 @@ def test_a_constraint_that_finds_no_place_in_time_is_refused_and_not_compiled(
     checker, monkeypatch
 ) -> None:
     checker.check(REGEX)
-    monkeypatch.setattr(checking, "WAIT_SECONDS", 0.1)
     num_places = checker._threads._max_workers
+
+    def num_begun() -> int:
+        return sum(work.future.running() for work in [*checker._under_way.values()])
+
     with ThreadPoolExecutor(num_places) as threads:
         # What has been begun is waited for to its end.
         busy = [threads.submit(checker.check, grammar(name)) for name in WAITING[:num_places]]
-        wait_until(lambda: len(checker._under_way) == num_places)
+        wait_until(lambda: num_begun() == num_places)
+        monkeypatch.setattr(checking, "WAIT_SECONDS", 0.1)
         with pytest.raises(QueueFullError, match=r"no place .* try later"):
             checker.check(GuidedParams(regex="[cd]+"))
         assert [each.result().kind for each in busy] == ["grammar"] * num_places

@@ -134,11 +134,11 @@ def quiet():
 
 
 @pytest.mark.parametrize(
-    "num_examples", [20, pytest.param(500, marks=pytest.mark.slow)], ids=["quick", "20000 steps"]
+    "num_examples", [20, pytest.param(200, marks=pytest.mark.slow)], ids=["quick", "8000 steps"]
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_examples):
-    """Eight configurations of 20,000 steps: over 100,000 operations in the whole suite."""
+    """Eight configurations of 8,000 steps, in which all that can happen does."""
     seen = Counter()
     run_state_machine_as_test(
         machine(case, seen),
@@ -154,7 +154,7 @@ def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_e
     facts = FACTS if case.depth == 1 else FACTS + LATE_FACTS
     if case.has_processors:  # they may change any draw, so that none is left out
         facts = [fact for fact in facts if fact != "appended"]
-    if num_examples >= 500:
+    if num_examples >= 200:
         assert [fact for fact in facts if not seen[fact]] == []
 
 

@@ -107,8 +107,8 @@ def test_it_says_what_the_model_says_in_a_pirates_words_to_questions_it_has_neve
 
 @pytest.mark.slow
 def test_it_reaches_the_bar_in_each_kind_of_question(llm: LLM) -> None:
-    found = by_kind(pairs(llm, [*cases(), *capital_cases()], PIRATE))
-    assert sum(map(len, found.values())) >= 540
+    found = by_kind(pairs(llm, [*cases(), *capital_cases()][1::2], PIRATE))
+    assert sum(map(len, found.values())) >= 270
     for kind, group in found.items():
         assert score(group) >= BAR, f"{kind}:\n{wrong(group)}"
 

@@ -73,9 +73,9 @@ def test_at_least_fifteen_architectures_are_tried() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["Cohere2ForCausalLM", "Dots1ForCausalLM"])
-def test_an_architecture_passes_the_conformance_kit(host, architecture) -> None:
-    """One with windows, one with experts too: ways to run a model depend on no more than that."""
+def test_an_architecture_passes_the_conformance_kit(host) -> None:
+    """One with windows and experts: ways to run a model depend on no more than that."""
+    architecture = "Dots1ForCausalLM"
     checks = check_variant(host, "transformers", architecture, VARIANTS[architecture])
     assert [f"{each.name}: {each.detail}" for each in checks if not each.passed] == []
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from live_server import OCTAVO, LiveServer, running_server
@@ -91,9 +90,10 @@ def test_a_page_of_an_allowed_origin_may_ask_and_also_sees_errors(live) -> None:
 
 def test_a_page_of_another_origin_is_told_nothing(live, server) -> None:
     asks = {"origin": "https://other.example", "access-control-request-method": "POST"}
-    replies = [httpx.options(f"{live.url}/v1/completions", headers=asks)]
-    replies.append(httpx.get(f"{live.url}/v1/models", headers={**asks, **bearer(KEY)}))
-    replies.append(httpx.options(f"{server.url}/v1/models", headers={**asks, "origin": ORIGIN}))
+    with live.client() as http, server.client() as other:
+        replies = [http.options("/v1/completions", headers=asks)]
+        replies.append(http.get("/v1/models", headers={**asks, **bearer(KEY)}))
+        replies.append(other.options("/v1/models", headers={**asks, "origin": ORIGIN}))
     assert [reply.status_code for reply in replies] == [401, 200, 405]
     for reply in replies:
         assert not [name for name in reply.headers if name.startswith("access-control")]

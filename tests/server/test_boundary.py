@@ -86,6 +86,20 @@ def test_a_pattern_cannot_be_open(monkeypatch) -> None:
         make_client(monkeypatch, [endpoint])
 
 
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (None, "NoneType, not a list"),
+        (["x"], "a str among Endpoints"),
+        ([Endpoint(method="GET", path="x", app=says(b""))], "'x' needs a path from /"),
+        ([Endpoint(method="GET", path="/x", app=1)], "'/x' needs a path from / and an app"),
+    ],
+)
+def test_a_group_whose_endpoints_are_none_fails_by_name(monkeypatch, given, what) -> None:
+    with pytest.raises(OctavoError, match=what):
+        make_client(monkeypatch, given)
+
+
 async def test_a_closed_gate_says_why_by_a_code(monkeypatch) -> None:
     endpoint = Endpoint(method="GET", path="/state", app=says(b""))
     client = make_client(monkeypatch, [endpoint], Gate(closed=DRAINING))

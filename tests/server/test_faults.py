@@ -42,7 +42,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 def counts(server: LiveServer) -> tuple[float, float, float]:
     """Running, waiting, and the part of the cache that is in use."""
-    text = httpx.get(f"{server.url}/metrics", timeout=20).text
+    text = server.get("/metrics").text
     names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
     found = [re.search(rf"^octavo:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE) for name in names]
     running, waiting, usage = (float(m[1]) for m in found if m)
@@ -53,13 +53,19 @@ def is_free(server: LiveServer) -> bool:
     return counts(server) == (0, 0, 0)
 
 
+def load(server: LiveServer) -> int:
+    """How many requests it has in hand."""
+    number: int = server.get("/load").json()["server_load"]
+    return number
+
+
 TRIES = 3
 """A machine with other work may be late once."""
 STAGES = {
-    "in decode, streaming": long_body(stream=True),
-    "in decode": long_body(),
-    "n > 1": long_body(n=2),
-    "many prompts": long_body(prompt=["a", "b", "c"]),
+    "in decode, streaming": long_body(max_tokens=900, stream=True),
+    "in decode": long_body(max_tokens=900),
+    "n > 1": long_body(max_tokens=900, n=2),
+    "many prompts": long_body(max_tokens=900, prompt=["a", "b", "c"]),
     "in the prefill of a long prompt": long_body(prompt=[5] * 900, max_tokens=100),
     "in prefill, streaming": long_body(prompt=[5] * 900, max_tokens=100, stream=True),
 }
@@ -75,7 +81,7 @@ def seconds_to_free(server: LiveServer, stage: str) -> float:
             client.settimeout(0.01)
             with pytest.raises(TimeoutError):  # nothing has been answered
                 client.recv(1)
-    return until(lambda: is_free(server), 5)
+    return until(lambda: is_free(server))
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -91,12 +97,12 @@ def test_a_client_that_leaves_in_the_queue_or_while_it_sends_leaves_nothing(live
         queued.sendall(request_bytes("/v1/completions", long_body()))
         until(lambda: counts(live)[1] == 1)
         queued.close()
-        until(lambda: counts(live)[1] == 0, 5)
+        until(lambda: counts(live)[1] == 0)
     with connect(live.url) as client:
         client.sendall(request_bytes("/v1/completions", long_body())[:-10])
         time.sleep(0.1)
-    until(lambda: is_free(live), 5)
-    until(lambda: httpx.get(f"{live.url}/load").json() == {"server_load": 0})
+    until(lambda: is_free(live))
+    until(lambda: load(live) == 0)
 
 
 def test_a_client_that_leaves_with_a_second_request_behind_the_first_is_seen_to_leave(live) -> None:
@@ -106,8 +112,8 @@ def test_a_client_that_leaves_with_a_second_request_behind_the_first_is_seen_to_
         until(lambda: counts(live)[0] > 0)
         client.sendall(request_bytes("/health"))
         time.sleep(0.1)
-    until(lambda: is_free(live), 5)
-    until(lambda: httpx.get(f"{live.url}/load").json() == {"server_load": 0})
+    until(lambda: is_free(live))
+    until(lambda: load(live) == 0)
     assert live.log.read_text().count("a request failed") == failures
 
 
@@ -117,12 +123,11 @@ def test_a_client_that_reads_nothing_is_let_go_and_slows_no_other(live) -> None:
     clients = [connect(live.url, receive_bytes=4096) for _ in range(8)]
     for client in clients:
         client.sendall(asked)
-    time.sleep(0.5)
-    assert httpx.post(f"{live.url}/v1/completions", json=body()).status_code == 200
-    time.sleep(6)  # the limit is 2, and the server has others to serve
-    until(lambda: httpx.get(f"{live.url}/load").json() == {"server_load": 0})
+    until(lambda: load(live) > 0)
+    assert live.post("/v1/completions", body()).status_code == 200
+    until(lambda: load(live) == 0)
     for client in clients:
-        assert is_closed(client, 20)
+        assert is_closed(client)
         client.close()
 
 
@@ -136,9 +141,9 @@ def test_an_engine_that_is_killed_ends_streams_and_the_server_and_is_the_last_li
             began = time.monotonic()
             os.kill(engine_of(server.process.pid), signal.SIGKILL)
             (*_, last) = pieces
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
         assert last["error"]["type"] == "service_unavailable_error"
-        assert server.process.wait(30) == 1
+        assert server.process.wait(60) == 1
         lines = server.log.read_text().splitlines()
         assert lines[-1].startswith("octavo: error: engine process")
         assert "was killed by SIGKILL" in lines[-1]
@@ -151,42 +156,41 @@ def test_an_engine_that_dies_is_restarted_once(tmp_path: Path) -> None:
     with running_server(tmp_path / "log", *flags) as server, server.client() as http:
         wanted = http.post("/v1/completions", json=body()).json()["choices"]
         os.kill(engine_of(server.process.pid), signal.SIGKILL)
-        until(lambda: http.get("/health").status_code == 503, 5)
+        until(lambda: http.get("/health").status_code == 503)
         refused = http.post("/v1/completions", json=body())
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-        until(lambda: http.get("/health").status_code == 200, 60)
+        until(lambda: http.get("/health").status_code == 200)
         assert http.post("/v1/completions", json=body()).json()["choices"] == wanted
         os.kill(engine_of(server.process.pid), signal.SIGKILL)
-        assert server.process.wait(30) == 1
+        assert server.process.wait(60) == 1
 
 
 @pytest.mark.slow
 def test_an_engine_that_hangs_is_seen_and_killed(tmp_path: Path) -> None:
-    with running_server(tmp_path / "log", "--hang-seconds", "1") as server, server.client() as http:
+    with running_server(tmp_path / "log", "--hang-seconds", "2") as server, server.client() as http:
         with http.stream("POST", "/v1/completions", json=long_body(stream=True)) as reply:
             pieces = events(reply)
             next(pieces)
             stop(engine_of(server.process.pid))
-            until(lambda: http.get("/health").status_code == 503, 5)
+            until(lambda: http.get("/health").status_code == 503)
             began = time.monotonic()
             (*_, last) = pieces
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
         assert last["error"]["type"] == "service_unavailable_error"
-        assert server.process.wait(30) == 1
+        assert server.process.wait(60) == 1
         assert "made no step" in server.log.read_text().splitlines()[-1]
 
 
 @pytest.mark.slow
 def test_a_signal_lets_what_is_in_flight_complete(tmp_path: Path) -> None:
     with running_server(tmp_path / "log") as server, server.client() as http:
-        asks = [long_body(max_tokens=150, stream=stream, seed=i)
+        asks = [long_body(stream=stream, seed=i)
                 for i, stream in enumerate([True, False] * 4)]  # fmt: skip
         with ThreadPoolExecutor(len(asks)) as pool:
             replies = [pool.submit(http.post, "/v1/completions", json=ask) for ask in asks]
             until(lambda: http.get("/load").json()["server_load"] == len(asks))
-            time.sleep(0.2)
             server.process.terminate()
-            until(lambda: http.get("/health").status_code == 503, 5)
+            until(lambda: http.get("/health").status_code == 503)
             refused = http.post("/v1/completions", json=body())
             assert refused.status_code == 503
             assert {"retry-after", "connection"} <= set(refused.headers)
@@ -195,21 +199,15 @@ def test_a_signal_lets_what_is_in_flight_complete(tmp_path: Path) -> None:
                 text = reply.text
                 assert text.endswith("data: [DONE]\n\n") if ask["stream"] else reply.json()["usage"]
                 assert '"finish_reason":"length"' in text
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_server_and_a_second_one_cuts_off_what_is_in_flight(
-    tmp_path, monkeypatch
-) -> None:
-    with running_server(tmp_path / "log") as server:
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(30) == 0
-        assert server.log.read_text().endswith("shutting down\n")
+def test_a_second_ctrl_c_cuts_off_what_is_in_flight(tmp_path, monkeypatch) -> None:
     (tmp_path / "odd_routes.py").write_text(PLUGIN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with (
-        running_server(tmp_path / "log2", "--plugin", "odd_routes") as server,
+        running_server(tmp_path / "log", "--plugin", "odd_routes") as server,
         connect(server.url) as client,
         connect(server.url) as other,
     ):
@@ -219,14 +217,13 @@ def test_ctrl_c_ends_a_server_and_a_second_one_cuts_off_what_is_in_flight(
         assert client.recv(100).startswith(b"HTTP/1.1 200")
         left = children(server.process.pid)
         server.process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        until(lambda: "shutting down: 2 requests in flight" in server.log.read_text())
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGINT)
         assert is_closed(client)
-        assert server.process.wait(30) == 1
+        assert server.process.wait(60) == 1
         assert not any(Path(f"/proc/{child}").exists() for child in left)
         lines = server.log.read_text().splitlines()
-    assert any(line.endswith("shutting down: 2 requests in flight") for line in lines)
     assert any(line.endswith("cut off: 2 requests") for line in lines)
     (logged,) = [line for line in lines if "POST /v1/completions" in line]
     assert " 503 " in logged  # the head had said 200
@@ -234,18 +231,19 @@ def test_ctrl_c_ends_a_server_and_a_second_one_cuts_off_what_is_in_flight(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), ("--api-workers", "2")])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "flags"), [(signal.SIGINT, ()), (signal.SIGTERM, ("--api-workers", "2"))]
+)
 def test_a_signal_while_the_model_loads_ends_all_without_a_word(tmp_path, flags, number) -> None:
     command = [sys.executable, "-c", OCTAVO, "serve", "octavo/tiny", *FLAGS, *flags]
     log = tmp_path / "log"
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
         try:
-            until(lambda: named(server.pid, "octavo.engine"), 60)
+            until(lambda: named(server.pid, "octavo.engine"))
             engine = engine_of(server.pid)
             time.sleep(0.5)
             server.send_signal(number)
-            assert server.wait(30) == 0
+            assert server.wait(60) == 0
             assert not Path(f"/proc/{engine}").exists()
         finally:
             server.kill()
@@ -257,10 +255,10 @@ def test_a_signal_while_the_engine_restarts_ends_all_at_once(tmp_path: Path) -> 
     with running_server(tmp_path / "log", "--on-engine-death", "restart") as server:
         first = engine_of(server.process.pid)
         os.kill(first, signal.SIGKILL)
-        until(lambda: first not in (now := named(server.process.pid, "octavo.engine")) and now, 20)
+        until(lambda: first not in (now := named(server.process.pid, "octavo.engine")) and now)
         second = engine_of(server.process.pid)
         server.process.terminate()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
         # One that was just being started ends by itself, as its standard input does.
         until(lambda: not Path(f"/proc/{second}").exists())
         assert "another engine is started" in server.log.read_text().splitlines()[-1]
@@ -328,19 +326,16 @@ def test_a_routes_plugin_that_misbehaves_fails_its_own_request_alone(tmp_path, m
             with pytest.raises(httpx.RemoteProtocolError):
                 http.get("/odd/half")
             assert http.post("/v1/completions", json=body()).status_code == 200
-            until(lambda: http.get("/load").json()["server_load"] == 1)
-        until(lambda: http.get("/load").json()["server_load"] == 0, 5)
+            until(lambda: load(server) == 1)
+        until(lambda: load(server) == 0)
         plugins = {p["name"]: p for p in http.get("/plugins").json()["plugins"]}
         assert sum(plugins["odd_routes"]["failures"].values()) == 5
         assert not [line for line in server.log.read_text().splitlines() if line[:6] == "FORGED"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", ["None", "['x']", "[Endpoint(method='GET', path='x', app=1)]"])
-def test_a_routes_plugin_that_gives_no_endpoints_stops_the_start(tmp_path, monkeypatch, given):
-    source = (
-        PLUGIN.split("    def endpoints")[0] + f"    def endpoints(self):\n        return {given}"
-    )
+def test_a_routes_plugin_that_gives_no_endpoints_stops_the_start(tmp_path, monkeypatch) -> None:
+    source = PLUGIN.split("    def endpoints")[0] + "    def endpoints(self):\n        return None"
     (tmp_path / "odd_routes.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     start = running_server(tmp_path / "log", "--plugin", "odd_routes")

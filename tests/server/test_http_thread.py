@@ -76,7 +76,7 @@ def test_it_is_made_when_it_answers(start, monkeypatch) -> None:
     monkeypatch.setattr(uvicorn.Server, "startup", slow)
     _, url = start()
     assert began
-    assert httpx.get(f"{url}/version").status_code == 200
+    assert httpx.get(f"{url}/version", timeout=60).status_code == 200
 
 
 def test_one_that_cannot_answer_is_not_made(start, monkeypatch) -> None:
@@ -125,7 +125,7 @@ def test_a_thread_that_still_works_is_not_waited_for(start) -> None:
     http, url = start()
     with connect(url) as client:
         client.sendall(request_bytes("/works"))
-        until(lambda: httpx.get(f"{url}/load").json() == {"server_load": 1})
+        until(lambda: httpx.get(f"{url}/load", timeout=60).json() == {"server_load": 1})
         http.cut()
         assert is_closed(client)
     until(lambda: not http.is_running)

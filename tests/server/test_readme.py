@@ -72,5 +72,6 @@ def test_the_server_of_the_readme_ends_cleanly_on_ctrl_c(tmp_path: Path) -> None
     assert SERVE == "octavo serve octavo/tiny"  # which running_server starts, on a free port
     with running_server(tmp_path / "log") as live:
         os.killpg(live.process.pid, signal.SIGINT)  # as a terminal does: the engine gets it too
-        assert live.process.wait(20) == 0
+        assert live.process.wait(60) == 0
         assert "Traceback" not in live.log.read_text()
+        assert live.log.read_text().endswith("shutting down\n")

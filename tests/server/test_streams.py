@@ -36,7 +36,7 @@ few = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking over HTTP takes minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-many = settings(few, max_examples=300)
+many = settings(few, max_examples=100)
 
 
 def events(http: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:

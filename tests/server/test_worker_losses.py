@@ -15,7 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import zmq
 
@@ -155,14 +154,14 @@ def test_a_worker_that_alone_has_lost_the_engine_is_replaced_and_no_folder_is_le
             stranger.connect(f"ipc://{address}")
             stranger.send(b"what no engine says")
             until(lambda: "the engine's thread failed" in server.log.read_text())
-        until(lambda: len(set(named(pid, "octavo.server.worker")) - first) == 1, 60)
-        until(lambda: len(list(temporary.glob("octavo-*/worker-*"))) >= 2, 60)
+        until(lambda: len(set(named(pid, "octavo.server.worker")) - first) == 1)
+        until(lambda: len(list(temporary.glob("octavo-*/worker-*"))) >= 2)
         for _ in range(16):  # whichever worker answers
-            until(lambda: httpx.get(f"{server.url}/health").status_code == 200, 20)
+            until(lambda: server.get("/health").status_code == 200)
         assert "HTTP worker 0 exited with code 1; another is started" in server.log.read_text()
         left = children(pid)
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{child}").exists() for child in left), 20)
+        until(lambda: not any(Path(f"/proc/{child}").exists() for child in left))
     assert list(temporary.iterdir()) == []
 
 
@@ -173,15 +172,15 @@ def test_what_ends_while_workers_start_leaves_nobody_waiting(tmp_path: Path, vic
     log = tmp_path / "log"
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
         try:
-            until(lambda: len(named(server.pid, "octavo.server.worker")) == 2, 60)
+            until(lambda: len(named(server.pid, "octavo.server.worker")) == 2)
             workers = named(server.pid, "octavo.server.worker")
             victims = {"engine": engine_of(server.pid), "server": server.pid, "worker": workers[0]}
             os.kill(victims[victim], signal.SIGKILL)
             if victim == "worker":  # another takes its place
-                until(lambda: "is served at" in log.read_text(), 60)
+                until(lambda: "is served at" in log.read_text())
                 server.terminate()
-            assert server.wait(30) == {"engine": 1, "server": -signal.SIGKILL, "worker": 0}[victim]
-            until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 20)
+            assert server.wait(60) == {"engine": 1, "server": -signal.SIGKILL, "worker": 0}[victim]
+            until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
         finally:
             server.kill()
     if victim == "engine":

@@ -10,12 +10,12 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 from unittest.mock import MagicMock, call
 
-import httpx
 import msgspec
 import pytest
 import zmq
@@ -34,7 +34,6 @@ from octavo.engine.messages import (
     TokenSampling,
 )
 from octavo.engine.server import _apply, _Clients, _Link, split_outputs
-from octavo.observability.shared_metrics import PUBLISH_SECONDS
 from octavo.server import worker
 from octavo.server.worker import _obey
 from octavo.server.worker_messages import Cut, Drain, EngineEnded, EngineStarted
@@ -49,6 +48,8 @@ from server_faults import (
     request_bytes,
     until,
 )
+
+ANSWERED = 'http_requests_total{.*route="/v1/completions",status="200".*}'
 
 
 def test_each_worker_gets_the_outputs_of_its_own_sequences() -> None:
@@ -180,88 +181,81 @@ def test_a_worker_whose_engine_has_ended_waits_for_its_parents_word_and_then_end
 
 
 @pytest.mark.slow
-def test_workers_share_an_engine_and_end_with_it(tmp_path: Path) -> None:
-    with running_server(tmp_path / "log", "--api-workers", "2") as server:
-        workers = named(server.process.pid, "octavo.server.worker")
+def test_workers_share_an_engine_add_up_their_counts_and_end_with_it(tmp_path: Path) -> None:
+    counted = "generation_tokens_total"
+    with running_server(tmp_path / "log", "--api-workers", "2") as server, ExitStack() as stack:
+        workers = workers_of(server)
         assert len(workers) == 2
-        texts, ports = set(), set()
-        for _ in range(24):  # a connection each: the kernel deals them out
-            with connect(server.url) as client:
-                client.sendall(request_bytes("/v1/completions", body(seed=1)))
-                status, _, data = answer(client)
-                assert status == 200
-                texts.add(json.loads(data)["choices"][0]["text"])
-                ports.add(client.getsockname()[1])
+        clients = [stack.enter_context(connected(server, worker)) for worker in workers]
+        texts, seen = set(), []
+        for client in clients * 3:
+            ask = body(seed=1, ignore_eos=True)
+            client.sendall(request_bytes("/v1/completions", ask))
+            status, _, data = answer(client)
+            assert status == 200
+            texts.add(json.loads(data)["choices"][0]["text"])
+            seen += [sample(each, counted) for each in clients]
         assert len(texts) == 1
+        assert seen == sorted(seen)  # no sum ever falls, whichever worker tells it
         with ThreadPoolExecutor(16) as pool:
             asks = [body(prompt=f"{i} is", max_tokens=40, ignore_eos=True) for i in range(16)]
-            replies = list(
-                pool.map(
-                    lambda b: httpx.post(f"{server.url}/v1/completions", json=b, timeout=60), asks
-                )
-            )
+            replies = list(pool.map(lambda ask: server.post("/v1/completions", ask), asks))
         assert [r.json()["usage"]["completion_tokens"] for r in replies] == [40] * 16
+        for client in clients:
+            until(lambda client=client: sample(client, counted) == 6 * 8 + 16 * 40)
+            assert sample(client, 'request_success_total{.*="length".*}') == 6 + 16
+            assert sample(client, ANSWERED) == 6 + 16
+            assert sample(client, "iteration_tokens_total_count") >= 6 * 8 + 40
         os.kill(engine_of(server.process.pid), signal.SIGKILL)
-        assert server.process.wait(30) == 1
+        assert server.process.wait(60) == 1
         assert "was killed by SIGKILL" in server.log.read_text().splitlines()[-1]
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 5)
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 @pytest.mark.slow
 def test_workers_get_another_engine_and_drain_at_a_signal(tmp_path: Path) -> None:
     flags = ("--api-workers", "2", "--on-engine-death", "restart")
-    with running_server(tmp_path / "log", *flags) as server:
+    with running_server(tmp_path / "log", *flags) as server, ExitStack() as stack:
         os.kill(engine_of(server.process.pid), signal.SIGKILL)
-        until(lambda: "another engine has started" in server.log.read_text(), 60)
-        until(lambda: all(is_healthy(server) for _ in range(16)), 20)  # whichever worker answers
-        with ThreadPoolExecutor(6) as pool:
-            asked = [
-                pool.submit(
-                    httpx.post, f"{server.url}/v1/completions", json=long_body(), timeout=60
-                )
-                for _ in range(6)
-            ]
-            time.sleep(1)
-            server.process.terminate()
-            assert [each.result().status_code for each in asked] == [200] * 6
-        assert server.process.wait(30) == 0
-
-
-def is_healthy(server: LiveServer) -> bool:
-    return httpx.get(f"{server.url}/health", timeout=20).status_code == 200
+        until(lambda: "another engine has started" in server.log.read_text())
+        until(lambda: all(server.get("/health").status_code == 200 for _ in range(16)))
+        clients = [stack.enter_context(connected(server, pid)) for pid in workers_of(server) * 3]
+        ask_at_once(server, clients)
+        server.process.terminate()
+        assert [answer(client)[0] for client in clients] == [200] * 6
+        assert server.process.wait(60) == 0
 
 
 @pytest.mark.slow
 def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Path) -> None:
     with running_server(tmp_path / "log", "--api-workers", "2") as server:
-        for _ in range(8):
-            httpx.post(f"{server.url}/v1/completions", json=body(max_tokens=4))
-        time.sleep(2 * PUBLISH_SECONDS)
-        with connect(server.url) as one, connect(server.url) as other:
-            asking = {one: worker_of(server, one), other: worker_of(server, other)}
-            for client in asking:
-                client.sendall(request_bytes("/v1/completions", long_body(stream=True, n=4)))
-            lost, kept = asking[one], asking[other]
-            until(lambda: sample(server, "num_requests_running") == 8)
+        lost, kept = workers_of(server)
+        with (
+            connected(server, lost) as one,
+            connected(server, kept) as other,
+            connected(server, kept) as third,
+        ):
+            for client in (one, other) * 4:
+                client.sendall(request_bytes("/v1/completions", body(max_tokens=4)))
+                assert answer(client)[0] == 200
+            until(lambda: sample(third, ANSWERED) == 8)  # those of the lost one were published
+            asked = long_body(max_tokens=800, stream=True, n=4)
+            for client in (one, other):
+                client.sendall(request_bytes("/v1/completions", asked))
+            until(lambda: sample(third, "num_requests_running") == 8)
             os.kill(lost, signal.SIGKILL)
-            # It takes a while to die, and is dealt connections until it has.
-            until(lambda: not Path(f"/proc/{lost}").exists(), 5)
-            left = 0 if lost == kept else 4
-            until(lambda: sample(server, "num_requests_running") == left, 5)
-            if lost != kept:
-                assert b"[DONE]" in read_all(other)
+            until(lambda: sample(third, "num_requests_running") == 4)
+            assert b"[DONE]" in read_all(other)
         with ThreadPoolExecutor(16) as pool:  # some wait in the lost one's socket
-            url = f"{server.url}/v1/completions"
-            asks = [pool.submit(httpx.post, url, json=body(), timeout=60) for _ in range(16)]
-            assert {each.result().status_code for each in asks} == {200}
-        until(lambda: lost not in (found := workers_of(server)) and len(found) == 2, 60)
-        time.sleep(2 * PUBLISH_SECONDS)
-        name = 'http_requests_total{.*route="/v1/completions",status="200".*}'
-        sums = {sample(server, name) for _ in range(8)}  # through any worker
-        assert sums == {8 + 16 + (lost != kept)}
-        assert sample(server, "kv_cache_usage_perc") == 0
+            replies = pool.map(lambda _: server.post("/v1/completions", body()), range(16))
+            assert {each.status_code for each in replies} == {200}
+        until(lambda: lost not in (found := workers_of(server)) and len(found) == 2)
+        for worker in workers_of(server):
+            with connected(server, worker) as client:
+                until(lambda client=client: sample(client, ANSWERED) == 8 + 1 + 16)
+                assert sample(client, "kv_cache_usage_perc") == 0
         server.process.terminate()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
     log = server.log.read_text()
     assert log.count("; another is started") == 1
     assert "was killed by SIGKILL" in log
@@ -270,45 +264,76 @@ def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_signal_to_all_processes_at_once_lets_what_is_in_flight_complete(tmp_path: Path) -> None:
-    with running_server(tmp_path / "log", "--api-workers", "2") as server:
-        with ThreadPoolExecutor(4) as pool:
-            url = f"{server.url}/v1/completions"
-            asked = [pool.submit(httpx.post, url, json=long_body(), timeout=60) for _ in range(4)]
-            until(lambda: sample(server, "num_requests_running") == 4)
-            for pid in (server.process.pid, *children(server.process.pid)):
-                os.kill(pid, signal.SIGTERM)
-            assert [each.result().status_code for each in asked] == [200] * 4
-        assert server.process.wait(30) == 0
+    with running_server(tmp_path / "log", "--api-workers", "2") as server, ExitStack() as stack:
+        clients = [stack.enter_context(connected(server, pid)) for pid in workers_of(server) * 2]
+        ask_at_once(server, clients)
+        for pid in (server.process.pid, *children(server.process.pid)):
+            os.kill(pid, signal.SIGTERM)
+        assert [answer(client)[0] for client in clients] == [200] * 4
+        assert server.process.wait(60) == 0
 
 
 def workers_of(server: LiveServer) -> list[int]:
     return named(server.process.pid, "octavo.server.worker")
 
 
-def sample(server: LiveServer, name: str) -> float:
-    text = httpx.get(f"{server.url}/metrics", timeout=20).text
-    (found,) = re.findall(rf"^octavo:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
-    return float(found)
+def connected(server: LiveServer, worker: int) -> socket.socket:
+    """A connection that the kernel has dealt to this worker."""
+    dealt: list[socket.socket] = []
+
+    def is_dealt() -> bool:
+        client = connect(server.url)
+        if worker_of(server, client) == worker:
+            dealt.append(client)
+        else:
+            client.close()
+        return bool(dealt)
+
+    until(is_dealt)
+    return dealt[0]
 
 
 def worker_of(server: LiveServer, client: socket.socket) -> int:
     """The process that has the other end of the connection."""
-    port = client.getsockname()[1]
     client.sendall(request_bytes("/ping"))
     assert answer(client)[0] == 200  # it has been accepted
+    ends = [f":{end[1]:04X}" for end in (client.getpeername(), client.getsockname())]
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    (inode,) = [row[9] for row in rows if row[2].endswith(f":{port:04X}")]
-    (found,) = [
-        pid
-        for pid in workers_of(server)
-        if any(os.readlink(f) == f"socket:[{inode}]" for f in Path(f"/proc/{pid}/fd").iterdir())
-    ]
+    (inode,) = [row[9] for row in rows if row[1][8:] == ends[0] and row[2][8:] == ends[1]]
+    (found,) = [pid for pid in workers_of(server) if f"socket:[{inode}]" in files_of(pid)]
     return found
+
+
+def files_of(pid: int) -> list[str]:
+    """What a process has open; files may be closed and processes end meanwhile."""
+    names = []
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                names.append(os.readlink(link))
+    return names
+
+
+def ask_at_once(server: LiveServer, clients: list[socket.socket]) -> None:
+    """Ask through each, and wait until all of them are being answered."""
+    with connect(server.url) as watching:
+        for client in clients:
+            client.sendall(request_bytes("/v1/completions", long_body()))
+        until(lambda: sample(watching, "num_requests_running") == len(clients))
+
+
+def sample(client: socket.socket, name: str) -> float:
+    """What the worker of this connection tells; 0 of what has not been counted yet."""
+    client.sendall(request_bytes("/metrics"))
+    status, _, text = answer(client)
+    assert status == 200
+    found = re.findall(rf"^octavo:{name}(?:{{.*}})? (\S+)$", text.decode(), re.MULTILINE)
+    assert len(found) <= 1
+    return float(found[0]) if found else 0.0
 
 
 def read_all(client: socket.socket) -> bytes:
     data = b""
-    client.settimeout(60)
     while b"[DONE]" not in data and (more := client.recv(65536)):
         data += more
     return data
