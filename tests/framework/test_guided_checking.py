@@ -238,7 +238,7 @@ def test_a_constraint_that_finds_no_place_in_time_is_refused_and_not_compiled(
     num_places = checker._threads._max_workers
 
     def num_begun() -> int:
-        return sum(work.future.running() for work in [*checker._under_way.values()])
+        return sum(work.first.running() for work in [*checker._under_way.values()])
 
     with ThreadPoolExecutor(num_places) as threads:
         # What has been begun is waited for to its end.
