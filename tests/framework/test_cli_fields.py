@@ -115,6 +115,11 @@ def test_a_flag_of_several_values_is_repeated_or_followed_by_all(tmp_path: Path,
     assert getattr(parsed(flag, "a=1", "m"), name) == ["a=1"]  # as it may be the model
     with pytest.raises(ConfigError, match=r"MODEL.*; arguments stand before flags of several"):
         parsed(flag, "a=1", "b=2", "m")
+    with pytest.raises(ConfigError, match="takes no argument 'true'"):  # m is no value of the flag
+        parsed(flag, "a=1", "m", "--enforce-eager", "true")
+    with pytest.raises(ConfigError, match="takes no option '--bogus'"):
+        parsed(flag, "a=1", "m", "--bogus", "b=2")
+    assert getattr(parsed("m", flag, "[]"), name) == ["[]"]  # no key would be no lock
 
 
 def test_all_that_vllm_takes_several_of_is_among_them() -> None:

@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from octavo import GuidedParams
-from octavo.errors import BadRequestError, ParameterError, QueueFullError, UnsupportedConstraint
+from octavo.errors import (
+    BadRequestError,
+    ParameterError,
+    QueueFullError,
+    RequestFailedError,
+    UnsupportedConstraint,
+)
 from octavo.guided import checking
 from octavo.guided.checking import Checked, GuideChecker
 from octavo.guided.choose import asked_guide
@@ -109,6 +115,8 @@ def test_a_constraint_that_is_known_costs_no_child(checker) -> None:
     checker.close()
     assert children() == set()
     assert checker.check(GuidedParams(regex="[ab]+", origin="other")) is request
+    with pytest.raises(RequestFailedError, match="the engine is closed"):
+        checker.check(GuidedParams(regex="[cd]+"))
     with pytest.raises(UnsupportedConstraint, match="no more") as caught:
         checker.check(grammar("raise"))
     assert caught.value.param == "guided_grammar"

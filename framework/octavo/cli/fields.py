@@ -61,11 +61,11 @@ def given_fields(args: Namespace, kind: type) -> dict[str, Any]:
 
 
 def _texts(text: str) -> list[str]:
-    """A value of a list's flag: itself, or the texts of a JSON list."""
+    """A value of a list's flag: itself, or the texts of a JSON list that has some."""
     if text.startswith("["):
         with suppress(ValueError, RecursionError):
             texts = json.loads(text)
-            if all(isinstance(each, str) for each in texts):
+            if texts and all(isinstance(each, str) for each in texts):
                 return list(texts)
     return [text]
 

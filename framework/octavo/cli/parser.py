@@ -42,19 +42,24 @@ class Parser(argparse.ArgumentParser):
         has_subcommands = any(action.nargs == argparse.PARSER for action in self._actions)
         parse = self.parse_known_args if has_subcommands else self.parse_known_intermixed_args
         parsed, unknown = parse(args, namespace)
-        if unknown:
-            self._take_several()
-            try:
-                parsed, unknown = parse(args, namespace)
-            except ConfigError as error:
-                hint = "arguments stand before flags of several values"
-                raise ConfigError(f"{error}; {hint}") from error
-        if unknown:
-            name = unknown[0].partition("=")[0]
-            what = "option" if name.startswith("-") else "argument"
-            hint = f"; {self.hint(name, self.option_names())}" if what == "option" else ""
-            raise ConfigError(f"{self.prog} takes no {what} {name!r}{hint}")
-        return parsed
+        for name in (each.partition("=")[0] for each in unknown if each.startswith("-")):
+            hint = self.hint(name, self.option_names())
+            raise ConfigError(f"{self.prog} takes no option {name!r}; {hint}")
+        if not unknown:
+            return parsed
+        several = self._take_several()
+        try:
+            whole, left = parse(args, namespace)
+        except ConfigError as error:
+            hint = "arguments stand before flags of several values"
+            raise ConfigError(f"{error}; {hint}") from error
+        before, after = (
+            {name: value for name, value in vars(each).items() if name not in several}
+            for each in (parsed, whole)
+        )
+        if left or before != after:  # a word too many must not make a key of what was the model
+            raise ConfigError(f"{self.prog} takes no argument {unknown[0]!r}")
+        return whole
 
     def hint(self, name: str, known: Iterable[str]) -> str:
         """What a name that is not known may mean: those near it, or where all are."""
@@ -107,13 +112,13 @@ class Parser(argparse.ArgumentParser):
         found = [a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction)]
         return {name: parser for parsers in found for name, parser in parsers.items()}
 
-    def _take_several(self) -> None:
-        """From now on a flag of several values takes all that stand behind it."""
-        for action in self._actions:
-            if isinstance(action, Several):
-                action.nargs = argparse.ONE_OR_MORE
-        for parser in self._subcommands().values():
-            parser._take_several()
+    def _take_several(self) -> set[str]:
+        """From now on a flag of several values takes all that stand behind it; return these."""
+        several = [action for action in self._actions if isinstance(action, Several)]
+        for action in several:
+            action.nargs = argparse.ONE_OR_MORE
+        within = (parser._take_several() for parser in self._subcommands().values())
+        return {action.dest for action in several}.union(*within)
 
     def _get_nargs_pattern(self, action: argparse.Action) -> str:
         # What options are looked for among takes nothing yet: Python 3.11 gives it the "--".

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -52,6 +52,7 @@ LONG_WAIT_SECONDS: Final = 10.0
 MOST_CHARS_REMEMBERED: Final = 2**24
 """Of constraints whose outcome is known."""
 CHILD: Final = "octavo.guided.child"
+_Outcome = TypeVar("_Outcome")
 
 
 class StartChild(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +174,7 @@ class GuideChecker:
             if work is None:
                 if len(self._under_way) >= MOST_WAITING:
                     raise QueueFullError("too many constraints wait to be compiled; try later")
-                work = _Work(self._threads.submit(self._compile_first, asked))
+                work = _Work(_submitted(self._threads, self._compile_first, asked))
                 self._under_way[asked] = work
             work.num_waiters += 1
         try:
@@ -199,21 +200,15 @@ class GuideChecker:
             return checked
         with self._lock:
             if work.long is None:
-                work.long = self._begun_long(asked)
+                work.long = _submitted(self._long, self._compile_long, asked)
             long = work.long
         wait([long], LONG_WAIT_SECONDS)
         if long.running() or long.done():
             return long.result()
         return Checked(
             error=f"the {asked.name} constraint is too large to compile while others like it wait: "
-            f"it takes more than {FIRST_CPU_SECONDS} s of one core"
+            f"a first try of {FIRST_CPU_SECONDS} s of one core was not enough"
         )
-
-    def _begun_long(self, asked: AskedGuide) -> Future[Checked]:
-        try:
-            return self._long.submit(self._compile_long, asked)
-        except RuntimeError:  # it has been shut down
-            raise RequestFailedError("the engine is closed") from None
 
     def _compile_first(self, asked: AskedGuide) -> Checked | None:
         first = Try(asked=asked, cpu_seconds=FIRST_CPU_SECONDS, seconds=FIRST_WALL_SECONDS)
@@ -274,6 +269,15 @@ class GuideChecker:
             self._children.add(child)
         _begin(child, self._start)
         return child
+
+
+def _submitted(
+    threads: ThreadPoolExecutor, work: Callable[[AskedGuide], _Outcome], asked: AskedGuide
+) -> Future[_Outcome]:
+    try:
+        return threads.submit(work, asked)
+    except RuntimeError:  # they have been shut down
+        raise RequestFailedError("the engine is closed") from None
 
 
 def _begin(child: ChildProcess, start: bytes) -> None:

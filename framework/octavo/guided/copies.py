@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 _PIECE: Final = 2**16
 _SIZE: Final = 4
 """Bytes that say how long an answer is."""
-NICENESS: Final = 10
+NICENESS: Final = 3
 """Of long work, which others need not wait for."""
 
 
