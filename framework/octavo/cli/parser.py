@@ -42,11 +42,13 @@ class Parser(argparse.ArgumentParser):
         has_subcommands = any(action.nargs == argparse.PARSER for action in self._actions)
         parse = self.parse_known_args if has_subcommands else self.parse_known_intermixed_args
         parsed, unknown = parse(args, namespace)
-        for name in (each.partition("=")[0] for each in unknown if each.startswith("-")):
-            hint = self.hint(name, self.option_names())
-            raise ConfigError(f"{self.prog} takes no option {name!r}; {hint}")
         if not unknown:
             return parsed
+        option = next((each for each in unknown if each.startswith("-")), None)
+        if option is not None:
+            name = option.partition("=")[0]
+            hint = self.hint(name, self.option_names())
+            raise ConfigError(f"{self.prog} takes no option {name!r}; {hint}")
         several = self._take_several()
         try:
             whole, left = parse(args, namespace)

@@ -25,7 +25,10 @@ class TokenTexts:
         """Where tokens begin behind what was read."""
         self._text = ""
         """What was read, from ``_begin`` on: nothing that is still to come out lies before."""
+        self._unjoined: list[str] = []
+        """What was read behind it: a call's pieces are many, and none is looked for."""
         self._begin = 0
+        self._end = 0
         self._given_end = 0
         self._kind: Literal["content", "reasoning", "call"] = "content"
         """Of what was given last."""
@@ -37,8 +40,8 @@ class TokenTexts:
 
     def pieces(self, text: str) -> Iterator[str]:
         """Cut the next text where tokens begin."""
-        first = self._begin + len(self._text)
-        begin, last = first, first + len(text)
+        first = begin = self._end
+        last = first + len(text)
         while begin < last:
             end = self._cuts[0] if self._cuts and self._cuts[0] < last else last
             if end > begin:
@@ -49,7 +52,8 @@ class TokenTexts:
 
     def read(self, piece: str) -> None:
         """Say what the parser gets next."""
-        self._text += piece
+        self._unjoined.append(piece)
+        self._end += len(piece)
 
     def given(self, delta: Delta) -> list[TokenLogprobs]:
         """Return the tokens whose first visible character is in a delta's content.
@@ -61,6 +65,8 @@ class TokenTexts:
             self._kind = "call"
             return []
         self._kind = "content" if delta.content else "reasoning"
+        self._text += "".join(self._unjoined)
+        self._unjoined.clear()
         behind = self._given_end - self._begin
         goes_on = self._kind == before and self._text.startswith(text, behind)
         place = behind if goes_on else self._text.rfind(text)
