@@ -22,11 +22,6 @@ ANSWER = "The capital of France is Paris."
 MODEL = "octavo/tiny"
 
 
-@pytest.fixture(scope="module")
-def client(server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
-
-
 def chat(client: openai.OpenAI, **more):
     given = {"model": MODEL, "messages": QUESTION, "temperature": 0, **more}
     return client.chat.completions.create(**given)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
 
-from live_server import LiveServer, running_server
+from live_server import running_server
 
 MODEL = "octavo/tiny"
 QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -25,12 +24,6 @@ FLAT = [
     tool("get_weather", "Get the weather of a city."),
     tool("get_time", "Get the time in a city."),
 ]
-
-
-@pytest.fixture(scope="module")
-def client(server: LiveServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120, max_retries=0) as made:
-        yield made
 
 
 def respond(client: OpenAI, **options: Any) -> Any:

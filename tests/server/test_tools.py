@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
-from live_server import LiveServer, running_server
+from live_server import running_server
 
 MODEL = "octavo/tiny"
 
@@ -32,12 +31,6 @@ ADD = tool("add_numbers", "Add two numbers.", a={"type": "integer"}, b={"type": 
 TOOLS = [WEATHER, TIME, ADD]
 NAMED = {"type": "function", "function": {"name": "get_time"}}
 QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
-
-
-@pytest.fixture(scope="module")
-def client(server: LiveServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120, max_retries=0) as made:
-        yield made
 
 
 def ask(client: OpenAI, **options: Any) -> ChatCompletion:
