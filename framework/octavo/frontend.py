@@ -81,6 +81,7 @@ class Frontend:
         parallel_tool_calls: bool | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        adapter: str = "",
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         **rendering: Any,
     ) -> PreparedRequest:
@@ -105,6 +106,7 @@ class Frontend:
                 ),
                 priority=priority,
                 cache_salt=cache_salt,
+                adapter=adapter,
                 add_special_tokens=False,
                 media=media,
                 processor_kwargs=mm_processor_kwargs,

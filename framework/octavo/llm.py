@@ -6,8 +6,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,10 +28,10 @@ from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestF
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
 from octavo.inputs.messages import Message
-from octavo.inputs.processor import with_adapter
 from octavo.interrupts import InterruptsBetweenSteps
 from octavo.outputs import BeamSearchOutput, RequestOutput
 from octavo.params import MAX_LOGPROBS, BeamSearchParams, LoRARequest, SamplingParams, shown
+from octavo.preparing import Making, Preparing
 from octavo.progress import ProgressBar
 from octavo_registry.model import Task
 
@@ -74,7 +73,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Continue each prompt; the outputs are in the prompts' order.
 
-        All prompts are checked before any is queued. A request that fails inside the engine has
+        All prompts are checked before any is queued; those of a model that sees or hears while
+        others run, and one that is wrong ends the call. A request that fails inside the engine has
         ``error`` set and the finish reason "error"; the others are not touched.
         """
         self._check_open()
@@ -86,8 +86,8 @@ class LLM:
         all_params = self._spread(sampling_params, len(split))
         with self._leased(lora_request, len(split)) as adapters:
             each = zip(split, all_params, priorities, adapters, strict=True)
-            calls = [self._preparing(*one) for one in each]
-            return self._run(self._prepared(calls), use_tqdm=use_tqdm)
+            with self._prepare([self._preparing(*one) for one in each]) as requests:
+                return self._run(requests, use_tqdm=use_tqdm)
 
     def chat(
         self,
@@ -115,32 +115,29 @@ class LLM:
         self._check_open()
         many = isinstance(messages, (list, tuple)) and bool(messages)
         chats = messages if many and not isinstance(messages[0], Mapping) else [messages]
-        each = zip(chats, self._spread(sampling_params, len(chats)), strict=True)
-        calls = [
-            partial(
-                self._front.prepare_chat,
-                str(next(self._request_ids)),
-                cast("Sequence[Message]", chat),
-                self._final(params),
-                tools=tools,
-                tool_choice=tool_choice,
-                parallel_tool_calls=parallel_tool_calls,
-                chat_template=chat_template,
-                chat_template_kwargs=chat_template_kwargs,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                mm_processor_kwargs=mm_processor_kwargs,
-            )
-            for chat, params in each
-        ]
-        requests = self._prepared(calls)
-        with self._leased(lora_request, len(requests)) as adapters:
-            requests = [
-                with_adapter(request, adapter)
-                for request, adapter in zip(requests, adapters, strict=True)
+        all_params = self._spread(sampling_params, len(chats))
+        with self._leased(lora_request, len(chats)) as adapters:
+            calls = [
+                partial(
+                    self._front.prepare_chat,
+                    str(next(self._request_ids)),
+                    cast("Sequence[Message]", chat),
+                    self._final(params),
+                    adapter=adapter,
+                    tools=tools,
+                    tool_choice=tool_choice,
+                    parallel_tool_calls=parallel_tool_calls,
+                    chat_template=chat_template,
+                    chat_template_kwargs=chat_template_kwargs,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    mm_processor_kwargs=mm_processor_kwargs,
+                )
+                for chat, params, adapter in zip(chats, all_params, adapters, strict=True)
             ]
-            outputs = self._run(requests, use_tqdm=use_tqdm)
-        for request, output in zip(requests, outputs, strict=True):
+            with self._prepare(calls) as requests:
+                outputs = self._run(requests, use_tqdm=use_tqdm)
+        for request, output in zip(requests.made, outputs, strict=True):
             _take_apart(request, output)
         return outputs
 
@@ -180,15 +177,17 @@ class LLM:
         )
 
         def expand(sequences: list[Continued]) -> list[Candidates | None]:
-            requests = [
-                guided_by(
+            calls = [
+                partial(
+                    guided_by,
                     first[0].guide,
                     self._preparing(prompt + tokens, one_token, adapter=adapter)(),
                     len(tokens),
                 )
                 for prompt, tokens in sequences
             ]
-            return [candidates_of(output) for output in self._run(requests, use_tqdm=False)]
+            with Preparing(calls, num_threads=0) as requests:
+                return [candidates_of(output) for output in self._run(requests, use_tqdm=False)]
 
         searches = [
             BeamSearch(
@@ -283,7 +282,7 @@ class LLM:
         params: SamplingParams | None,
         priority: int = 0,
         adapter: str = "",
-    ) -> Callable[[], PreparedRequest]:
+    ) -> Making:
         return partial(
             self._front.inputs.process,
             str(next(self._request_ids)),
@@ -293,12 +292,10 @@ class LLM:
             adapter=adapter,
         )
 
-    def _prepared(self, calls: Sequence[Callable[[], PreparedRequest]]) -> list[PreparedRequest]:
+    def _prepare(self, calls: Sequence[Making]) -> Preparing:
         """In threads where prompts may have media, which are decoded and resized there."""
-        if len(calls) < 2 or not self._front.folder.capabilities.modalities:
-            return [call() for call in calls]
-        with ThreadPoolExecutor(self._front.config.media.num_threads) as threads:
-            return list(threads.map(lambda call: call(), calls))
+        in_threads = len(calls) > 1 and self._front.folder.capabilities.modalities
+        return Preparing(calls, self._front.config.media.num_threads if in_threads else 0)
 
     @contextmanager
     def _leased(
@@ -323,24 +320,28 @@ class LLM:
         inputs = self._front.inputs
         return replace(inputs.seeded(inputs.params_or_default(params)), output_kind="final")
 
-    def _run(self, requests: list[PreparedRequest], *, use_tqdm: bool) -> list[RequestOutput]:
+    def _run(self, requests: Preparing, *, use_tqdm: bool) -> list[RequestOutput]:
         """Queue the requests and step until each has ended; on any exception none is left."""
         client, outputs = self._front.client, self._front.outputs
         ended: dict[str, RequestOutput] = {}
-        ids = [entry.request.request_id for entry in requests]
+        ids: list[str] = []
         with (
             self._lock,
-            ProgressBar(len(requests), shown=use_tqdm) as bar,
+            ProgressBar(requests.count, shown=use_tqdm) as bar,
             InterruptsBetweenSteps() as interrupts,
         ):
             try:
-                now = time.monotonic()
-                for entry in requests:
-                    outputs.add(entry.request, entry.params, entry.prompt, now)
-                client.add([entry.request for entry in requests])
-                while len(ended) < len(requests):
+                while len(ended) < requests.count:
                     interrupts.check()
                     self._check_open()
+                    new = requests.take(POLL_SECONDS if len(ended) == len(ids) else 0.0)
+                    for entry in new:
+                        ids.append(entry.request.request_id)
+                        outputs.add(entry.request, entry.params, entry.prompt, time.monotonic())
+                    if new:
+                        client.add([entry.request for entry in new])
+                    if len(ended) == len(ids):
+                        continue
                     step = client.poll(POLL_SECONDS)
                     if step is None:
                         continue

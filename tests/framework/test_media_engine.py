@@ -15,6 +15,7 @@ from octavo import LLM, BeamSearchParams, SamplingParams
 from octavo.errors import PromptError
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.inputs.media import MediaInputs, PlacedMedia
+from octavo.scheduling.results import StepResults
 from tiny_llava import ROWS, make_tiny_llava, picture
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -162,3 +163,38 @@ def test_pictures_of_a_batch_are_read_at_once_and_draws_stay_in_order(folder, mo
     monkeypatch.setattr(MediaInputs, "place", together)
     with open_llm(folder, seed=5, media_threads=2) as llm:
         assert tokens(llm, prompts, params) == expected
+
+
+def test_requests_run_while_later_ones_are_prepared(folder, monkeypatch) -> None:
+    first_ran = threading.Event()
+    place, process = MediaInputs.place, StepResults.apply
+
+    def place_last_late(self: MediaInputs, *args: Any, **kwargs: Any) -> PlacedMedia:
+        placed = place(self, *args, **kwargs)
+        if len(placed.token_ids) == longest:
+            assert first_ran.wait(60)
+        return placed
+
+    def apply(self: StepResults, *args: Any) -> Any:
+        first_ran.set()
+        return process(self, *args)
+
+    prompts = [prompt("first", 0), prompt("and the last of all of them", 1)]
+    with open_llm(folder, media_threads=2) as llm:
+        expected = llm.generate(prompts, PARAMS, use_tqdm=False)
+        longest = len(expected[1].prompt_token_ids)
+        monkeypatch.setattr(MediaInputs, "place", place_last_late)
+        monkeypatch.setattr(StepResults, "apply", apply)
+        found = llm.generate(prompts, PARAMS, use_tqdm=False)
+    assert first_ran.is_set()
+    assert [o.outputs[0].token_ids for o in found] == [o.outputs[0].token_ids for o in expected]
+
+
+def test_a_wrong_prompt_behind_one_that_runs_ends_the_call_and_leaves_nothing(llm) -> None:
+    long = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    bad = {"prompt": "no place for it", "multi_modal_data": {"image": [picture(3)]}}
+    with pytest.raises(PromptError):
+        llm.generate([prompt("one", 0), prompt("two", 1), bad], long, use_tqdm=False)
+    stats = llm._front.client.call("stats")
+    assert stats["num_running"] == stats["num_waiting"] == 0
+    assert len(tokens(llm, [prompt("one", 0)])[0]) == 6
