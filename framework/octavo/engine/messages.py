@@ -64,6 +64,8 @@ class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kind: ConstraintKind
     value: str
     """A ``Constraint``'s value as JSON: equal constraints are equal texts."""
+    machine: bytes = b""
+    """The packed byte machine, if the backend is one whose guides are."""
 
 
 class TensorData(msgspec.Struct, frozen=True):
