@@ -12,7 +12,7 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError
 from octavo.execution.decode_graphs import SIZES
-from octavo.execution.runner import LOGIT_ROWS
+from octavo.execution.drawer import LOGIT_ROWS
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
 from octavo.layers.adapted import AdapterRows
 from octavo.layers.decoder import CausalLM, PreNormLayer
