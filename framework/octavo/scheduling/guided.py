@@ -54,7 +54,7 @@ class GuidedRows:
             if guide.error is not None or (guide.is_current and guide.is_finished):
                 outputs.ends.append(self._end(sequence, guide.error))
             elif not guide.is_current:
-                self._scheduler.withdraw(record, place)
+                self._scheduler.corrections.withdraw(record, place)
             elif tokens := forced.get(sequence.id):
                 self._append(record, place, sequence, tokens, outputs)
             else:
@@ -114,7 +114,7 @@ class GuidedRows:
         outputs.prompts.extend(self._results.prompt_reports(np.array([sequence.slot], np.intp)))
         outputs.sequences.extend([sequence.id] * len(tokens))
         outputs.tokens.extend(tokens)
-        self._scheduler.append(record, place, tokens)
+        self._scheduler.corrections.append(record, place, tokens)
         if guide.error is not None or guide.is_finished:
             outputs.ends.append(self._end(sequence, guide.error))
 

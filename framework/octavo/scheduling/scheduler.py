@@ -14,6 +14,7 @@ from octavo.engine.messages import EngineRequest, SequenceEnd
 from octavo.errors import OctavoError, RequestFailedError
 from octavo.execution.state_layout import Ints, Slots, StateLayout
 from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
+from octavo.scheduling.corrections import Corrections
 from octavo.scheduling.entering import Entering
 from octavo.scheduling.limits import refusal_of
 from octavo.scheduling.media import MediaScheduler
@@ -62,6 +63,7 @@ class Scheduler:
         self.suspects: dict[int, Sequence] = {}
         """By id: sequences of a batch that raised, which run alone until they have passed it."""
         self.num_under_way = 0
+        self.corrections = Corrections(self.rows)
         self.media = MediaScheduler(
             config.media.media_cache_tokens,
             scheduler.max_num_batched_tokens,
@@ -72,8 +74,6 @@ class Scheduler:
         self._model_identity = model_identity
         self._vocab_size = vocab_size
         self._entering = Entering(self.waiting, self.adapters)
-        self._corrected: list[tuple[int, int, int]] = []
-        """Slots whose last draw does not count, their epochs and what was known before it."""
         self._num_arrivals = 0
         self._step_id = 0
         self._steady = SteadySteps(self.rows, self.placement)
@@ -154,26 +154,6 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._release_followers(sequence)
         self.adapters.end(sequence.request.adapter)
-
-    def withdraw(self, record: StepRecord, place: int) -> None:
-        """Undo the draw of a row of the newest step; it runs again for the same token."""
-        slot = int(record.sample_slots[place])
-        self.rows.computed_S[slot] -= 1
-        # Other records may share the array.
-        record.ends = np.where(record.slots == slot, record.ends - np.int32(1), record.ends)
-        self.append(record, place, [])
-
-    def append(self, record: StepRecord, place: int, tokens: list[int]) -> None:
-        """Give a row of the newest step these tokens in the place of the one that it draws."""
-        rows, slot = self.rows, int(record.sample_slots[place])
-        known = int(rows.known_S[slot])
-        length = known + len(tokens)
-        rows.tokens_SL[slot, known:length] = tokens
-        rows.known_S[slot] = rows.planned_S[slot] = length
-        self._corrected.append((slot, int(rows.epoch_S[slot]), known))
-        record.sample_epochs = record.sample_epochs.copy()
-        record.sample_epochs[place] = -1
-        record.membership = -1  # it is no step to repeat either
 
     def requeue(self, sequence: Sequence, *, after_fault: bool = False) -> None:
         """Preempt a running sequence: it waits again at its place in the order."""
@@ -306,7 +286,7 @@ class Scheduler:
         num_tokens = int(query_starts[-1])
         prompt_tokens, prompt_targets, prompt_spans = self._prompt_rows(slots, counts, query_starts)
         logit_tokens = np.concatenate([query_starts[1:][draws] - 1, prompt_tokens])
-        self._put_corrections()
+        self.corrections.put(self.placement.draft.diff)
         draft = self.placement.take_draft()
         buffer, sizes = pack_sections(
             draft.diff,
@@ -360,18 +340,6 @@ class Scheduler:
         self.num_under_way += 1
         self._steady.remember(plan, record)
         return plan, record
-
-    def _put_corrections(self) -> None:
-        """Tell the device where rows stand whose draws do not count."""
-        rows, diff = self.rows, self.placement.draft.diff
-        for slot, epoch, known in self._corrected:
-            if rows.epoch_S[slot] == epoch:
-                at = np.array([slot], np.intp), np.zeros(1, np.int32)
-                diff.put_cells("num_tokens", *at, rows.planned_S[[slot]])
-                diff.put_cells("computed", *at, rows.computed_S[[slot]])
-                appended = rows.tokens_SL[slot, known : rows.planned_S[slot]]
-                diff.put_span("tokens", slot, known, appended)
-        self._corrected.clear()
 
     def _prompt_rows(
         self, slots: Slots, counts: Ints, query_starts: Ints
