@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +33,37 @@ def pack(machine: ByteMachine) -> NDArray[np.int32]:
 
 
 def unpack(words: NDArray[np.int32]) -> ByteMachine:
-    """What was packed."""
-    num_states, num_columns, num_calls = words[:3].tolist()
-    classes, table, calls = np.split(
-        words[HEADER_WORDS:], [CLASS_WORDS, CLASS_WORDS + num_states * num_columns]
-    )
-    if len(calls) != 2 * num_calls:
+    """What was packed, and checked: machines come from other processes."""
+    num_states, num_columns, num_calls = words[:3].tolist() if len(words) > 2 else (0, 0, 0)
+    table_words = num_states * num_columns
+    num_words = HEADER_WORDS + CLASS_WORDS + table_words + 2 * num_calls
+    if num_states < 1 or num_columns < 2 or num_calls < 0 or len(words) != num_words:
         raise ParameterError("a byte machine has not the size that it says")
-    return ByteMachine(
+    classes, table, calls = np.split(words[HEADER_WORDS:], [CLASS_WORDS, CLASS_WORDS + table_words])
+    machine = ByteMachine(
         classes_B=classes.view(np.uint8),
         table_QC=table.reshape(num_states, num_columns),
         calls_K2=calls.reshape(num_calls, 2),
     )
+    check(machine)
+    return machine
+
+
+def check(machine: ByteMachine) -> None:
+    """Raise where it names a class, state or call that it has not: a device does not look."""
+    num_states, num_columns = machine.table_QC.shape
+    entries = machine.table_QC[machine.table_QC >= 0]
+    numbers, operations = entries >> 2, entries & 3
+    # By operation: GO, CALL, RETURN, whose number means nothing, and the one that is none.
+    bounds = np.array([num_states, len(machine.calls_K2), 2**29, 0])[operations]
+    calls = machine.calls_K2
+    if (
+        machine.classes_B.max() >= num_columns - 1
+        or (numbers >= bounds).any()
+        or (calls < 0).any()
+        or (calls >= num_states).any()
+    ):
+        raise ParameterError("a byte machine names a class, state or call that it has not")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +141,25 @@ class MachineGuide:
         """The machine as a device reads it."""
         return pack(self.machine)
 
+    @cached_property
+    def mask(self) -> Callable[[Place], NDArray[np.int32]]:
+        """The tokens that may come at a place; the last few places' are remembered."""
+        # Torch is for engines and tests: machines are compiled and packed without.
+        import torch
+
+        from octavo_kernels.byte_machine import TokenTable, reference
+
+        vocabulary, words_W = self.vocabulary, torch.from_numpy(self.words)
+        tokens = TokenTable.of(
+            vocabulary.token_bytes, vocabulary.stop_token_ids, vocabulary.vocab_size, "cpu"
+        )
+
+        @lru_cache(maxsize=64)
+        def mask(place: Place) -> NDArray[np.int32]:
+            return reference.mask(words_W, place.state, place.stack, tokens).numpy()
+
+        return mask
+
     def start(self) -> MachineState:
         """At the beginning."""
         return MachineState(self, [Place()])
@@ -164,7 +203,7 @@ class MachineState:
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
         """By the kernel's reference, of all tokens together."""
-        raise NotImplementedError
+        row[:] = self.guide.mask(self.place)
 
     def is_complete(self) -> bool:
         """Whether the text may end."""
