@@ -6,6 +6,7 @@ import pytest
 
 from octavo.adapters.pool import AdapterPool
 from octavo.engine.messages import AdapterHead, EngineRequest, PackedAdapter, TokenSampling
+from octavo.guided.machine_pool import MachinePool
 from octavo.scheduling import entering
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.waiting import WaitingQueue
@@ -17,7 +18,7 @@ class Line:
     def __init__(self, *names: str) -> None:
         self.pool = AdapterPool(4, 4)
         self.waiting = WaitingQueue(by_priority=False)
-        self.entering = entering.Entering(self.waiting, self.pool)
+        self.entering = entering.Entering(self.waiting, self.pool, MachinePool())
         for name, rank in {"a": 4, "b": 4, "c": 2, "d": 2}.items():
             head = AdapterHead(content_hash=name, rank=rank, dtype="float32", shapes={})
             self.pool.add(PackedAdapter(head, memoryview(b"")))

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from octavo.execution.device_state import DeviceState
 from octavo.execution.drawn import Drawn, Undrawn
+from octavo.execution.machines import DeviceMachines
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.layers.adapted import AdapterRows, AdapterRuns
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sampler import Sampler
 from octavo.sampling.state import SampleBatch, TokenMask
+from octavo.sampling.uploads import upload
 from octavo.scheduling.plan import StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
 from octavo_registry.model import Model, RulesOutTokens, SequenceTokens
@@ -39,7 +42,7 @@ class Drawer:
         adapters: AdapterRows | None,
         staging: Staging,
     ) -> None:
-        """``staging`` is for masks alone."""
+        """``staging`` is for the host's masks alone."""
         self._model = model
         self._rules = model if isinstance(model, RulesOutTokens) else None
         self._state = state
@@ -47,6 +50,7 @@ class Drawer:
         self._processors = list(processors)
         self._adapters = adapters
         self._staging = staging
+        self._machines = DeviceMachines(state, vocab_size)
 
     @property
     def version(self) -> int:
@@ -66,12 +70,20 @@ class Drawer:
             self._sampler.attach(slot, sampling)
             for processor in self._processors:
                 processor.attach(slot, sampling.extra_args)
+        for load in plan.machines:
+            self._machines.load(load)
 
-    def draw_in_place(self, hidden_RD: Tensor, slots_R: Tensor, work: Work) -> Tensor:
+    def draw_in_place(
+        self, hidden_RD: Tensor, slots_R: Tensor, work: Work, *, masked: bool
+    ) -> Tensor:
         """A token for each row, by the device state alone, so that it may be recorded."""
         runs = None if self._adapters is None else self._adapters.runs
         logits_RV = self._ruled(self._logits(hidden_RD, runs, 0), slots_R)
-        return self._sampler.draw(logits_RV, slots_R, work)
+        if not masked:
+            return self._sampler.draw(logits_RV, slots_R, work)
+        tokens_R = self._sampler.draw(logits_RV, slots_R, work, *self._machines.masks(slots_R))
+        self._machines.walk(slots_R, tokens_R)
+        return tokens_R
 
     def draw(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
         """All that a step's rows want; prompt rows stand behind the rows that draw."""
@@ -88,10 +100,12 @@ class Drawer:
                     slots_R=slots_R,
                     features_R=plan.features,
                     num_logprobs=plan.num_logprobs,
-                    mask=None if masks is None else self._on_device(masks),
+                    mask=self._mask(undrawn, masks),
                 ),
             )
             drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs
+            if plan.masked:
+                self._machines.walk(slots_R, sampled.tokens_R)
         if plan.num_prompt_logprobs >= 0:
             drawn.prompt_logprobs = self._prompt_logprobs(undrawn, num_draws)
         return drawn
@@ -133,11 +147,23 @@ class Drawer:
         so_far = SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
         return self._rules.rule_out(logits_RV, slots_R, so_far)
 
-    def _on_device(self, masks: TokenMasks) -> TokenMask | None:
-        if not len(masks.rows_M):
+    def _mask(self, undrawn: Undrawn, masks: TokenMasks | None) -> TokenMask | None:
+        """What the rows that draw may have, by the host's masks and the device's machines."""
+        plan, slots_R = undrawn.plan, undrawn.sample_slots_R
+        some = masks if masks is not None and len(masks.rows_M) else None
+        if plan.masked:
+            lines_R, bits_MW = self._machines.masks(slots_R)
+            if some is not None:
+                rows_M = upload(some.rows_M, slots_R.device)
+                lines_R[rows_M.long()] = rows_M
+                bits_MW[rows_M.long()] = self._send(some)
+        elif some is not None:
+            lines = np.full(len(plan.features), -1, np.int32)
+            lines[some.rows_M] = np.arange(len(some.rows_M), dtype=np.int32)
+            lines_R, bits_MW = upload(lines, slots_R.device), self._send(some)
+        else:
             return None
-        return TokenMask(
-            rows_M=masks.rows_M,
-            bitmask_MW=self._staging.send(masks.bits_MW.reshape(-1)).view(masks.bits_MW.shape),
-            in_logprobs_M=masks.in_logprobs_M,
-        )
+        return TokenMask(lines_R=lines_R, bits_MW=bits_MW, in_logprobs_R=plan.of_allowed)
+
+    def _send(self, masks: TokenMasks) -> Tensor:
+        return self._staging.send(masks.bits_MW.reshape(-1)).view(masks.bits_MW.shape)

@@ -172,7 +172,8 @@ class ModelRunner:
             if self._recorded_version != self._drawer.version:
                 self._recorded_version = self._drawer.version
                 graphs.forget()  # there are more tables of parameters than they read
-            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work, self._places(plan)))
+            whole = self._whole_step(plan.work, self._places(plan), masked=plan.masked)
+            tokens_R = graphs.run(slots_R, *whole)
             return Drawn(tokens_R[:num_rows], None, None)
         places = self._places(plan)
         kind = f"forward{family_of(places)}"
@@ -220,18 +221,22 @@ class ModelRunner:
             self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
         return self._hidden_RD[: len(slots_R)].copy_(hidden_RD)
 
-    def _whole_step(self, work: Work, places: Places) -> tuple[str, StepFunction]:
+    def _whole_step(
+        self, work: Work, places: Places, *, masked: bool = False
+    ) -> tuple[str, StepFunction]:
         """By kind: steps whose rows need nothing of the host between forward and drawing."""
-        draw = partial(self._decode_and_draw, work=work, places=places)
-        return f"step {int(work)}{family_of(places)}", draw
+        draw = partial(self._decode_and_draw, work=work, places=places, masked=masked)
+        return f"step {int(work)}{family_of(places)}{' masked' if masked else ''}", draw
 
     def _places(self, plan: StepPlan) -> Places:
         """Where the adapters of a step may add."""
         return self._adapters.places if plan.has_adapters and self._adapters else NOWHERE
 
-    def _decode_and_draw(self, slots_R: Tensor, *, work: Work, places: Places) -> Tensor:
+    def _decode_and_draw(
+        self, slots_R: Tensor, *, work: Work, places: Places, masked: bool
+    ) -> Tensor:
         hidden_RD = self._decode(slots_R, places)
-        tokens_R = self._drawer.draw_in_place(hidden_RD, slots_R, work)
+        tokens_R = self._drawer.draw_in_place(hidden_RD, slots_R, work, masked=masked)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
 

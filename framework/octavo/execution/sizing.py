@@ -13,6 +13,7 @@ from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError
 from octavo.execution.decode_graphs import SIZES
 from octavo.execution.drawer import LOGIT_ROWS
+from octavo.execution.machines import machine_bytes
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
 from octavo.layers.adapted import AdapterRows
 from octavo.layers.decoder import CausalLM, PreNormLayer
@@ -96,6 +97,7 @@ def size_engine(
         workspace_bytes=_workspace(
             model, config, folder, num_slots, device=device, is_recorded=is_recorded
         )
+        + (machine_bytes(num_slots, folder.vocab_size) if slots_of == "cuda" else 0)
         + (0 if adapters is None else adapters.sums_bytes(config.scheduler.max_num_batched_tokens)),
     )
 

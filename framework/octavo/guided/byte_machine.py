@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -140,6 +141,11 @@ class MachineGuide:
     def words(self) -> NDArray[np.int32]:
         """The machine as a device reads it."""
         return pack(self.machine)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of the words: equal machines have equal ones."""
+        return hashlib.blake2b(self.words.tobytes(), digest_size=16).digest()
 
     @cached_property
     def mask(self) -> Callable[[Place], NDArray[np.int32]]:

@@ -1,4 +1,4 @@
-"""Guided rows: which tokens they may draw, and what becomes of a draw that cannot be.
+"""Rows that the host masks: which tokens they may draw, and what becomes of a draw that cannot be.
 
 A step's tokens are drawn behind its forward pass, when the host has read the tokens of the step
 before and knows the masks. Until then a row's draw can be withdrawn: its mask is late, or what
@@ -49,7 +49,7 @@ class GuidedRows:
         guides = [_guide_of(sequence) for _, sequence in guided]
         self._filler.fill(guides, num_rows=len(slots))
         forced = self._forced([s for _, s in guided], guides, UNRECORDED_STEPS * len(slots))
-        places, masks, in_logprobs = [], [], []
+        places, masks = [], []
         for (place, sequence), guide in zip(guided, guides, strict=True):
             if guide.error is not None or (guide.is_current and guide.is_finished):
                 outputs.ends.append(self._end(sequence, guide.error))
@@ -60,11 +60,9 @@ class GuidedRows:
             else:
                 places.append(place)
                 masks.append(guide.mask_W)
-                in_logprobs.append(sequence.request.sampling.logprobs_of_allowed)
         return TokenMasks(
             rows_M=np.array(places, np.int32),
             bits_MW=np.stack(masks) if masks else np.zeros((0, 1), np.int32),
-            in_logprobs_M=np.array(in_logprobs, np.bool_),
         )
 
     def _forced(

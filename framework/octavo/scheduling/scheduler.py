@@ -13,6 +13,7 @@ from octavo.config import EngineConfig
 from octavo.engine.messages import EngineRequest, SequenceEnd
 from octavo.errors import OctavoError, RequestFailedError
 from octavo.execution.state_layout import Ints, Slots, StateLayout
+from octavo.guided.machine_pool import POOL_WORDS, MachinePool
 from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
 from octavo.scheduling.corrections import Corrections
 from octavo.scheduling.entering import Entering
@@ -46,6 +47,7 @@ class Scheduler:
         model_identity: str,
         vocab_size: int,
         whole_media: bool = False,
+        machine_words: int = POOL_WORDS,
     ) -> None:
         """``whole_media``: no chunk of a prompt may end inside an item."""
         scheduler = config.scheduler
@@ -53,7 +55,10 @@ class Scheduler:
         max_blocks = state.fields["table0"].width
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
         self.adapters = AdapterPool(config.lora.num_rank_rows, config.lora.highest_rank)
-        self.placement = Placement(config, tables, self.rows, state, num_swap_blocks, self.adapters)
+        self.machines = MachinePool(machine_words)
+        self.placement = Placement(
+            config, tables, self.rows, state, num_swap_blocks, self.adapters, self.machines
+        )
         self.waiting = WaitingQueue(by_priority=scheduler.scheduling_policy == "priority")
         self.sequences: dict[int, Sequence] = {}
         self.refused: list[SequenceEnd] = []
@@ -73,7 +78,7 @@ class Scheduler:
         self._config = scheduler
         self._model_identity = model_identity
         self._vocab_size = vocab_size
-        self._entering = Entering(self.waiting, self.adapters)
+        self._entering = Entering(self.waiting, self.adapters, self.machines)
         self._num_arrivals = 0
         self._step_id = 0
         self._steady = SteadySteps(self.rows, self.placement)
@@ -105,15 +110,8 @@ class Scheduler:
             Sequence(request, index, self._num_arrivals, seed)
             for index in range(len(request.sequences))
         ]
-        if guide is not None:
-            try:
-                prompt = request.prompt_token_ids
-                taken = prompt[len(prompt) - request.num_guided_tokens :]
-                for sequence in family:
-                    sequence.guide = GuidedSequence(guide, self._vocab_size, taken)
-            except BaseException as error:  # a plugin's, or a panic: this request's failure only
-                self.refuse(request, as_error(error))
-                return
+        if guide is not None and not self._guide(request, family, guide):
+            return
         self.adapters.begin(request.adapter, len(family))
         leader, *followers = family
         leader.followers = followers
@@ -122,6 +120,27 @@ class Scheduler:
         for follower in followers:
             follower.leader = leader
         self.waiting.push(leader)
+
+    def _guide(self, request: EngineRequest, family: list[Sequence], guide: CompiledGuide) -> bool:
+        """Lead them through a guide; False where none of them is to run."""
+        prompt = request.prompt_token_ids
+        taken = prompt[len(prompt) - request.num_guided_tokens :]
+        try:
+            states = [GuidedSequence(guide, self._vocab_size, taken) for _ in family]
+        except BaseException as error:  # a plugin's, or a panic: this request's failure only
+            self.refuse(request, as_error(error))
+            return False
+        machine = states[0].machine
+        refusal = None if machine is None else self.machines.refusal(machine)
+        if refusal is not None:
+            self.refuse(request, refusal)
+            return False
+        if states[0].is_finished:  # nothing may follow what it has
+            self.refused += [SequenceEnd(each.id, "stop", is_text=True) for each in family]
+            return False
+        for sequence, state in zip(family, states, strict=True):
+            sequence.guide = state
+        return True
 
     def refuse(self, request: EngineRequest, cause: Exception) -> None:
         """End a request that was never queued; the next step's outputs say so."""
@@ -314,12 +333,15 @@ class Scheduler:
             num_prompt_logprobs=max(
                 (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
             ),
+            of_allowed=rows.of_allowed_S[sample_slots],
             awaits_masks=bool(rows.guided_S[sample_slots].any()),
+            masked=bool(rows.masked_S[sample_slots].any()),
             attach=draft.attach,
             detach=draft.detach,
             moves=draft.moves,
             encode=self.media.take_draft(),
             adapters=self.adapters.take_draft(),
+            machines=self.machines.take_draft(),
             has_adapters=bool(rows.adapted_S[slots].any()),
             cuts=self.media.cuts(rows, slots, starts, counts),
         )
