@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count
+
 import pytest
 
-from machine_guides import MACHINES
+from machine_guides import MACHINES, short
 from octavo import LLM, BeamSearchParams, GuidedParams, SamplingParams
-from octavo.guided.byte_machine import MachineWalker, Place
+from octavo.engine import core
+from octavo.execution.machines import DeviceMachines
+from octavo.guided.byte_machine import MachineWalker, Place, pack
 
 KINDS = ("nested", "others", "short")
 
@@ -210,3 +215,51 @@ def test_other_parameters_that_ban_all_that_may_come_fail_the_request(llm, more)
     (output, _) = both(llm, "short", allowed_token_ids=[20], **more)  # a digit
     assert "not allowed" in output.error
     assert output.outputs[0].token_ids == []
+
+
+@pytest.fixture
+def short_of_words(monkeypatch: pytest.MonkeyPatch):
+    """Engines whose pool holds one machine of those that ``run`` asks for."""
+    words = max(len(pack(MACHINES[kind])) for kind in KINDS)
+    monkeypatch.setattr(core, "Scheduler", partial(core.Scheduler, machine_words=4 + words))
+    return words
+
+
+def test_a_pool_too_small_for_two_machines_is_used_in_turn(short_of_words, start, expected) -> None:
+    with start() as llm:
+        assert run(llm, "walked free") == expected
+        assert run(llm, "walked free filled free") == expected
+        stats = llm._front.client.call("stats")
+    assert stats["num_device_machines"] == 1
+    assert stats["num_machine_loads"] > len(KINDS)
+
+
+def test_a_machine_that_never_fits_fails_its_own_request(
+    short_of_words, start, expected, monkeypatch
+) -> None:
+    with start() as llm:
+        monkeypatch.setitem(MACHINES, "long", short(short_of_words))
+        first, second = ask(llm, guided("walked", "long"), free(1))
+        assert told([second]) == expected[1:2]
+        assert "words; the engine has room for" in first.error
+        assert first.error_type == "UnsupportedConstraint"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("what", ["load", "masks", "walk"])
+def test_a_step_that_raises_changes_no_token(start, expected, monkeypatch, depth, what) -> None:
+    """At the third time; by then others run, and a machine may lie half written in the pool."""
+    whole, times = getattr(DeviceMachines, what), count()
+
+    def failing(self, *args):
+        number = next(times)
+        if what == "load" or number != 3:
+            found = whole(self, *args)
+        if number == (1 if what == "load" else 3):
+            raise RuntimeError("no memory")
+        return found
+
+    with start(async_depth=depth) as llm:
+        monkeypatch.setattr(DeviceMachines, what, failing)
+        assert run(llm, "walked free filled free") == expected
+        assert next(times) > 3
