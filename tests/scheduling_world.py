@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from octavo.config.media import MediaConfig
 from octavo.engine.messages import (
     AdapterHead,
     EngineRequest,
-    MediaInput,
     PackedAdapter,
     StepOutputs,
     TokenSampling,
@@ -26,59 +24,20 @@ from octavo.scheduling.guided import GuidedRows
 from octavo.scheduling.plan import StepPlan, StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
-from octavo_registry.cache import CacheSpec
-from shadow_device import ShadowDevice, ShadowStep, expected_tokens
-
-VOCAB = 37
-POISON = VOCAB
-ADAPTERS = {"a": 3, "b": 5, "c": 8, "d": 2}
-"""Ranks by content hash; the pool holds the largest alone, or two or three of the others."""
-NUM_RANK_ROWS = 8
-MAX_LEN = 48
-MAX_CROSS_ROWS = 11
-MEDIA_ROWS = 2 * MAX_CROSS_ROWS
-FULL = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
-WINDOW = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=7)
-CROSS = CacheSpec.cross(kv_heads=1, head_dim=8, dtype="float32", rows=MAX_CROSS_ROWS)
-LAST = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=1)
-SPECS = {
-    "full": {"a": FULL, "b": FULL},
-    "window": {"a": WINDOW},
-    "mixed": {"a": FULL, "b": WINDOW, "c": WINDOW, "d": WINDOW},
-    "last": {"a": FULL, "b": LAST},
-    "cross": {"a": FULL, "b": CROSS},
-}
-
-
-FACTS = (
-    "steps",
-    "new blocks",
-    "logprobs",
-    "bias",
-    "min_tokens",
-    "guided",
-    "appended",
-    "adapters",
-    "waiting for rank rows",
+from scheduling_cases import (
+    ADAPTERS,
+    MACHINE_WORDS,
+    MAX_LEN,
+    MEDIA_ROWS,
+    NUM_RANK_ROWS,
+    POISON,
+    SPECS,
+    VOCAB,
+    Case,
+    sound,
 )
-LATE_FACTS = ("ended", "left", "raised", "preempted")
-"""Between the plan and the result of a steady step, or by its result."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """``num_blocks`` are enough for one context by group, and not for many."""
-
-    kind: str
-    mode: str
-    policy: str
-    depth: int
-    num_blocks: int = 15
-    block_tokens: int = 4
-    has_processors: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"
+from shadow_device import ShadowDevice, ShadowStep, expected_tokens
+from shadow_machines import machine_guide
 
 
 class WilfulFiller:
@@ -96,13 +55,6 @@ class WilfulFiller:
                 sequence.filling = None
                 if not sequence.is_current:
                     sequence.fill()
-
-
-def sound(number: int, length: int) -> MediaInput:
-    """One of a few, so that some are asked for again."""
-    number = number % 3 * 4 + length % 4
-    rows = MAX_CROSS_ROWS - number % 3
-    return MediaInput(content_hash=f"{number:02}", runs=(), tensors={}, cross_rows=rows)
 
 
 class World:
@@ -143,6 +95,7 @@ class World:
             num_swap_blocks=9,
             model_identity="m",
             vocab_size=VOCAB,
+            machine_words=MACHINE_WORDS,
         )
         self.hears = layout.max_cross_rows > 0
         self.results = StepResults(self.scheduler, enable_prefix_caching=True)
@@ -158,6 +111,7 @@ class World:
             has_processors=case.has_processors,
             num_rank_rows=NUM_RANK_ROWS,
             num_media_rows=MEDIA_ROWS,
+            num_machine_words=MACHINE_WORDS,
         )
         self.held: set[str] = set()
         for adapter in ADAPTERS:
@@ -179,8 +133,17 @@ class World:
         """Sequences of steps that raised with no other in them."""
 
     def add(
-        self, prompt, n, sampling: TokenSampling, priority=0, salt="", guide=None, adapter=""
+        self,
+        prompt,
+        n,
+        sampling: TokenSampling,
+        priority=0,
+        salt="",
+        guide=None,
+        adapter="",
+        is_machine=False,
     ) -> None:
+        """``is_machine``: the device is to walk the guide."""
         adapter = adapter if adapter in self.held else ""
         ids = tuple(range(self.next_id, self.next_id + n))
         self.next_id += n
@@ -195,7 +158,10 @@ class World:
             adapter=adapter,
             media=heard,
         )
-        self.scheduler.add(request, None if guide is None else CompiledGuide(guide))
+        compiled = None
+        if guide is not None:
+            compiled = CompiledGuide(machine_guide(guide) if is_machine else guide)
+        self.scheduler.add(request, compiled)
         for index, sequence in enumerate(ids):
             self.requests[sequence] = request
             self.expected[sequence] = expected_tokens(
@@ -264,7 +230,12 @@ class World:
         self.seen["steps"] += 1
         self.seen["adapters"] += plan.has_adapters
         assert not plan.adapters, "an adapter is copied again"
-        self.seen["waiting for rank rows"] += self.scheduler.waiting.peek_aside() is not None
+        assert not plan.machines, "a machine is copied again"
+        self.seen["machines"] += plan.masked
+        aside = self.scheduler.waiting.peek_aside()
+        if aside is not None:
+            lacks_words = self.scheduler.machines.provide(aside.machine) is None
+            self.seen["waiting for words" if lacks_words else "waiting for rank rows"] += 1
         self.seen["a queue"] += len(self.scheduler.waiting) > 0
         self.seen["new blocks"] += plan.sizes[0] > 0
         self.seen["logprobs"] += plan.num_logprobs >= 0
@@ -357,6 +328,14 @@ class World:
         assert {name: (it.num_live, it.num_running) for name, it in known.items()} == {
             name: (live[name], running[name]) for name in known
         }
+        walked = Counter(
+            s.machine.digest for s in rows.sequences if s is not None and s.machine is not None
+        )
+        held = self.scheduler.machines._held
+        assert {digest: it.num_running for digest, it in held.items()} == {
+            digest: walked[digest] for digest in held
+        }
+        assert walked.keys() <= held.keys()
         assert known.keys() == self.held | (live.keys() - {""})
         for sequence, got in self.got.items():
             assert got == self.expected[sequence][: len(got)] or sequence in self.poisoned

@@ -20,6 +20,7 @@ from octavo.engine.messages import MediaInput, TokenSampling
 from octavo.execution.state_layout import StateLayout
 from octavo.sampling.features import RowFeature
 from octavo.scheduling.plan import SECTIONS, LogprobArrays, StepPlan, StepResult, TokenMasks
+from shadow_machines import ShadowMachines
 
 MASK = 2**63 - 1
 
@@ -161,6 +162,7 @@ class ShadowDevice:
         has_processors: bool,
         num_rank_rows: int = 0,
         num_media_rows: int = 0,
+        num_machine_words: int = 0,
     ) -> None:
         self.layout = layout
         self.state = state
@@ -179,6 +181,7 @@ class ShadowDevice:
         """A step has raised and the host has not seen it: what runs meanwhile builds on garbage."""
         self.rank_rows = [""] * num_rank_rows
         """Whose they are."""
+        self.machines = ShadowMachines(self.field, num_machine_words)
         self.attached: dict[int, TokenSampling] = {}
         """Parameters by slot, as the runner keeps them."""
         self._has_processors = has_processors
@@ -214,6 +217,8 @@ class ShadowDevice:
             assert adapter.head.rank == rank
             name = "garbage" if self.broken else adapter.head.content_hash
             self.rank_rows[first : first + rank] = [name] * rank
+        for load in plan.machines:
+            self.machines.load(load, is_garbage=self.broken)
         assert plan.has_adapters == bool(self.field("adapter_rank")[parts["slots"]].any())
         for slot in plan.detach:
             del self.attached[slot]
@@ -266,14 +271,21 @@ class ShadowDevice:
         places: list[int] = []
         row_of = {int(slot): row for row, slot in enumerate(slots)}
         num_tokens = self.field("num_tokens")
+        if not broken:
+            assert plan.masked == any(map(self.machines.has, parts["sample_slots"]))
         for at, slot in enumerate(parts["sample_slots"].tolist()):
             row = row_of[slot]
             end = computed[slot] + counts[row]
             assert broken or end == num_tokens[slot], "draws before its last token"
             assert parts["logit_tokens"][at] == starts[row + 1] - 1
             allowed = None if masks is None else _allowed(masks, at)
+            if self.machines.has(slot) and not broken:
+                assert allowed is None, "the host masks a row that the device masks"
+                allowed = self.machines.allowed(slot)
             features = None if broken else int(plan.features[at])
             drawn.append(self._draw(slot, digests[row], features, allowed))
+            if self.machines.has(slot) and not broken:
+                self.machines.walk(slot, drawn[-1])
             places.append(int(num_tokens[slot]))
             tokens[slot, num_tokens[slot]] = drawn[-1]
             num_tokens[slot] += 1
@@ -293,7 +305,7 @@ class ShadowDevice:
             features &= ~RowFeature.MIN_TOKENS
         assert planned_features in (None, features), "the host plans another row's work"
         banned = self.field("stop_ids")[slot].tolist() if features & RowFeature.MIN_TOKENS else ()
-        if allowed is not None:
+        if allowed:  # a row that has ended may have none left: its draw is nobody's
             banned = set(range(self.vocab_size)) - allowed
         bias = 0.0
         if features & RowFeature.BIAS:

@@ -19,6 +19,8 @@ class ExecutorFacts:
     max_model_len: int
     adapters: Any | None = None
     """An ``octavo.engine.messages.AdapterFacts``; None: there is no room for adapters."""
+    masks_on_device: bool = False
+    """Whether the device makes the masks of byte machines sooner than the host others."""
 
 
 class PendingStep(Protocol):

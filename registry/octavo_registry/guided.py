@@ -99,6 +99,33 @@ class FillsTogether(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ByteMachine:
+    """A constraint as a table of states, between which a text's bytes lead, with a stack.
+
+    A device can walk it, so that a step's masks are made where its logits are. It begins in state
+    0 with an empty stack. Axis suffixes: B bytes, Q states, C classes of bytes, K calls.
+
+    What a state makes of a byte of a class stands in ``table_QC``; the last column is the end of
+    the text. Below 0, the byte may not come. Otherwise it is ``4 * number + operation``:
+    ``GO`` takes the byte and leads to the state of that number (at the end: the text is complete);
+    ``CALL`` pushes the second state of that call, and its first looks at the same byte;
+    ``RETURN`` pops a state, which looks at the same byte; with an empty stack it may not come.
+
+    A stack holds ``MOST_DEPTH`` states; a call beyond may not come, and neither may a byte that
+    takes more than ``MOST_HOPS`` calls and returns.
+    """
+
+    classes_B: NDArray[np.uint8]
+    table_QC: NDArray[np.int32]
+    calls_K2: NDArray[np.int32]
+
+
+GO, CALL, RETURN = 0, 1, 2
+MOST_DEPTH = 64
+MOST_HOPS = 128
+
+
 class Guide(Protocol):
     """A compiled constraint; immutable, shared by all requests that use it."""
 
@@ -117,4 +144,18 @@ class GuidedBackend(Protocol):
         Called off the step loop, from several threads. A keyword that the backend cannot enforce
         must raise an OctavoError that names it; silence would break the promise to the user.
         """
+        ...
+
+
+@runtime_checkable
+class MachineBackend(Protocol):
+    """A backend whose guides are byte machines; registered with ``machines=True``.
+
+    ``machine`` needs no vocabulary: it is called where a constraint is checked, and its result
+    goes to the engine with the request. It raises ``UnsupportedConstraint`` like ``compile``.
+    """
+
+    @staticmethod
+    def machine(constraint: Constraint) -> ByteMachine:
+        """Compile."""
         ...

@@ -11,7 +11,8 @@ import pytest
 from octavo.cache.groups import make_layout
 from octavo.engine.messages import EngineRequest, MediaInput, TokenSampling
 from octavo_registry.cache import CacheSpec
-from scheduling_world import FULL, MAX_CROSS_ROWS, Case, World, sound
+from scheduling_cases import FULL, MAX_CROSS_ROWS, Case, sound
+from scheduling_world import World
 
 SAMPLING = TokenSampling(seed=0, max_tokens=6)
 

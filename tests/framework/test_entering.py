@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import pytest
 
+from machine_guides import END, GO, machine
 from octavo.adapters.pool import AdapterPool
 from octavo.engine.messages import AdapterHead, EngineRequest, PackedAdapter, TokenSampling
+from octavo.guided.byte_machine import MachineGuide
+from octavo.guided.machine_pool import MachinePool
+from octavo.guided.sequence import CompiledGuide, GuidedSequence
 from octavo.scheduling import entering
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.waiting import WaitingQueue
+from octavo_registry.guided import GuideVocabulary
+
+MACHINES = {name: machine([{name: (GO, 0), END: (GO, 0)}]) for name in "wx"}
+WORDS = GuideVocabulary(
+    token_bytes=[b"a"], special_ids={}, stop_token_ids=(), vocab_size=1, encode=list
+)
 
 
 class Line:
-    """A pool of four rank rows, and a queue; "a" and "b" need all of them, "c" and "d" half."""
+    """A pool of four rank rows, and a queue; "a" and "b" need all of them, "c" and "d" half.
+
+    Of the pool of machines "w" and "x" need all, and so does "aw", which needs all rank rows too.
+    """
 
     def __init__(self, *names: str) -> None:
         self.pool = AdapterPool(4, 4)
         self.waiting = WaitingQueue(by_priority=False)
-        self.entering = entering.Entering(self.waiting, self.pool)
+        self.entered: dict[int, Sequence] = {}
+        self.machines = MachinePool(4 + 68 + 3 * 2)
+        self.entering = entering.Entering(self.waiting, self.pool, self.machines)
         for name, rank in {"a": 4, "b": 4, "c": 2, "d": 2}.items():
             head = AdapterHead(content_hash=name, rank=rank, dtype="float32", shapes={})
             self.pool.add(PackedAdapter(head, memoryview(b"")))
@@ -30,9 +45,13 @@ class Line:
             sequences=(number,),
             prompt_token_ids=[1],
             sampling=TokenSampling(seed=0, max_tokens=1),
-            adapter=name,
+            adapter=name.strip("wx"),
         )
-        self.waiting.push(Sequence(request, 0, number, b""))
+        sequence = Sequence(request, 0, number, b"")
+        if name[-1:] in ("w", "x"):
+            guide = MachineGuide(MACHINES[name[-1]], WORDS)
+            sequence.guide = GuidedSequence(CompiledGuide(guide), 1)
+        self.waiting.push(sequence)
 
     def enter_one(self) -> int | None:
         """The number of the one that enters now."""
@@ -41,7 +60,15 @@ class Line:
             return None
         self.waiting.remove(sequence)
         self.pool.pin(sequence.request.adapter)
+        self.machines.pin(sequence.machine)
+        self.entered[sequence.id] = sequence
         return sequence.id
+
+    def leave(self, number: int) -> None:
+        """The sequence of that number runs no more."""
+        sequence = self.entered.pop(number)
+        self.pool.unpin(sequence.request.adapter)
+        self.machines.unpin(sequence.machine)
 
     def enter_all(self) -> list[int]:
         """The numbers of those that enter now, in their order."""
@@ -115,3 +142,41 @@ def test_who_is_offered_again_and_again_without_room_passes_once(
         assert sequence is not None
         assert sequence.id == 2
     assert line.enter_all() == [2, 3]
+
+
+def test_those_that_need_no_words_pass_those_that_wait_for_them() -> None:
+    line = Line("w", "x", "", "a", "w", "x")
+    assert line.enter_all() == [0, 2, 3, 4]
+    line.leave(0)
+    assert line.enter_all() == []
+    line.leave(4)
+    assert line.enter_all() == [1, 5]
+
+
+def test_a_machine_that_runs_keeps_others_waiting_no_longer_than_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entering, "MOST_PASSES", 2)
+    line = Line("w", "x", "w", "w", "w", "")
+    assert line.enter_all() == [0, 2, 3, 5]
+    for number in (0, 2, 3):
+        line.leave(number)
+    assert line.enter_all() == [1]
+    line.leave(1)
+    assert line.enter_all() == [4]
+
+
+def test_who_waits_for_rank_rows_does_not_hold_up_others_machines_nor_the_other_way_round() -> None:
+    line = Line("a", "b", "w", "aw", "aw")
+    assert line.enter_all() == [0, 2, 3, 4]
+    line = Line("w", "x", "a", "aw")
+    assert line.enter_all() == [0, 2, 3]
+
+
+def test_who_needs_both_waits_for_both() -> None:
+    line = Line("w", "b", "ax")
+    assert line.enter_all() == [0, 1]
+    line.leave(0)
+    assert line.enter_all() == []
+    line.leave(1)
+    assert line.enter_all() == [2]

@@ -175,9 +175,9 @@ def test_bits_of_a_mask_ban_tokens_of_their_rows_only() -> None:
     padded = np.pad(allowed, ((0, 0), (0, 320 - VOCAB)), constant_values=True)
     words = np.packbits(padded, axis=1, bitorder="little").view(np.int32)
     mask = TokenMask(
-        rows_M=np.array([3, 1], np.int32),
-        bitmask_MW=torch.tensor(words),
-        in_logprobs_M=np.array([False, True]),
+        lines_R=torch.tensor([-1, 1, -1, 0], dtype=torch.int32),
+        bits_MW=torch.tensor(words),
+        in_logprobs_R=np.array([False, True, False, False]),
     )
     logits = normal_logits(4, 8)
     bench = Bench([Row(params())] * 4, VOCAB)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from octavo.engine.messages import TokenSampling
-from scheduling_world import ADAPTERS, FACTS, LATE_FACTS, MAX_LEN, POISON, VOCAB, Case, World
+from scheduling_cases import ADAPTERS, FACTS, LATE_FACTS, MAX_LEN, POISON, VOCAB, Case
+from scheduling_world import World
 from shadow_device import RemainderGuide
 
 # Few distinct beginnings, so that prefixes meet.
@@ -51,20 +52,21 @@ class SchedulingMachine(RuleBasedStateMachine):
         detail=details,
         poison=st.sampled_from([False] * 15 + [True]),
         guide=guides,
-        is_guided=st.sampled_from([False] * 5 + [True]),
+        guided_by=st.sampled_from([None] * 8 + ["host", "host", "device", "device", "device"]),
         adapter=st.sampled_from(["", "", *ADAPTERS]),
     )
     def add(
-        self, prompt, n, max_tokens, seed, priority, salt, detail, poison, guide, is_guided, adapter
+        self, prompt, n, max_tokens, seed, priority, salt, detail, poison, guide, guided_by, adapter
     ):
         if len(self.world.live()) < 12:
-            guide = guide if is_guided else None
+            guide = None if guided_by is None else guide
             prompt = [*prompt, POISON] if poison else prompt
             max_tokens = min(max_tokens, MAX_LEN - len(prompt))
             if guide is not None:
                 detail = {k: v for k, v in detail.items() if k != "min_tokens"}
             sampling = TokenSampling(seed=seed, max_tokens=max_tokens, **detail)
-            self.world.add(prompt, n, sampling, priority, salt, guide, adapter)
+            is_machine = guided_by == "device"
+            self.world.add(prompt, n, sampling, priority, salt, guide, adapter, is_machine)
 
     @rule(count=st.sampled_from([1, 2, 4, 8, 16]))
     def step(self, count):

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from octavo.cache.runs import Runs
 from octavo.engine.messages import PackedAdapter
 from octavo.errors import OctavoError, UnknownAdapterError
 
@@ -32,41 +33,6 @@ class AdapterLoad(NamedTuple):
     adapter: PackedAdapter
 
 
-class RankRuns:
-    """Free rank rows: the first gap that is large enough is taken."""
-
-    def __init__(self, num_rows: int) -> None:
-        self.num_rows = num_rows
-        self._taken: list[Run] = []
-        """In order."""
-
-    def place_for(self, rank: int, among: list[Run] | None = None) -> int | None:
-        """The first row of a gap; None where there is none.
-
-        ``among`` are the runs that count as taken, in order, if not all.
-        """
-        first = 0
-        for run in self._taken if among is None else among:
-            if run.first - first >= rank:
-                return first
-            first = run.first + run.rank
-        return first if self.num_rows - first >= rank else None
-
-    def take(self, rank: int) -> Run | None:
-        """The rows, until they are given back."""
-        first = self.place_for(rank)
-        if first is None:
-            return None
-        run = Run(first, rank)
-        self._taken.append(run)
-        self._taken.sort()
-        return run
-
-    def give(self, run: Run) -> None:
-        """Take rows back."""
-        self._taken.remove(run)
-
-
 @dataclass(slots=True)
 class _Known:
     adapter: PackedAdapter
@@ -85,7 +51,7 @@ class AdapterPool:
         """Without rank rows the engine takes no adapters."""
         self.num_loads = 0
         self._max_rank = max_rank
-        self._runs = RankRuns(num_rank_rows)
+        self._runs = Runs(num_rank_rows)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._loads: dict[str, AdapterLoad] = {}
         """What the next plan copies."""
@@ -176,11 +142,11 @@ class AdapterPool:
     def _take(self, rank: int) -> Run | None:
         idle = [h for h, known in self._known.items() if known.run and not known.num_running]
         pinned = sorted(k.run for k in self._known.values() if k.run and k.num_running)
-        if self._runs.place_for(rank, pinned) is None:
+        if self._runs.gap_for(rank, pinned) is None:
             return None  # to evict the idle would not help
-        while (run := self._runs.take(rank)) is None:
+        while (first := self._runs.take(rank)) is None:
             self._evict(idle.pop(0))
-        return run
+        return Run(first, rank)
 
     def _evict(self, content_hash: str) -> None:
         known = self._known[content_hash]

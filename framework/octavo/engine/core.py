@@ -76,6 +76,7 @@ class EngineCore:
             max_num_seqs=facts.state.num_slots,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             adapters=facts.adapters,
+            masks_on_device=facts.masks_on_device,
         )
         record_start(architecture=folder.architecture, dtype=str(folder.dtype))
         host.notify(
@@ -84,7 +85,11 @@ class EngineCore:
                 model=config.model.model,
                 architecture=folder.architecture,
                 dtype=folder.dtype,
-                **{k: v for k, v in msgspec.structs.asdict(self.ready).items() if k != "adapters"},
+                **{
+                    name: value
+                    for name, value in msgspec.structs.asdict(self.ready).items()
+                    if name not in ("adapters", "masks_on_device")
+                },
             ),
         )
 
@@ -211,6 +216,7 @@ class EngineCore:
             "num_media_encoded": scheduler.media.num_encoded,
             "num_media_reused": scheduler.media.num_reused,
             **scheduler.adapters.stats(),
+            **scheduler.machines.stats(),
         }
 
     def close(self) -> None:

@@ -64,6 +64,8 @@ class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kind: ConstraintKind
     value: str
     """A ``Constraint``'s value as JSON: equal constraints are equal texts."""
+    machine: bytes = b""
+    """The packed byte machine, if the backend is one whose guides are."""
 
 
 class TensorData(msgspec.Struct, frozen=True):
@@ -304,6 +306,8 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True):
     max_num_batched_tokens: int
     adapters: AdapterFacts | None = None
     """None: it takes none."""
+    masks_on_device: bool = False
+    """Whether it masks tokens by byte machines sooner than by other guides."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True):

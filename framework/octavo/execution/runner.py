@@ -18,27 +18,23 @@ from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.cut_rows import AttentionRows, cut_rows
 from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.device_state import DeviceState
+from octavo.execution.drawer import Drawer
 from octavo.execution.drawn import Drawn, Undrawn
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
 from octavo.layers.adapted import NOWHERE, AdapterRows, AdapterRuns, Places, family_of
-from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
-from octavo.sampling.sampler import Sampler
-from octavo.sampling.state import SampleBatch, TokenMask
 from octavo.scheduling.media import RowCuts
 from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
 from octavo_kernels.step_state import StepInputs
 from octavo_registry.attention import AttentionBackend
-from octavo_registry.model import Model, RulesOutTokens, SequenceTokens
+from octavo_registry.model import Model
 from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
 """Decode steps of up to so many rows are recorded before the first request."""
-LOGIT_ROWS = 512
-"""Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
 
 
 class ModelRunner:
@@ -63,16 +59,20 @@ class ModelRunner:
         adapters: AdapterRows | None = None,
     ) -> None:
         self.model = model
-        self._rules = model if isinstance(model, RulesOutTokens) else None
         self.state = DeviceState(state_layout, device)
         self.memory = memory
         self._layout = layout
         self._backends = list(backends)
         self._layers = memory.layer_caches(layout, self._backends)
-        self._sampler = Sampler(vocab_size, self.state.sampling)
-        self._processors = list(processors)
+        self._drawer = Drawer(
+            model=model,
+            state=self.state,
+            vocab_size=vocab_size,
+            processors=processors,
+            adapters=adapters,
+            staging=Staging(device, async_depth),
+        )
         self._staging = Staging(device, async_depth)
-        self._mask_staging = Staging(device, async_depth)
         self._batch_invariant = batch_invariant
         self._position_axes = position_axes
         self._encoder = encoder
@@ -87,7 +87,7 @@ class ModelRunner:
         self._graphs: DecodeGraphs | None = None
         if use_graphs and all(backend.recordable for backend in self._backends):
             self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
-        self._recorded_version = self._sampler.version
+        self._recorded_version = self._drawer.version
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -168,11 +168,12 @@ class ModelRunner:
             self.state.apply(diff[:num_words], diff[num_words:])
         self._begin(plan)
         slots_R = graphs.place(plan.slots)
-        if plan.num_logprobs < 0 and not plan.awaits_masks and not self._processors:
-            if self._recorded_version != self._sampler.version:
-                self._recorded_version = self._sampler.version
+        if self._drawer.needs_no_host(plan):
+            if self._recorded_version != self._drawer.version:
+                self._recorded_version = self._drawer.version
                 graphs.forget()  # there are more tables of parameters than they read
-            tokens_R = graphs.run(slots_R, *self._whole_step(plan.work, self._places(plan)))
+            whole = self._whole_step(plan.work, self._places(plan), masked=plan.masked)
+            tokens_R = graphs.run(slots_R, *whole)
             return Drawn(tokens_R[:num_rows], None, None)
         places = self._places(plan)
         kind = f"forward{family_of(places)}"
@@ -198,7 +199,7 @@ class ModelRunner:
         return self._draw_and_advance(undrawn, None)
 
     def _draw_and_advance(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
-        drawn = self._draw(undrawn, masks)
+        drawn = self._drawer.draw(undrawn, masks)
         tokens_R = undrawn.sample_slots_R[:0] if drawn.tokens_R is None else drawn.tokens_R
         drawn_slots_R = undrawn.sample_slots_R[: len(tokens_R)]
         self.state.advance(undrawn.slots_R, undrawn.query_starts_R1, drawn_slots_R, tokens_R)
@@ -220,20 +221,22 @@ class ModelRunner:
             self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
         return self._hidden_RD[: len(slots_R)].copy_(hidden_RD)
 
-    def _whole_step(self, work: Work, places: Places) -> tuple[str, StepFunction]:
+    def _whole_step(
+        self, work: Work, places: Places, *, masked: bool = False
+    ) -> tuple[str, StepFunction]:
         """By kind: steps whose rows need nothing of the host between forward and drawing."""
-        draw = partial(self._decode_and_draw, work=work, places=places)
-        return f"step {int(work)}{family_of(places)}", draw
+        draw = partial(self._decode_and_draw, work=work, places=places, masked=masked)
+        return f"step {int(work)}{family_of(places)}{' masked' if masked else ''}", draw
 
     def _places(self, plan: StepPlan) -> Places:
         """Where the adapters of a step may add."""
         return self._adapters.places if plan.has_adapters and self._adapters else NOWHERE
 
-    def _decode_and_draw(self, slots_R: Tensor, *, work: Work, places: Places) -> Tensor:
+    def _decode_and_draw(
+        self, slots_R: Tensor, *, work: Work, places: Places, masked: bool
+    ) -> Tensor:
         hidden_RD = self._decode(slots_R, places)
-        runs = None if self._adapters is None else self._adapters.runs
-        logits_RV = self._ruled(self._logits(hidden_RD, runs, 0), slots_R)
-        tokens_R = self._sampler.draw(logits_RV, slots_R, work)
+        tokens_R = self._drawer.draw_in_place(hidden_RD, slots_R, work, masked=masked)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
 
@@ -243,13 +246,7 @@ class ModelRunner:
         if self._adapters is not None:
             for load in plan.adapters:
                 self._adapters.load(load)
-        for slot in plan.detach:
-            for processor in self._processors:
-                processor.detach(slot)
-        for slot, sampling in plan.attach:
-            self._sampler.attach(slot, sampling)
-            for processor in self._processors:
-                processor.attach(slot, sampling.extra_args)
+        self._drawer.begin(plan)
 
     def _forward(
         self,
@@ -305,13 +302,6 @@ class ModelRunner:
                 self._adapters.begin(self._runs_in_state(places).at(slots_R).at(inputs.rows_T))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
 
-    def _logits(self, hidden_RD: Tensor, runs: AdapterRuns | None, first: int) -> Tensor:
-        """Of rows which ``runs`` has from the first on."""
-        if self._adapters is not None:
-            some = None if runs is None else runs.some(first, len(hidden_RD))
-            self._adapters.begin_logits(some)
-        return self.model.logits(hidden_RD)
-
     def _runs_in_state(self, places: Places) -> AdapterRuns:
         return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S, places)
 
@@ -336,61 +326,3 @@ class ModelRunner:
         deltas_R = self.state.position_delta_S.index_select(0, slots_R)
         positions_T = inputs.positions_T + deltas_R.index_select(0, inputs.rows_T)
         return positions_T.expand(self._position_axes, -1)
-
-    def _ruled(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
-        """Of what these slots may draw next, by the model's own rules."""
-        if self._rules is None:
-            return logits_RV
-        state = self.state
-        so_far = SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
-        return self._rules.rule_out(logits_RV, slots_R, so_far)
-
-    def _draw(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
-        """Hidden states to tokens; prompt rows stand behind the rows that draw."""
-        plan, hidden_RD, slots_R = undrawn.plan, undrawn.hidden_RD, undrawn.sample_slots_R
-        num_draws = len(plan.features)
-        drawn = Drawn(None, None, None)
-        if num_draws:
-            logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], undrawn.runs, 0), slots_R)
-            for processor in self._processors:
-                logits_RV = processor.apply(logits_RV, slots_R)
-            sampled = self._sampler.sample(
-                logits_RV,
-                SampleBatch(
-                    slots_R=slots_R,
-                    features_R=plan.features,
-                    num_logprobs=plan.num_logprobs,
-                    mask=None if masks is None else self._on_device(masks),
-                ),
-            )
-            drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs
-        if plan.num_prompt_logprobs >= 0:
-            pieces = [
-                token_logprobs(
-                    self._logits(rows_RD, undrawn.runs, num_draws + LOGIT_ROWS * number),
-                    wanted_R,
-                    plan.num_prompt_logprobs,
-                )
-                for number, (rows_RD, wanted_R) in enumerate(
-                    zip(
-                        hidden_RD[num_draws:].split(LOGIT_ROWS),
-                        undrawn.prompt_targets.split(LOGIT_ROWS),
-                        strict=True,
-                    )
-                )
-            ]
-            drawn.prompt_logprobs = TokenLogprobTensors(
-                token_ids_RK1=torch.cat([piece.token_ids_RK1 for piece in pieces]),
-                logprobs_RK1=torch.cat([piece.logprobs_RK1 for piece in pieces]),
-                ranks_R=torch.cat([piece.ranks_R for piece in pieces]),
-            )
-        return drawn
-
-    def _on_device(self, masks: TokenMasks) -> TokenMask | None:
-        if not len(masks.rows_M):
-            return None
-        return TokenMask(
-            rows_M=masks.rows_M,
-            bitmask_MW=self._mask_staging.send(masks.bits_MW.reshape(-1)).view(masks.bits_MW.shape),
-            in_logprobs_M=masks.in_logprobs_M,
-        )

@@ -12,7 +12,8 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError
 from octavo.execution.decode_graphs import SIZES
-from octavo.execution.runner import LOGIT_ROWS
+from octavo.execution.drawer import LOGIT_ROWS
+from octavo.execution.machines import machine_bytes
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
 from octavo.layers.adapted import AdapterRows
 from octavo.layers.decoder import CausalLM, PreNormLayer
@@ -87,16 +88,18 @@ def size_engine(
         and not config.model.enforce_eager
         and (device.type != "cuda" or all(backend.recordable for backend in chosen.values()))
     )
+    workspace = _workspace(model, config, folder, num_slots, device=device, is_recorded=is_recorded)
+    if slots_of == "cuda" and not config.model.skip_tokenizer_init:  # without one, no guides
+        workspace += machine_bytes(num_slots, folder.vocab_size)
+    if adapters is not None:
+        workspace += adapters.sums_bytes(config.scheduler.max_num_batched_tokens)
     return Sizing(
         layout=make_layout(
             specs, lambda spec: chosen[spec].page_bytes(spec, block_tokens), block_tokens
         ),
         backends=chosen,
         num_slots=num_slots,
-        workspace_bytes=_workspace(
-            model, config, folder, num_slots, device=device, is_recorded=is_recorded
-        )
-        + (0 if adapters is None else adapters.sums_bytes(config.scheduler.max_num_batched_tokens)),
+        workspace_bytes=workspace,
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from octavo.errors import ConfigError
 from octavo.params import MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
+from octavo_registry.guided import MOST_DEPTH
 
 Ints = NDArray[np.int32]
 Slots = NDArray[np.intp]
@@ -33,6 +34,9 @@ INT_FIELDS = (
     "adapter_rank",
     "position_delta",
     "cross_rows",
+    "machine",
+    "machine_state",
+    "machine_depth",
 )
 
 
@@ -61,6 +65,7 @@ class StateLayout:
         num_lines = num_slots + 1
         widths = dict.fromkeys((*INT_FIELDS, *FLOAT_FIELDS), 1)
         widths |= {"seed": 2, "stop_ids": STOP_IDS, "tokens": max_model_len}
+        widths |= {"machine_stack": MOST_DEPTH}
         widths |= {f"table{group}": max_blocks for group in range(num_groups)}
         self.fields: dict[str, Field] = {}
         offset = 0

@@ -13,6 +13,7 @@ from octavo.config.model_folder import ModelFolder
 from octavo.engine.messages import AdapterFacts
 from octavo.errors import ConfigError
 from octavo.execution.cache_memory import CacheMemory
+from octavo.execution.machines import masks_on
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.runner import ModelRunner
@@ -104,6 +105,7 @@ class Worker:
             num_swap_blocks=size.num_swap_blocks,
             max_model_len=size.max_model_len,
             adapters=None if adapters is None else adapter_facts(adapters, config, folder),
+            masks_on_device=masks_on(self.device),
         )
         log.info(
             "%s on %s in %s, %.1f s; kv cache: %d blocks of %d tokens, %.2f GiB, %s",

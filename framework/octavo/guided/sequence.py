@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from octavo.engine.messages import SequenceEnd
 from octavo.errors import DeadEndError, OctavoError, ParameterError, RequestFailedError
+from octavo.guided.byte_machine import MachineGuide, MachineState, Place
 from octavo.guided.remote import RemoteGuide, RemoteState
 from octavo_registry.faults import one_line
 from octavo_registry.guided import FillsTogether, Guide, GuideState
@@ -33,6 +34,8 @@ LATEST_SECONDS = 10.0
 """Of a native backend; a child is ended by the limits on each of its masks."""
 ROWS_PER_JOB = 4
 """A native backend needs some 20 us a mask, and so does handing a job to a thread."""
+
+DEAD_END = "no token continues the text, and the constraint is not met"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,20 @@ class GuidedSequence:
         """When the filling was begun."""
         self.is_slow = False
         """The last mask was late, or another of the same call: the next is filled alone."""
-        self.is_finished = False
-        """Nothing may follow."""
+        self.is_finished = self.machine is not None and self.state.is_finished()
+        """Nothing may follow; of a guide that is no machine it is known with the first mask."""
         self.error: Exception | None = None
         """What the backend raised; the sequence cannot go on."""
+
+    @property
+    def machine(self) -> MachineGuide | None:
+        """The guide, if it is one that the device walks."""
+        return self.state.guide if isinstance(self.state, MachineState) else None
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in its machine."""
+        return self.state.place if isinstance(self.state, MachineState) else Place()
 
     @property
     def is_filling(self) -> bool:
@@ -94,13 +107,21 @@ class GuidedSequence:
         self.is_current = False
         try:
             if not self.state.accept(token):
-                raise ParameterError(
-                    "other parameters (allowed_token_ids, bad_words, logit_bias, min_tokens) ban "
-                    f"all that the constraint allows: token {token} is not allowed"
-                )
+                raise self._refusal(token)
             self.is_finished = self.state.is_finished()
         except BaseException as error:  # also a panic of native code: it is this sequence's alone
             self.error = as_error(error)
+
+    def _refusal(self, token: int) -> Exception:
+        """Why a token was drawn that may not come."""
+        if self.machine is not None:  # the host has not seen its mask
+            self.state.fill_bitmask(self.mask_W)
+            if not self.mask_W.any():
+                return DeadEndError(DEAD_END)
+        return ParameterError(
+            "other parameters (allowed_token_ids, bad_words, logit_bias, min_tokens) ban "
+            f"all that the constraint allows: token {token} is not allowed"
+        )
 
     def forced(self) -> list[int]:
         """The next tokens without a choice, of which the mask has the first."""
@@ -128,7 +149,7 @@ class GuidedSequence:
                 raise error
             self.is_finished = self.state.is_finished()  # a child tells it with the mask
             if not self.is_finished and not num_words:
-                raise DeadEndError("no token continues the text, and the constraint is not met")
+                raise DeadEndError(DEAD_END)
             self.has_choice = num_words != 1 or _has_several_bits(self.mask_W)
         except BaseException as raised:
             self.error = as_error(raised)

@@ -41,42 +41,44 @@ class Sampler:
         """Take a new sequence's logit_bias, allowed_token_ids and bad words; the last one's go."""
         self._sparse.attach(slot, sampling)
 
-    def draw(self, logits_RV: Tensor, slots_R: Tensor, work: Work = ALL_WORK) -> Tensor:
+    def draw(
+        self,
+        logits_RV: Tensor,
+        slots_R: Tensor,
+        work: Work = ALL_WORK,
+        mask_rows_R: Tensor | None = None,
+        mask_MW: Tensor | None = None,
+    ) -> Tensor:
         """A token for each row, int32; on CUDA it may be recorded, for later rows of this work."""
-        return sample(logits_RV, slots_R, self._sparse.state, work=work)
+        return sample(
+            logits_RV,
+            slots_R,
+            self._sparse.state,
+            work=work,
+            mask_rows_R=mask_rows_R,
+            mask_MW=mask_MW,
+        )
 
     def sample(self, logits_RV: Tensor, batch: SampleBatch) -> Sampled:
         """Draw a token for each row.
 
         Log probabilities are of the logits as they came, but where a mask counts in them.
         """
-        mask_rows_R: Tensor | None = None
-        mask_MW: Tensor | None = None
-        if batch.mask is not None:
-            places_R = np.full(len(batch.features_R), -1, np.int32)
-            places_R[batch.mask.rows_M] = np.arange(len(batch.mask.rows_M), dtype=np.int32)
-            mask_rows_R = upload(places_R, logits_RV.device)
-            mask_MW = batch.mask.bitmask_MW
-        tokens_R = sample(
-            logits_RV,
-            batch.slots_R,
-            self._sparse.state,
-            work=work_of(batch.features_R),
-            mask_rows_R=mask_rows_R,
-            mask_MW=mask_MW,
-        )
+        mask, work = batch.mask, work_of(batch.features_R)
+        lines = () if mask is None else (mask.lines_R, mask.bits_MW)
+        tokens_R = self.draw(logits_RV, batch.slots_R, work, *lines)
         if batch.num_logprobs < 0:
             return Sampled(tokens_R, None)
-        if batch.mask is not None and batch.mask.in_logprobs_M.any():
-            logits_RV = _of_allowed(logits_RV, batch.mask)
+        if mask is not None and mask.in_logprobs_R.any():
+            logits_RV = _of_allowed(logits_RV, mask)
         return Sampled(tokens_R, token_logprobs(logits_RV, tokens_R, batch.num_logprobs))
 
 
 def _of_allowed(logits_RV: Tensor, mask: TokenMask) -> Tensor:
     """A copy of the logits in which rows whose mask counts lack the tokens that it bans."""
     device = logits_RV.device
-    rows_K = upload(mask.rows_M[mask.in_logprobs_M], device)
-    bits_KW = mask.bitmask_MW[upload(np.flatnonzero(mask.in_logprobs_M), device)]
+    rows_K = upload(np.flatnonzero(mask.in_logprobs_R), device)
+    bits_KW = mask.bits_MW[mask.lines_R[rows_K].long()]
     shifts = torch.arange(32, dtype=torch.int32, device=device)
     allowed_KV = (bits_KW[:, :, None] >> shifts & 1).flatten(1)[:, : logits_RV.shape[1]].bool()
     masked_RV = logits_RV.clone()

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMask:
-    """The tokens that some of a batch's rows may draw."""
+    """The tokens that a batch's rows may draw."""
 
-    rows_M: NDArray[np.int32]
-    bitmask_MW: Tensor
+    lines_R: Tensor
+    """int32: which line of the bits is a row's; -1: it may draw any."""
+    bits_MW: Tensor
     """int32, token i at bit i % 32 of word i // 32; a clear bit bans."""
-    in_logprobs_M: NDArray[np.bool_]
-    """Whether a row's log probabilities are of these tokens alone."""
+    in_logprobs_R: NDArray[np.bool_]
+    """Rows whose log probabilities are of these tokens alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Guided rows: which tokens they may draw, and what becomes of a draw that cannot be.
+"""Rows that the host masks: which tokens they may draw, and what becomes of a draw that cannot be.
 
 A step's tokens are drawn behind its forward pass, when the host has read the tokens of the step
 before and knows the masks. Until then a row's draw can be withdrawn: its mask is late, or what
@@ -49,22 +49,20 @@ class GuidedRows:
         guides = [_guide_of(sequence) for _, sequence in guided]
         self._filler.fill(guides, num_rows=len(slots))
         forced = self._forced([s for _, s in guided], guides, UNRECORDED_STEPS * len(slots))
-        places, masks, in_logprobs = [], [], []
+        places, masks = [], []
         for (place, sequence), guide in zip(guided, guides, strict=True):
             if guide.error is not None or (guide.is_current and guide.is_finished):
                 outputs.ends.append(self._end(sequence, guide.error))
             elif not guide.is_current:
-                self._scheduler.withdraw(record, place)
+                self._scheduler.corrections.withdraw(record, place)
             elif tokens := forced.get(sequence.id):
                 self._append(record, place, sequence, tokens, outputs)
             else:
                 places.append(place)
                 masks.append(guide.mask_W)
-                in_logprobs.append(sequence.request.sampling.logprobs_of_allowed)
         return TokenMasks(
             rows_M=np.array(places, np.int32),
             bits_MW=np.stack(masks) if masks else np.zeros((0, 1), np.int32),
-            in_logprobs_M=np.array(in_logprobs, np.bool_),
         )
 
     def _forced(
@@ -114,7 +112,7 @@ class GuidedRows:
         outputs.prompts.extend(self._results.prompt_reports(np.array([sequence.slot], np.intp)))
         outputs.sequences.extend([sequence.id] * len(tokens))
         outputs.tokens.extend(tokens)
-        self._scheduler.append(record, place, tokens)
+        self._scheduler.corrections.append(record, place, tokens)
         if guide.error is not None or guide.is_finished:
             outputs.ends.append(self._end(sequence, guide.error))
 

@@ -16,6 +16,7 @@ from octavo.cache.tables import BlockMoves, BlockTables
 from octavo.config import EngineConfig
 from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import StateDiff, StateLayout
+from octavo.guided.machine_pool import MachinePool
 from octavo.sampling.features import RowFeature
 from octavo.scheduling.rows import Rows
 from octavo.scheduling.sequence import Sequence, SwappedBlocks
@@ -54,8 +55,10 @@ class Placement:
         state: StateLayout,
         num_swap_blocks: int,
         adapters: AdapterPool,
+        machines: MachinePool,
     ) -> None:
         self.adapters = adapters
+        self.machines = machines
         self.tables = tables
         self.rows = rows
         self.pool: BlockPool = tables.pool
@@ -89,9 +92,11 @@ class Placement:
         many have their media.
         """
         run = self.adapters.provide(sequence.request.adapter)
-        if self.rows.num_free == 0 or run is None:
+        machine_at = self.machines.provide(sequence.machine)
+        if self.rows.num_free == 0 or run is None or machine_at is None:
             return 0
         sequence.run = run
+        sequence.machine_at = machine_at
         num_tokens = len(sequence.tokens)
         if self._caching:
             extend_chain(
@@ -110,6 +115,7 @@ class Placement:
         if start < 0:
             return 0
         self.adapters.pin(sequence.request.adapter)
+        self.machines.pin(sequence.machine)
         if sequence.placed_seconds is None:
             sequence.placed_seconds = time.monotonic()
         slot = sequence.slot
@@ -153,6 +159,7 @@ class Placement:
         if self._processors:
             self.draft.detach.append(sequence.slot)
         self.adapters.unpin(sequence.request.adapter)
+        self.machines.unpin(sequence.machine)
         self.tables.release(sequence.slot)
         self.rows.leave(sequence)
 

@@ -12,6 +12,7 @@ from octavo.adapters.pool import AdapterLoad
 from octavo.cache.tables import BlockMoves
 from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import Ints, Slots, StateDiff
+from octavo.guided.machine_pool import MachineLoad
 from octavo.scheduling.media import EncodeItem, RowCuts
 from octavo.scheduling.sequence import Sequence
 from octavo_kernels.row_features import Work
@@ -51,8 +52,12 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     num_logprobs: int
     """Largest number that a drawing row asked for; -1: none did."""
     num_prompt_logprobs: int
+    of_allowed: NDArray[np.bool_]
+    """Rows that draw whose logprobs are of what their guides allow alone."""
     awaits_masks: bool = False
-    """Some rows are guided: the tokens are drawn when ``TokenMasks`` have come."""
+    """The host masks some rows: the tokens are drawn when ``TokenMasks`` have come."""
+    masked: bool = False
+    """The device masks some of the rows that draw, by their machines."""
     attach: list[tuple[int, TokenSampling]] = msgspec.field(default_factory=list)
     """Slots whose new sequence brings parameters that name tokens, or meets processors."""
     detach: list[int] = msgspec.field(default_factory=list)
@@ -62,6 +67,8 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """Media whose rows are made before the forward pass."""
     adapters: list[AdapterLoad] = msgspec.field(default_factory=list)
     """What is copied to the device before the forward pass; done in this order."""
+    machines: list[MachineLoad] = msgspec.field(default_factory=list)
+    """What is copied to the device before the forward pass."""
     has_adapters: bool = False
     """Whether any row has one."""
     cuts: RowCuts | None = None
@@ -97,8 +104,6 @@ class TokenMasks:
     """Places among the drawing rows."""
     bits_MW: Ints
     """Token i at bit i % 32 of word i // 32; a clear bit bans."""
-    in_logprobs_M: NDArray[np.bool_]
-    """Whether a row's logprobs are of these tokens alone."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -108,6 +108,7 @@ class StepResults:
                 scheduler.requeue(rows.at(slot), after_fault=True)
         scheduler.media.forget_all()
         scheduler.adapters.load_again()
+        scheduler.machines.load_again()
         outputs = self.news()
         outputs.ends.extend(ends)
         return outputs
@@ -125,7 +126,7 @@ class StepResults:
         rows = self._rows
         finished = np.zeros(len(slots), np.bool_)
         astray = []
-        for index in np.flatnonzero(rows.guided_S[slots]).tolist():
+        for index in np.flatnonzero(rows.guided_S[slots] | rows.masked_S[slots]).tolist():
             guide = rows.at(int(slots[index])).guide
             if guide is not None:
                 guide.accept(int(tokens[index]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.execution.state_layout import STOP_IDS, Ints, Slots, StateDiff
+from octavo.guided.byte_machine import Place
 from octavo.sampling.features import RowFeature, features_of
 from octavo.scheduling.sequence import Sequence
 
@@ -42,7 +43,11 @@ class Rows:
         self.leads_S = np.zeros(num_slots, np.bool_)
         """Rows whose first draw lets the other continuations of their request go on."""
         self.guided_S = np.zeros(num_slots, np.bool_)
-        """Rows whose next token must be one that a guide allows."""
+        """Rows whose next token must be one that the host's mask allows."""
+        self.masked_S = np.zeros(num_slots, np.bool_)
+        """Rows whose masks the device makes: their guides are byte machines."""
+        self.of_allowed_S = np.zeros(num_slots, np.bool_)
+        """Rows whose logprobs are of what their guides allow alone."""
         self.media_end_S = np.zeros(num_slots, np.int32)
         """Up to this token the prompt's media matter, as rows or by the positions they make."""
         self.adapted_S = np.zeros(num_slots, np.bool_)
@@ -90,7 +95,11 @@ class Rows:
         self.prompt_logprobs_S[slot] = sequence.wants_prompt_logprobs
         self.stop_ids_KS[:, slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
-        self.guided_S[slot] = sequence.guide is not None
+        guide, masked = sequence.guide, sequence.machine is not None
+        place = Place() if guide is None else guide.place
+        self.guided_S[slot] = guide is not None and not masked
+        self.masked_S[slot] = masked
+        self.of_allowed_S[slot] = guide is not None and sampling.logprobs_of_allowed
         self.media_end_S[slot] = sequence.media_end
         self.adapted_S[slot] = sequence.run.rank > 0
         self.cross_due_S[slot] = False
@@ -109,6 +118,9 @@ class Rows:
                 *sequence.run,
                 sequence.position_delta,
                 sequence.num_cross_rows,
+                sequence.machine_at,
+                place.state,
+                len(place.stack),
             ],
             [
                 sampling.temperature,
@@ -123,6 +135,7 @@ class Rows:
         diff.put_span("tokens", slot, 0, tokens)
         seed = np.array([sequence.seed & (2**64 - 1)], np.uint64).view(np.int32)
         diff.put_span("seed", slot, 0, seed)
+        diff.put_span("machine_stack", slot, 0, np.array(place.stack, np.int32))
         return slot
 
     def leave(self, sequence: Sequence) -> None:

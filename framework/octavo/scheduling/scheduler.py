@@ -13,7 +13,9 @@ from octavo.config import EngineConfig
 from octavo.engine.messages import EngineRequest, SequenceEnd
 from octavo.errors import OctavoError, RequestFailedError
 from octavo.execution.state_layout import Ints, Slots, StateLayout
+from octavo.guided.machine_pool import POOL_WORDS, MachinePool
 from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
+from octavo.scheduling.corrections import Corrections
 from octavo.scheduling.entering import Entering
 from octavo.scheduling.limits import refusal_of
 from octavo.scheduling.media import MediaScheduler
@@ -45,6 +47,7 @@ class Scheduler:
         model_identity: str,
         vocab_size: int,
         whole_media: bool = False,
+        machine_words: int = POOL_WORDS,
     ) -> None:
         """``whole_media``: no chunk of a prompt may end inside an item."""
         scheduler = config.scheduler
@@ -52,7 +55,10 @@ class Scheduler:
         max_blocks = state.fields["table0"].width
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
         self.adapters = AdapterPool(config.lora.num_rank_rows, config.lora.highest_rank)
-        self.placement = Placement(config, tables, self.rows, state, num_swap_blocks, self.adapters)
+        self.machines = MachinePool(machine_words)
+        self.placement = Placement(
+            config, tables, self.rows, state, num_swap_blocks, self.adapters, self.machines
+        )
         self.waiting = WaitingQueue(by_priority=scheduler.scheduling_policy == "priority")
         self.sequences: dict[int, Sequence] = {}
         self.refused: list[SequenceEnd] = []
@@ -62,6 +68,7 @@ class Scheduler:
         self.suspects: dict[int, Sequence] = {}
         """By id: sequences of a batch that raised, which run alone until they have passed it."""
         self.num_under_way = 0
+        self.corrections = Corrections(self.rows)
         self.media = MediaScheduler(
             config.media.media_cache_tokens,
             scheduler.max_num_batched_tokens,
@@ -71,9 +78,7 @@ class Scheduler:
         self._config = scheduler
         self._model_identity = model_identity
         self._vocab_size = vocab_size
-        self._entering = Entering(self.waiting, self.adapters)
-        self._corrected: list[tuple[int, int, int]] = []
-        """Slots whose last draw does not count, their epochs and what was known before it."""
+        self._entering = Entering(self.waiting, self.adapters, self.machines)
         self._num_arrivals = 0
         self._step_id = 0
         self._steady = SteadySteps(self.rows, self.placement)
@@ -105,15 +110,8 @@ class Scheduler:
             Sequence(request, index, self._num_arrivals, seed)
             for index in range(len(request.sequences))
         ]
-        if guide is not None:
-            try:
-                prompt = request.prompt_token_ids
-                taken = prompt[len(prompt) - request.num_guided_tokens :]
-                for sequence in family:
-                    sequence.guide = GuidedSequence(guide, self._vocab_size, taken)
-            except BaseException as error:  # a plugin's, or a panic: this request's failure only
-                self.refuse(request, as_error(error))
-                return
+        if guide is not None and not self._guide(request, family, guide):
+            return
         self.adapters.begin(request.adapter, len(family))
         leader, *followers = family
         leader.followers = followers
@@ -122,6 +120,27 @@ class Scheduler:
         for follower in followers:
             follower.leader = leader
         self.waiting.push(leader)
+
+    def _guide(self, request: EngineRequest, family: list[Sequence], guide: CompiledGuide) -> bool:
+        """Lead them through a guide; False where none of them is to run."""
+        prompt = request.prompt_token_ids
+        taken = prompt[len(prompt) - request.num_guided_tokens :]
+        try:
+            states = [GuidedSequence(guide, self._vocab_size, taken) for _ in family]
+        except BaseException as error:  # a plugin's, or a panic: this request's failure only
+            self.refuse(request, as_error(error))
+            return False
+        machine = states[0].machine
+        refusal = None if machine is None else self.machines.refusal(machine)
+        if refusal is not None:
+            self.refuse(request, refusal)
+            return False
+        if states[0].is_finished:  # nothing may follow what it has
+            self.refused += [SequenceEnd(each.id, "stop", is_text=True) for each in family]
+            return False
+        for sequence, state in zip(family, states, strict=True):
+            sequence.guide = state
+        return True
 
     def refuse(self, request: EngineRequest, cause: Exception) -> None:
         """End a request that was never queued; the next step's outputs say so."""
@@ -154,26 +173,6 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._release_followers(sequence)
         self.adapters.end(sequence.request.adapter)
-
-    def withdraw(self, record: StepRecord, place: int) -> None:
-        """Undo the draw of a row of the newest step; it runs again for the same token."""
-        slot = int(record.sample_slots[place])
-        self.rows.computed_S[slot] -= 1
-        # Other records may share the array.
-        record.ends = np.where(record.slots == slot, record.ends - np.int32(1), record.ends)
-        self.append(record, place, [])
-
-    def append(self, record: StepRecord, place: int, tokens: list[int]) -> None:
-        """Give a row of the newest step these tokens in the place of the one that it draws."""
-        rows, slot = self.rows, int(record.sample_slots[place])
-        known = int(rows.known_S[slot])
-        length = known + len(tokens)
-        rows.tokens_SL[slot, known:length] = tokens
-        rows.known_S[slot] = rows.planned_S[slot] = length
-        self._corrected.append((slot, int(rows.epoch_S[slot]), known))
-        record.sample_epochs = record.sample_epochs.copy()
-        record.sample_epochs[place] = -1
-        record.membership = -1  # it is no step to repeat either
 
     def requeue(self, sequence: Sequence, *, after_fault: bool = False) -> None:
         """Preempt a running sequence: it waits again at its place in the order."""
@@ -306,7 +305,7 @@ class Scheduler:
         num_tokens = int(query_starts[-1])
         prompt_tokens, prompt_targets, prompt_spans = self._prompt_rows(slots, counts, query_starts)
         logit_tokens = np.concatenate([query_starts[1:][draws] - 1, prompt_tokens])
-        self._put_corrections()
+        self.corrections.put(self.placement.draft.diff)
         draft = self.placement.take_draft()
         buffer, sizes = pack_sections(
             draft.diff,
@@ -334,12 +333,15 @@ class Scheduler:
             num_prompt_logprobs=max(
                 (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
             ),
+            of_allowed=rows.of_allowed_S[sample_slots],
             awaits_masks=bool(rows.guided_S[sample_slots].any()),
+            masked=bool(rows.masked_S[sample_slots].any()),
             attach=draft.attach,
             detach=draft.detach,
             moves=draft.moves,
             encode=self.media.take_draft(),
             adapters=self.adapters.take_draft(),
+            machines=self.machines.take_draft(),
             has_adapters=bool(rows.adapted_S[slots].any()),
             cuts=self.media.cuts(rows, slots, starts, counts),
         )
@@ -360,18 +362,6 @@ class Scheduler:
         self.num_under_way += 1
         self._steady.remember(plan, record)
         return plan, record
-
-    def _put_corrections(self) -> None:
-        """Tell the device where rows stand whose draws do not count."""
-        rows, diff = self.rows, self.placement.draft.diff
-        for slot, epoch, known in self._corrected:
-            if rows.epoch_S[slot] == epoch:
-                at = np.array([slot], np.intp), np.zeros(1, np.int32)
-                diff.put_cells("num_tokens", *at, rows.planned_S[[slot]])
-                diff.put_cells("computed", *at, rows.computed_S[[slot]])
-                appended = rows.tokens_SL[slot, known : rows.planned_S[slot]]
-                diff.put_span("tokens", slot, known, appended)
-        self._corrected.clear()
 
     def _prompt_rows(
         self, slots: Slots, counts: Ints, query_starts: Ints

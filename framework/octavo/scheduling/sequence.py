@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from octavo.adapters.pool import NO_RUN
 from octavo.engine.messages import EngineRequest, MediaInput, SequenceLogprobs
+from octavo.guided.byte_machine import MachineGuide
+from octavo.guided.machine_pool import NO_MACHINE
 from octavo.guided.sequence import GuidedSequence
 
 
@@ -34,6 +36,7 @@ class Sequence:
         "id",
         "index",
         "leader",
+        "machine_at",
         "media_marks",
         "num_cached_tokens",
         "placed_seconds",
@@ -81,6 +84,8 @@ class Sequence:
         self.leader: Sequence | None = None
         self.followers: list[Sequence] = []
         self.guide: GuidedSequence | None = None
+        self.machine_at = NO_MACHINE
+        """Where its machine begins in the pool while it runs."""
         self.num_cached_tokens = 0
         self.reported = False
         self.prompt_logprobs: list[SequenceLogprobs] = []
@@ -113,6 +118,11 @@ class Sequence:
     def num_cross_rows(self) -> int:
         """Rows of that item."""
         return self.cross.cross_rows if self.cross else 0
+
+    @property
+    def machine(self) -> MachineGuide | None:
+        """Its guide, if it is one that the device walks."""
+        return None if self.guide is None else self.guide.machine
 
     @property
     def seed(self) -> int:

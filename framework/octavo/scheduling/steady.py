@@ -50,7 +50,7 @@ class SteadySteps:
         limits = np.where(early, np.minimum(limits, rows.min_len_S[slots]), limits)
         num_left = int((limits - planned).min())
         sections = plan.buffer[2 * plan.sizes[0] :]
-        again = replace(plan, attach=[], detach=[], moves=BlockMoves(), adapters=[])
+        again = replace(plan, attach=[], detach=[], moves=BlockMoves(), adapters=[], machines=[])
         self._last = _Repeatable(again, record, sections, num_left)
 
     def next(self, step_id: int) -> tuple[StepPlan, StepRecord] | None:

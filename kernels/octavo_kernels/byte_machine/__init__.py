@@ -1,0 +1,106 @@
+"""Byte machines on the device: which tokens may come, and where the drawn one leads.
+
+A packed machine is ``int32``: a header of 4 words [states, columns, calls, 0], the class of each
+byte in 64 words of 4 bytes, the table state by state, and the calls. Machines lie in one pool, each
+from a multiple of 4 words on; the pool's first 4 words are nobody's. What entries mean stands at
+``octavo_registry.guided.ByteMachine``. Whoever puts a machine into the pool has checked that it
+names no state, column or call that it has not; states and stacks are looked at here, so that no
+slot leads out of its machine.
+
+Axis suffixes: S slots that sequences run in, R rows of the step, D depth of a stack, W words (of
+the pool, or of a mask), N bytes of all tokens, V tokens of the vocabulary, V1 one more, K stop
+tokens. In the reference: B bytes, Q states, C classes, P places, T texts.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo_kernels.byte_machine import reference
+from octavo_kernels.byte_machine.tables import (
+    MOST_DEPTH,
+    MOST_HOPS,
+    MachineStates,
+    TokenTable,
+)
+
+
+def fill_masks(
+    slots_R: Tensor,
+    states: MachineStates,
+    pool_W: Tensor,
+    tokens: TokenTable,
+    masks_RW: Tensor,
+    mask_rows_R: Tensor,
+) -> None:
+    """Write the tokens that may come in each row whose slot has a machine.
+
+    Such a row's number goes to ``mask_rows_R``, and its mask to that row of ``masks_RW``: token i
+    is bit ``i % 32`` of word ``i // 32``. Other rows get -1, and their masks stay as they are.
+    """
+    _check("fill_masks", states, pool_W, tokens, slots=slots_R, mask_rows=mask_rows_R)
+    num_rows, num_words = len(slots_R), -(-tokens.vocab_size // 32)
+    if masks_RW.dtype is not torch.int32 or not masks_RW.is_contiguous():
+        raise ValueError(
+            f"fill_masks: masks are {masks_RW.dtype} of strides {masks_RW.stride()}; they must be "
+            "contiguous int32"
+        )
+    if masks_RW.dim() != 2 or masks_RW.shape[0] < num_rows or masks_RW.shape[1] != num_words:
+        raise ValueError(
+            f"fill_masks: masks {list(masks_RW.shape)} are not of {num_rows} rows and {num_words} "
+            f"words for {tokens.vocab_size} tokens"
+        )
+    reference.fill_masks(slots_R, states, pool_W, tokens, masks_RW, mask_rows_R)
+
+
+def walk_(
+    slots_R: Tensor, tokens_R: Tensor, states: MachineStates, pool_W: Tensor, tokens: TokenTable
+) -> None:
+    """Move the slots with a machine to where the drawn tokens lead.
+
+    A stop token stays where the text may end. Where a token may not come, state becomes -1 and
+    depth and stack stay. A slot may stand in several rows only if it has no machine.
+    """
+    _check("walk_", states, pool_W, tokens, slots=slots_R, tokens=tokens_R)
+    reference.walk_(slots_R, tokens_R, states, pool_W, tokens)
+
+
+def _check(
+    function: str, states: MachineStates, pool_W: Tensor, tokens: TokenTable, /, **lists: Tensor
+) -> None:
+    num_rows = len(lists["slots"])
+    slots = {"at": states.at_S, "state": states.state_S, "depth": states.depth_S}
+    for name, tensor in {**lists, **slots, "pool": pool_W}.items():
+        if tensor.dtype is not torch.int32 or tensor.dim() != 1 or not tensor.is_contiguous():
+            raise ValueError(
+                f"{function}: {name} is {tensor.dtype} {list(tensor.shape)} of strides "
+                f"{tensor.stride()}; it must be a list of int32"
+            )
+        if name in lists and len(tensor) != num_rows:
+            raise ValueError(f"{function}: {name} has {len(tensor)} rows; there are {num_rows}")
+    stack_SD = states.stack_SD
+    if stack_SD.dtype is not torch.int32 or stack_SD.stride(1) != 1:
+        raise ValueError(
+            f"{function}: stacks are {stack_SD.dtype} of strides {stack_SD.stride()}; they must be "
+            "int32 with rows of neighbours"
+        )
+    if stack_SD.shape != (len(states.at_S), MOST_DEPTH):
+        raise ValueError(
+            f"{function}: stacks {list(stack_SD.shape)} are not of {len(states.at_S)} slots and "
+            f"{MOST_DEPTH} states"
+        )
+    if tokens.starts_V1.device != pool_W.device:
+        raise ValueError(
+            f"{function}: tokens are on {tokens.starts_V1.device}, the pool is on {pool_W.device}"
+        )
+
+
+__all__ = [
+    "MOST_DEPTH",
+    "MOST_HOPS",
+    "MachineStates",
+    "TokenTable",
+    "fill_masks",
+    "walk_",
+]

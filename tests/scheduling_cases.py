@@ -1,0 +1,70 @@
+"""What the scheduler is tried on: kinds of cache, modes, and the facts that runs must have seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.engine.messages import MediaInput
+from octavo_registry.cache import CacheSpec
+
+VOCAB = 37
+POISON = VOCAB
+ADAPTERS = {"a": 3, "b": 5, "c": 8, "d": 2}
+"""Ranks by content hash; the pool holds the largest alone, or two or three of the others."""
+NUM_RANK_ROWS = 8
+MACHINE_WORDS = 5_200
+"""One of the largest machines, or some of others."""
+MAX_LEN = 48
+MAX_CROSS_ROWS = 11
+MEDIA_ROWS = 2 * MAX_CROSS_ROWS
+FULL = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
+WINDOW = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=7)
+CROSS = CacheSpec.cross(kv_heads=1, head_dim=8, dtype="float32", rows=MAX_CROSS_ROWS)
+LAST = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=1)
+SPECS = {
+    "full": {"a": FULL, "b": FULL},
+    "window": {"a": WINDOW},
+    "mixed": {"a": FULL, "b": WINDOW, "c": WINDOW, "d": WINDOW},
+    "last": {"a": FULL, "b": LAST},
+    "cross": {"a": FULL, "b": CROSS},
+}
+
+
+FACTS = (
+    "steps",
+    "new blocks",
+    "logprobs",
+    "bias",
+    "min_tokens",
+    "guided",
+    "appended",
+    "adapters",
+    "waiting for rank rows",
+    "machines",
+    "waiting for words",
+)
+LATE_FACTS = ("ended", "left", "raised", "preempted")
+"""Between the plan and the result of a steady step, or by its result."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``num_blocks`` are enough for one context by group, and not for many."""
+
+    kind: str
+    mode: str
+    policy: str
+    depth: int
+    num_blocks: int = 15
+    block_tokens: int = 4
+    has_processors: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"
+
+
+def sound(number: int, length: int) -> MediaInput:
+    """One of a few, so that some are asked for again."""
+    number = number % 3 * 4 + length % 4
+    rows = MAX_CROSS_ROWS - number % 3
+    return MediaInput(content_hash=f"{number:02}", runs=(), tensors={}, cross_rows=rows)

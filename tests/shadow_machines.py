@@ -1,0 +1,105 @@
+"""Byte machines on the shadow device: walked from the words of its state and its pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from octavo.guided.byte_machine import (
+    CLASS_WORDS,
+    HEADER_WORDS,
+    MachineGuide,
+    MachineWalker,
+    Place,
+    unpack,
+)
+from octavo.guided.machine_pool import MachineLoad
+from octavo_registry.guided import CALL, GO, RETURN, ByteMachine, GuideVocabulary
+
+
+def machine_guide(guide: Any) -> MachineGuide:
+    """The same as a ``RemainderGuide``, of tokens of a byte each; no two share an object."""
+    vocabulary = GuideVocabulary(
+        token_bytes=[bytes([token]) for token in range(guide.vocab_size)],
+        special_ids={},
+        stop_token_ids=(),
+        vocab_size=guide.vocab_size,
+        encode=list,
+    )
+    machine = _machine(type(guide), guide.remainder, guide.length, guide.vocab_size)
+    return MachineGuide(machine, vocabulary)
+
+
+@lru_cache
+def _machine(kind: type, remainder: int, length: int, vocab_size: int) -> ByteMachine:
+    """A state for each sum and count of tokens. Every fifth token pushes what the end pops."""
+    num_states = 6 * (length + 1)
+    last, under = num_states, num_states + 1
+    table = np.full((num_states + 2, vocab_size + 2), -1, np.int32)
+    table[last, -1], table[under, -1] = 4 * last + GO, RETURN
+    calls = []
+    for count in range(length):
+        for total in range(3):
+            outer, inner = 6 * count + total, 6 * count + total + 3
+            tokens = ([total] + [0] * (count - 1))[:count]
+            for token in kind(remainder, length, vocab_size, tokens).choices():
+                table[inner, token] = 4 * (6 * (count + 1) + (total + token) % 3) + GO
+            if count % 5:
+                table[outer] = table[inner]
+            else:
+                table[outer] = np.where(table[inner] < 0, -1, 4 * len(calls) + CALL)
+                calls.append((inner, under if count else last))
+    table[6 * length : num_states, -1] = RETURN
+    classes = np.full(256, vocab_size, np.uint8)
+    classes[:vocab_size] = np.arange(vocab_size)
+    return ByteMachine(classes_B=classes, table_QC=table, calls_K2=np.array(calls, np.int32))
+
+
+@lru_cache
+def _walker(words: bytes) -> MachineWalker:
+    return MachineWalker(unpack(np.frombuffer(words, np.int32)))
+
+
+class ShadowMachines:
+    """The pool, and the rows' places, by the fields of the device's state."""
+
+    def __init__(self, field: Callable[[str], np.ndarray], num_words: int) -> None:
+        self._field = field
+        self._pool = np.full(num_words, -7, np.int32)
+
+    def load(self, load: MachineLoad, *, is_garbage: bool) -> None:
+        assert load.first >= 4
+        assert load.first % 4 == 0
+        words = load.guide.words
+        self._pool[load.first : load.first + len(words)] = -7 if is_garbage else words
+
+    def has(self, slot: int) -> bool:
+        return bool(self._field("machine")[slot])
+
+    def allowed(self, slot: int) -> set[int]:
+        place, walker = self._place(slot), self._at(slot)
+        if place is None:
+            return set()
+        return {t for t in range(256) if walker.walk(place, bytes([t])) is not None}
+
+    def walk(self, slot: int, token: int) -> None:
+        place = self._place(slot)
+        found = None if place is None else self._at(slot).walk(place, bytes([token]))
+        self._field("machine_state")[slot] = -1 if found is None else found.state
+        if found is not None:
+            self._field("machine_depth")[slot] = len(found.stack)
+            self._field("machine_stack")[slot, : len(found.stack)] = found.stack
+
+    def _place(self, slot: int) -> Place | None:
+        state, depth = self._field("machine_state")[slot], self._field("machine_depth")[slot]
+        stack = self._field("machine_stack")[slot, :depth].tolist()
+        return None if state < 0 else Place(int(state), tuple(stack))
+
+    def _at(self, slot: int) -> MachineWalker:
+        words = self._pool[self._field("machine")[slot] :]
+        num_states, num_columns, num_calls = words[:3].tolist()
+        size = HEADER_WORDS + CLASS_WORDS + num_states * num_columns + 2 * num_calls
+        return _walker(words[:size].tobytes())
