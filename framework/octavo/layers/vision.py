@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from octavo.errors import ModelError
 from octavo.layers.linear import QKVLinear, ReplicatedLinear
 from octavo.layers.loading import Source
 from octavo.layers.norm import LayerNorm
+from octavo_kernels.dense_attention import dense_attention
 from octavo_kernels.gated_activation import quick_gelu
 from octavo_registry.model import ModelSpec
 
@@ -130,9 +130,8 @@ class VisionLayer(nn.Module):
         """The hidden state after this layer."""
         shape = x_NPD.shape
         q, k, v = self.qkv_proj.heads_of(self.layer_norm1(x_NPD).flatten(0, 1))
-        q, k, v = (each.unflatten(0, shape[:2]).transpose(1, 2) for each in (q, k, v))
-        attended_NHPD = F.scaled_dot_product_attention(q, k, v)
-        x_NPD = x_NPD + self.out_proj(attended_NHPD.transpose(1, 2).reshape(shape))
+        attended = attend_runs(q, k, v, [shape[1]] * shape[0])
+        x_NPD = x_NPD + self.out_proj(attended.view(shape))
         inner = self._activation(self.fc1(self.layer_norm2(x_NPD)))
         result_NPD: Tensor = x_NPD + self.fc2(inner)
         return result_NPD
@@ -222,18 +221,6 @@ def attend_runs(
 ) -> Tensor:
     """Attention [P, H * E] of patches to those of their own run; ``runs`` are lengths.
 
-    Of a run only the first ``seen`` are attended to, None: all. Neighbours of one length are
-    computed together.
+    Of a run only the first ``seen`` are attended to, None: all.
     """
-    attended, start = [], 0
-    for (length, keys), equal in groupby(zip(runs, runs if seen is None else seen, strict=True)):
-        count = len(list(equal))
-        end = start + count * length
-        q, k, v = (
-            each[start:end].unflatten(0, (count, length)).transpose(1, 2)
-            for each in (q_PHE, k_PHE, v_PHE)
-        )
-        attended_NHPE = F.scaled_dot_product_attention(q, k[:, :, :keys], v[:, :, :keys])
-        attended.append(attended_NHPE.transpose(1, 2).flatten(0, 1).flatten(1))
-        start = end
-    return attended[0] if len(attended) == 1 else torch.cat(attended)
+    return dense_attention(q_PHE, k_PHE, v_PHE, runs, seen).flatten(1)

@@ -109,7 +109,7 @@ __device__ __forceinline__ void consume(Shared<kDim, kFloat8>& shared, const Par
   const int last_token = (warpgroup * 64 + 63) / p.group;
 
   uint32_t queries;  // where this warpgroup's begin
-  Scores s;
+  float s[kKeys / 2];
   float o[kDim / 2];
   uint32_t probabilities[32];
   Softmax softmax;

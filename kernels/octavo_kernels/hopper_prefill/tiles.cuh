@@ -21,10 +21,6 @@ using namespace octavo::hopper;
 constexpr int kKeys = 128;
 constexpr int kStages = 2;  // of keys and of values
 constexpr int kWarpgroup = 128;  // threads
-constexpr float kLog2e = 1.44269504088896f;
-// The maximum that scores are taken relative to lags behind by up to this much (a power of two):
-// most tiles then leave the sums as they are. Probabilities stay below 2^8, in range for fp16.
-constexpr float kLag = 8.f;
 // No part of a tile has fewer tiles of keys: 7 us of work, against 4 for writing and joining parts.
 constexpr int kMinPart = 4;
 

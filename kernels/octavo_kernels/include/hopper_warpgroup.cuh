@@ -148,6 +148,12 @@ __device__ __forceinline__ void multiply(float (&d)[kSums], uint64_t a, uint64_t
 #define OCTAVO_PRODUCT_SIZES(TYPE)                                                                 \
   if constexpr (kSums == 32) {                                                                     \
     OCTAVO_PRODUCT("64", TYPE, OCTAVO_NAMES32, "%32, %33, %34, %35", "%36", OCTAVO_SUMS32(0));     \
+  } else if constexpr (kSums == 40) {                                                              \
+    OCTAVO_PRODUCT("80", TYPE, OCTAVO_NAMES40, "%40, %41, %42, %43", "%44", OCTAVO_SUMS32(0),      \
+                   OCTAVO_SUMS8(32));                                                              \
+  } else if constexpr (kSums == 48) {                                                              \
+    OCTAVO_PRODUCT("96", TYPE, OCTAVO_NAMES48, "%48, %49, %50, %51", "%52", OCTAVO_SUMS32(0),      \
+                   OCTAVO_SUMS16(32));                                                             \
   } else {                                                                                         \
     static_assert(kSums == 64);                                                                    \
     OCTAVO_PRODUCT("128", TYPE, OCTAVO_NAMES64, "%64, %65, %66, %67", "%68", OCTAVO_SUMS64(0));    \

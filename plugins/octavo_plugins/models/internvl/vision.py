@@ -6,13 +6,12 @@ Axis suffixes: N tiles, C channels, H rows, W columns, P patches and the class t
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo.errors import ModelError
 from octavo.layers.linear import QKVLinear, ReplicatedLinear
 from octavo.layers.norm import LayerNorm, RMSNorm
-from octavo.layers.vision import Parameter, activation_of, embed_patches
+from octavo.layers.vision import Parameter, activation_of, attend_runs, embed_patches
 from octavo_plugins.models.internvl.inputs import patch_of, sides
 from octavo_registry.model import ModelSpec
 
@@ -109,9 +108,7 @@ class InternViTLayer(nn.Module):
             # Over all heads together.
             q = self.q_norm(q.flatten(1)).view_as(q)
             k = self.k_norm(k.flatten(1)).view_as(k)
-        q, k, v = (each.unflatten(0, shape[:2]).transpose(1, 2) for each in (q, k, v))
-        attended_NHPE = F.scaled_dot_product_attention(q, k, v)
-        attended_NPD = self.projection(attended_NHPE.transpose(1, 2).reshape(shape))
+        attended_NPD = self.projection(attend_runs(q, k, v, [shape[1]] * shape[0]).view(shape))
         x_NPD = x_NPD + self.attention_scale.weight * attended_NPD
         inner_NPD = self.fc2(self._activation(self.fc1(self.after(x_NPD))))
         result_NPD: Tensor = x_NPD + self.inner_scale.weight * inner_NPD
