@@ -10,6 +10,7 @@ from torch import Tensor
 
 from octavo.guided.byte_machine import MachineGuide, MachineState, Place
 from octavo_kernels.byte_machine import MachineStates, TokenTable
+from octavo_kernels.byte_machine.tables import PLAIN_BYTES
 from octavo_registry.guided import CALL, GO, MOST_DEPTH, RETURN, ByteMachine, GuideVocabulary
 
 ALPHABET = b'ab{}"\\ \xc3\xa9'
@@ -32,18 +33,28 @@ def random_machine(rng: np.random.Generator, num_states: int, num_classes: int) 
     )
     table = np.where(rng.random(shape) < 0.25, -1, 4 * numbers + operations)
     table[rng.random(num_states) < 0.2, :-1] = -1
-    return ByteMachine(
-        classes_B=rng.integers(0, num_classes, 256).astype(np.uint8),
-        table_QC=table.astype(np.int32),
-        calls_K2=rng.integers(0, num_states, (num_calls, 2)).astype(np.int32),
-    )
+    classes = rng.integers(0, num_classes, 256).astype(np.uint8)
+    if num_classes > 2 and rng.random() < 0.5:
+        # Like strings: in most states all plain bytes lead alike, in many to the next.
+        num_plain = num_classes // 2
+        classes[PLAIN_BYTES] = rng.integers(0, num_plain, PLAIN_BYTES.sum())
+        strings = rng.random(num_states) < 0.8
+        following = (np.arange(num_states) + 1) % num_states
+        leads = np.where(rng.random(num_states) < 0.7, 4 * following + GO, table[:, 0])
+        table[strings, :num_plain] = leads[strings, None]
+    calls = rng.integers(0, num_states, (num_calls, 2)).astype(np.int32)
+    if num_calls:
+        # What the first call returns to calls it again.
+        column = rng.integers(0, num_classes + 1)
+        table[calls[0], column] = RETURN, CALL
+    return ByteMachine(classes_B=classes, table_QC=table.astype(np.int32), calls_K2=calls)
 
 
 def random_vocabulary(rng: np.random.Generator, num_tokens: int) -> GuideVocabulary:
     """With tokens that have no bytes, long ones, stops with bytes, and ids past the list."""
 
     def piece() -> bytes | None:
-        kind, length = rng.random(), int(rng.integers(1, 9))
+        kind, length = rng.random(), int(rng.integers(1, 9 if rng.random() < 0.8 else 40))
         if kind < 0.05:
             return None if kind < 0.03 else b""
         if kind < 0.1:

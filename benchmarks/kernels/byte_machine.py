@@ -33,17 +33,18 @@ TAIL, ESCAPE, LAST, LAST_TWO, DONE = 3, 4, 5, 6, 7
 PLACES = {"start": START, "free": FREE, "bounded": BOUNDED, "its end": BOUNDED + BOUND - 8}
 PLACES |= {"number": NUMBER}
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
+MARKS = np.frombuffer(b' \n-=*"{}[],:0123456789', np.uint8)
 
 
 def vocabulary(rng: np.random.Generator) -> list[bytes | None]:
     """Words that share beginnings, one in five of two-byte letters; some runs; special tokens."""
     stems = [bytes(rng.choice(LETTERS, 3)) for _ in range(2000)]
     pieces: list[bytes | None] = [bytes([byte]) for byte in range(256)]
-    for kind, length in zip(rng.random(127744), rng.gamma(4.0, 1.6, 127744), strict=True):
+    for kind, length in zip(rng.random(127744), rng.gamma(4.0, 1.4, 127744), strict=True):
         word = stems[int(len(stems) * rng.random() ** 2)] + bytes(rng.choice(LETTERS, 20))
         word = (b" " if kind < 0.5 else b"") + word[: max(1, int(length))]
         if kind > 0.98:
-            word = bytes(rng.choice(list(b' \n-=*"{}[],:0123456789'), 1)) * int(1 + length)
+            word = bytes(rng.choice(MARKS, 1)) * int(1 + length)
         elif kind > 0.8:
             word = "".join(chr(0x3B0 + byte % 26) for byte in word).encode()
         pieces.append(word)

@@ -18,7 +18,7 @@ from byte_machines import (
 from octavo.guided.byte_machine import MachineGuide, Place, pack
 from octavo_kernels import byte_machine
 from octavo_kernels.byte_machine import MachineStates, TokenTable, fill_masks, reference, walk_
-from octavo_kernels.byte_machine.tables import GROUP, PLACE_BITS, WINDOW
+from octavo_kernels.byte_machine.tables import GROUP, LENGTH_SHIFT, PLAIN_BIT, PLAIN_BYTES, WINDOW
 from octavo_registry import guided
 from octavo_registry.guided import CALL, MOST_DEPTH, RETURN, ByteMachine
 
@@ -136,11 +136,14 @@ def test_each_group_holds_its_tokens_bytes_word_by_word() -> None:
         for group, items in enumerate(tokens.order_GL.tolist()):
             start = int(tokens.word_starts_G[group])
             for lane, item in enumerate(items):
-                length, token = item >> PLACE_BITS, item % WINDOW + group * GROUP // WINDOW * WINDOW
+                length, token = item >> LENGTH_SHIFT, item % WINDOW
+                token += group * GROUP // WINDOW * WINDOW
                 num_words = -(-max(length, 0) // 4)
                 data = words_M[start + lane :: GROUP][:num_words].tobytes()
                 found[token] = data[: max(length, 0)]
                 assert (length == -1) == (token in stops)
+                is_plain = length > 0 and all(PLAIN_BYTES[list(found[token])])
+                assert bool(item & PLAIN_BIT) == is_plain
                 assert not any(data[max(length, 0) :])
         assert sorted(found) == list(range(-(-tokens.vocab_size // WINDOW) * WINDOW))
         assert all(found[token] == tokens.data(token) for token in found)

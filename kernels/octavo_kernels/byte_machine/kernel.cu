@@ -1,11 +1,12 @@
 // Masks of the tokens that may come in each row, and the step over the drawn ones.
-#include "machine.cuh"
+#include "runs.cuh"
 
 namespace octavo::byte_machine {
 
 // As in tables.py. Ids come in windows; within one they are sorted, so that the 32 of a group, a
-// warp's work, have much the same length and beginning.
-constexpr int kWindow = 1024, kPlaceBits = 10, kGroup = 32;
+// warp's work, are alike plain or not, long, and begin alike.
+constexpr int kWindow = 1024, kGroup = 32;
+constexpr int kPlainBit = kWindow, kLengthShift = 11;
 constexpr int kWindowGroups = kWindow / kGroup;
 
 constexpr int kBlock = 256, kWarps = kBlock / 32, kBlocksPerSm = 6;
@@ -13,7 +14,7 @@ constexpr int kTurns = kWindowGroups / kWarps;  // groups of a window that a war
 constexpr int kWalkBlock = 128;
 
 struct Tokens {
-  const int* order;        // by group and lane: length << kPlaceBits | id % kWindow
+  const int* order;        // by group and lane: length << kLengthShift | is plain | id % kWindow
   const int* word_starts;  // by group
   const unsigned* words;   // bytes of a group's tokens, word by word, the lanes side by side
   int num_windows;
@@ -29,7 +30,8 @@ struct Token {
       : item(__ldg(tokens.order + group * kGroup + lane)),
         words(tokens.words + __ldg(tokens.word_starts + group) + lane), first(__ldg(words)) {}
 
-  __device__ int length() const { return item >> kPlaceBits; }
+  __device__ int length() const { return item >> kLengthShift; }
+  __device__ bool is_plain() const { return item & kPlainBit; }
   __device__ int place() const { return item & (kWindow - 1); }
 };
 
@@ -40,7 +42,9 @@ __device__ __forceinline__ int group_at(int turn, int warp) {
 }
 
 __device__ __forceinline__ bool may_come(const Machine& machine, const Place& place,
-                                         const unsigned char* classes, const Token& token) {
+                                         const Run& run, const unsigned char* classes,
+                                         const Token& token) {
+  if (token.is_plain() && token.length() <= run.known) return token.length() <= run.reach;
   int pushed[kMostDepth];
   Walker walker(machine, place, pushed);
   const unsigned* words = token.words;
@@ -67,6 +71,7 @@ __global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(
     int mask_words, int* mask_rows) {
   __shared__ unsigned class_words[kClassWords];
   __shared__ bool may[2][kWindow];
+  __shared__ RunMemory run_memory;
   const int row = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_windows = (tokens.num_windows + gridDim.x - 1) / gridDim.x;
   const int begin = blockIdx.x * num_windows, end = min(begin + num_windows, tokens.num_windows);
@@ -81,11 +86,12 @@ __global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(
   if (threadIdx.x < kClassWords) class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
   __syncthreads();
   const auto* classes = reinterpret_cast<const unsigned char*>(class_words);
+  const Run run = run_at(machine, place, classes, run_memory);
   for (int turn = begin * kTurns; turn < end * kTurns; turn++) {
     const Token token = next;
     if (turn + 1 < end * kTurns) next = Token(tokens, group_at(turn + 1, warp), lane);
     bool(&found)[kWindow] = may[turn / kTurns % 2];
-    found[token.place()] = may_come(machine, place, classes, token);
+    found[token.place()] = may_come(machine, place, run, classes, token);
     if ((turn + 1) % kTurns != 0) continue;
     // The next window fills the other half, so that one barrier a window is enough.
     __syncthreads();

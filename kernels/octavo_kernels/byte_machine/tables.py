@@ -16,16 +16,20 @@ MOST_HOPS = 128
 """Calls and returns that one byte may take."""
 
 
-WINDOW, PLACE_BITS, GROUP = 1024, 10, 32
-"""As in kernel.cu: ids of a window, bits of an id's place in it, and lanes of a warp."""
+WINDOW, GROUP = 1024, 32
+PLAIN_BIT, LENGTH_SHIFT = 1024, 11
+"""As in kernel.cu: ids of a window, lanes of a warp, and what stands where in ``order_GL``."""
+
+PLAIN_BYTES = np.array([0x20 <= byte < 0x7F and byte not in b'"\\' for byte in range(256)])
+"""As in runs.cuh: what a string of JSON holds as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTable:
     """A vocabulary's bytes on the device, made once an engine.
 
-    The kernel reads them in another order: ids come in windows, and within each they are sorted by
-    length and bytes, so that a group of lanes has much the same to do.
+    The kernel reads them in another order: ids come in windows, and within each they are sorted so
+    that a group of lanes has much the same to do. Tokens of plain bytes alone come first.
     """
 
     bytes_N: Tensor
@@ -35,7 +39,8 @@ class TokenTable:
     stops_K: Tensor
     """int32, ids that end a text."""
     order_GL: Tensor
-    """int32, for each group's lanes: the token's length, of a stop -1, and its place."""
+    """int32, for each group's lanes: the token's length, of a stop -1, whether it is plain, and its
+    place in the window."""
     word_starts_G: Tensor
     """int32, where a group's words begin."""
     words_M: Tensor
@@ -110,8 +115,12 @@ def _arranged(
         longer = (lengths > at).nonzero()[0]
         shift = np.uint64(56 - 8 * at)
         beginnings[longer] |= data_N[starts_V1[longer] + at].astype(np.uint64) << shift
-    order = np.lexsort((beginnings, lengths, ids // WINDOW))
-    order_GL = ((lengths << PLACE_BITS) + ids % WINDOW).astype(np.int32)[order].reshape(-1, GROUP)
+    others_N1 = np.concatenate([[0], np.cumsum(~PLAIN_BYTES[data_N])])
+    is_plain = lengths > 0
+    is_plain[:vocab_size] &= np.diff(others_N1[starts_V1]) == 0
+    order = np.lexsort((beginnings, lengths, ~is_plain, ids // WINDOW))
+    items = (lengths << LENGTH_SHIFT) + PLAIN_BIT * is_plain + ids % WINDOW
+    order_GL = items.astype(np.int32)[order].reshape(-1, GROUP)
     # Each group has a word, be it empty: a lane reads its first without a look at the length.
     group_words = np.maximum(-(-lengths[order].reshape(-1, GROUP).max(1) // 4), 1)
     word_starts_G = np.zeros(len(group_words), np.int32)
