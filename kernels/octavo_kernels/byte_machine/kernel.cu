@@ -1,0 +1,177 @@
+// Masks of the tokens that may come in each row, and the step over the drawn ones.
+#include "runs.cuh"
+
+namespace octavo::byte_machine {
+
+// As in tables.py. Ids come in windows; within one they are sorted, so that the 32 of a group, a
+// warp's work, are alike plain or not, long, and begin alike.
+constexpr int kWindow = 1024, kGroup = 32;
+constexpr int kPlainBit = kWindow, kLengthShift = 11;
+constexpr int kWindowGroups = kWindow / kGroup;
+
+constexpr int kBlock = 256, kWarps = kBlock / 32, kBlocksPerSm = 6;
+constexpr int kTurns = kWindowGroups / kWarps;  // groups of a window that a warp takes
+constexpr int kWalkBlock = 128;
+
+struct Tokens {
+  const int* order;        // by group and lane: length << kLengthShift | is plain | id % kWindow
+  const int* word_starts;  // by group
+  const unsigned* words;   // bytes of a group's tokens, word by word, the lanes side by side
+  int num_windows;
+};
+
+// A lane's token. A stop's length is -1: it is one byte long, and that is the end.
+struct Token {
+  int item;
+  const unsigned* words;
+  unsigned first;
+
+  __device__ Token(const Tokens& tokens, int group, int lane)
+      : item(__ldg(tokens.order + group * kGroup + lane)),
+        words(tokens.words + __ldg(tokens.word_starts + group) + lane), first(__ldg(words)) {}
+
+  __device__ int length() const { return item >> kLengthShift; }
+  __device__ bool is_plain() const { return item & kPlainBit; }
+  __device__ int place() const { return item & (kWindow - 1); }
+};
+
+// The group that a warp takes in its so many-th turn. The longest tokens of a window come last, so
+// every second time the warps go the other way round.
+__device__ __forceinline__ int group_at(int turn, int warp) {
+  return turn * kWarps + (turn % 2 == 0 ? warp : kWarps - 1 - warp);
+}
+
+__device__ __forceinline__ bool may_come(const Machine& machine, const Place& place,
+                                         const Run& run, const unsigned char* classes,
+                                         const Token& token) {
+  if (token.is_plain() && token.length() <= run.known) return token.length() <= run.reach;
+  int pushed[kMostDepth];
+  Walker walker(machine, place, pushed);
+  const unsigned* words = token.words;
+  unsigned word = token.first;
+  for (int left = walker.lives() ? abs(token.length()) : 0; left > 0;) {
+    unsigned columns[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) columns[i] = classes[(word >> 8 * i) & 255];
+    if (token.length() < 0) columns[0] = machine.end_column();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (i < left && !walker.enter(columns[i])) left = 0;
+    }
+    left -= 4;
+    words += kGroup;
+    if (left > 0) word = __ldg(words);
+  }
+  return token.length() != 0 && walker.lives();
+}
+
+// Grid: ranges of windows, rows.
+__global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(
+    const int* slots, States states, const int* pool, Tokens tokens, unsigned* masks,
+    int mask_words, int* mask_rows) {
+  __shared__ unsigned class_words[kClassWords];
+  __shared__ bool may[2][kWindow];
+  __shared__ RunMemory run_memory;
+  const int row = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int num_windows = (tokens.num_windows + gridDim.x - 1) / gridDim.x;
+  const int begin = blockIdx.x * num_windows, end = min(begin + num_windows, tokens.num_windows);
+  Token next(tokens, group_at(begin * kTurns, warp), lane);
+  let_next_start();
+  wait_for_previous();
+  const int slot = slots[row], at = states.at[slot];
+  if (blockIdx.x == 0 && threadIdx.x == 0) mask_rows[row] = at == 0 ? -1 : row;
+  if (at == 0) return;
+  const Machine machine(pool, at);
+  const Place place(states, slot);
+  if (threadIdx.x < kClassWords) class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
+  __syncthreads();
+  const auto* classes = reinterpret_cast<const unsigned char*>(class_words);
+  const Run run = run_at(machine, place, classes, run_memory);
+  for (int turn = begin * kTurns; turn < end * kTurns; turn++) {
+    const Token token = next;
+    if (turn + 1 < end * kTurns) next = Token(tokens, group_at(turn + 1, warp), lane);
+    bool(&found)[kWindow] = may[turn / kTurns % 2];
+    found[token.place()] = may_come(machine, place, run, classes, token);
+    if ((turn + 1) % kTurns != 0) continue;
+    // The next window fills the other half, so that one barrier a window is enough.
+    __syncthreads();
+    for (int word = warp; word < kWindow / 32; word += kWarps) {
+      const unsigned bits = __ballot_sync(~0u, found[word * 32 + lane]);
+      const int mask_word = turn / kTurns * (kWindow / 32) + word;
+      if (lane == 0 && mask_word < mask_words) {
+        masks[static_cast<size_t>(row) * mask_words + mask_word] = bits;
+      }
+    }
+  }
+}
+
+// A warp a row; its lanes go the same way.
+__global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* drawn, int num_rows,
+                                                   States states, const int* pool,
+                                                   const unsigned char* bytes, const int* starts,
+                                                   int vocab, const int* stops, int num_stops) {
+  const int row = (blockIdx.x * kWalkBlock + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  let_next_start();
+  wait_for_previous();
+  if (row >= num_rows) return;
+  const int slot = slots[row], token = drawn[row], at = states.at[slot];
+  if (at == 0) return;
+  const Machine machine(pool, at);
+  int pushed[kMostDepth];
+  Walker walker(machine, Place(states, slot), pushed);
+  if (!walker.lives()) return;
+  bool stops_here = false;
+  for (int i = lane; i < num_stops; i += 32) stops_here |= __ldg(stops + i) == token;
+  if (__any_sync(~0u, stops_here)) {
+    walker.enter(machine.end_column());
+    if (lane == 0 && !walker.lives()) states.state[slot] = kNowhere;
+    return;
+  }
+  int begin = 0, end = 0;
+  if (token >= 0 && token < vocab) {
+    begin = __ldg(starts + token);
+    end = __ldg(starts + token + 1);
+  }
+  if (begin == end) walker.entry = kNowhere;
+  const auto* classes = reinterpret_cast<const unsigned char*>(pool + machine.classes);
+  for (int start = begin; start < end && walker.lives(); start += 32) {
+    const int column = start + lane < end ? __ldg(classes + __ldg(bytes + start + lane)) : 0;
+    for (int i = 0; i < min(32, end - start) && walker.lives(); i++) {
+      walker.enter(__shfl_sync(~0u, column, i));
+    }
+  }
+  if (lane != 0) return;
+  states.state[slot] = walker.lives() ? walker.state() : kNowhere;
+  if (!walker.lives()) return;
+  states.depth[slot] = walker.kept + walker.num_pushed;
+  int* const stack = states.stack + static_cast<size_t>(slot) * kMostDepth;
+  for (int i = 0; i < walker.num_pushed; i++) stack[walker.kept + i] = pushed[i];
+}
+
+}  // namespace octavo::byte_machine
+
+OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* at, int* state,
+                                    int* depth, int* stack, const int* pool, const int* order,
+                                    const int* word_starts, const unsigned* words, int num_windows,
+                                    unsigned* masks, int mask_words, int* mask_rows, int num_sms,
+                                    cudaStream_t stream) {
+  using namespace octavo;
+  using namespace octavo::byte_machine;
+  const int wanted = max(1, kBlocksPerSm * num_sms / num_rows);
+  const int length = (num_windows + wanted - 1) / wanted;
+  const dim3 grid((num_windows + length - 1) / length, num_rows);
+  return launch(fill_masks, grid, kBlock, 0, stream, slots, States{at, state, depth, stack}, pool,
+                Tokens{order, word_starts, words, num_windows}, masks, mask_words, mask_rows);
+}
+
+OCTAVO_EXPORT int octavo_walk_machines(const int* slots, const int* drawn, int num_rows,
+                                       const int* at, int* state, int* depth, int* stack,
+                                       const int* pool, const unsigned char* bytes,
+                                       const int* starts, int vocab, const int* stops,
+                                       int num_stops, cudaStream_t stream) {
+  using namespace octavo;
+  using namespace octavo::byte_machine;
+  const dim3 grid((num_rows + kWalkBlock / 32 - 1) / (kWalkBlock / 32));
+  return launch(byte_machine::walk, grid, kWalkBlock, 0, stream, slots, drawn, num_rows,
+                States{at, state, depth, stack}, pool, bytes, starts, vocab, stops, num_stops);
+}
