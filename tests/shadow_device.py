@@ -177,6 +177,8 @@ class ShadowDevice:
         """Token id whose appearance in a step's queries makes the step raise."""
         self.steps_to_fault = -1
         """At 0 a step raises, whoever is in it."""
+        self.fails_at_once = False
+        """Such a step raises before it has done anything; or when all is ready to run its rows."""
         self.broken = False
         """A step has raised and the host has not seen it: what runs meanwhile builds on garbage."""
         self.rank_rows = [""] * num_rank_rows
@@ -201,6 +203,8 @@ class ShadowDevice:
 
     def run(self, plan: StepPlan) -> Callable[[TokenMasks | None], StepResult]:
         """All of a step but its draws, which what it returns makes."""
+        if self.fails_at_once:
+            self._fail_when_it_is_time()
         cuts = np.cumsum(plan.sizes)[:-1]
         parts = dict(zip(SECTIONS, np.split(plan.buffer, cuts), strict=True))
         assert np.array_equal(plan.slots, parts["slots"])
@@ -219,11 +223,14 @@ class ShadowDevice:
             self.rank_rows[first : first + rank] = [name] * rank
         for load in plan.machines:
             self.machines.load(load, is_garbage=self.broken)
-        assert plan.has_adapters == bool(self.field("adapter_rank")[parts["slots"]].any())
+        some = bool(self.field("adapter_rank")[parts["slots"]].any())
+        assert self.broken or plan.has_adapters == some
+        is_all = len(plan.detach) >= self.state.num_slots  # whoever is attached
         for slot in plan.detach:
-            del self.attached[slot]
+            assert self.broken or is_all or slot in self.attached
+            self.attached.pop(slot, None)
         for slot, sampling in plan.attach:
-            assert slot not in self.attached or not self._has_processors
+            assert self.broken or slot not in self.attached or not self._has_processors
             self.attached[slot] = sampling
         slots, starts = parts["slots"], parts["query_starts"]
         assert len(np.unique(slots)) == len(slots)
@@ -233,11 +240,10 @@ class ShadowDevice:
         assert self.broken or (computed[slots] + counts == plan.context_lens).all()
         assert plan.num_tokens == starts[-1]
         assert plan.num_rows == len(slots)
-        if self._has_processors:
+        if self._has_processors and not self.broken:
             assert set(slots.tolist()) <= set(self.attached)
-        self.steps_to_fault -= 1
-        if self.steps_to_fault == -1:
-            raise RuntimeError("the device has failed once")
+        if not self.fails_at_once:
+            self._fail_when_it_is_time()
         if self.raise_for is not None:
             for slot, count in zip(slots, counts, strict=True):
                 seen = tokens[slot, computed[slot] : computed[slot] + count]
@@ -254,6 +260,11 @@ class ShadowDevice:
         ]
         prompt_logprobs = self._prompt_logprobs(plan, parts)
         return partial(self._draw_rows, plan, parts, digests, prompt_logprobs, self.broken)
+
+    def _fail_when_it_is_time(self) -> None:
+        self.steps_to_fault -= 1
+        if self.steps_to_fault == -1:
+            raise RuntimeError("the device has failed once")
 
     def _draw_rows(
         self,
@@ -347,14 +358,15 @@ class ShadowDevice:
             if group.spec.rows is not None:
                 continue
             table = self.field(f"table{index}")[slot]
-            for position in range(start, start + count):
+            end = min(start + count, len(table) * block_tokens) if self.broken else start + count
+            for position in range(start, end):
                 block = table[position // block_tokens]
-                assert block != 0, "a token is written without a block"
+                assert self.broken or block != 0, "a token is written without a block"
                 written = -2 if self.broken else digests[position + 1]
                 self.pages[block, position % block_tokens] = written
             if self.broken:
                 continue
-            for position in range(first_visible(group.spec.window, start), start + count):
+            for position in range(first_visible(group.spec.window, start), end):
                 block = table[position // block_tokens]
                 found = self.pages[block, position % block_tokens]
                 assert found == digests[position + 1], (

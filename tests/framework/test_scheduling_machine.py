@@ -91,9 +91,10 @@ class SchedulingMachine(RuleBasedStateMachine):
     def preempt(self, pick):
         self.world.preempt(pick)
 
-    @rule(count=st.integers(0, 12))
-    def fail(self, count):
+    @rule(count=st.integers(0, 12), at_once=st.booleans())
+    def fail(self, count, at_once):
         self.world.device.steps_to_fault = count
+        self.world.device.fails_at_once = at_once
 
     @rule()
     def forget_prefixes(self):

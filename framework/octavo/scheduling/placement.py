@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,6 +127,22 @@ class Placement:
             self.draft.attach.append((slot, sequence.request.sampling))
         sequence.leader = None
         return count
+
+    def start_over(self, waiting: Iterable[Sequence]) -> None:
+        """Forget what blocks and their copies hold, and what the device was to be told of rows.
+
+        No sequence has a slot.
+        """
+        for sequence in waiting:
+            if sequence.swapped is not None:
+                self.forget_swapped(sequence)
+                sequence.prompt_logprobs.clear()
+        self.pool.forget_all()
+        self.draft = StepDraft(
+            StateDiff(self._state),
+            detach=list(range(self._state.num_slots)) if self._processors else [],
+            emptied_swap_blocks=self.draft.emptied_swap_blocks,
+        )
 
     def attaches(self, slot: int) -> bool:
         """Whether a slot's draws depend on more than numbers: tokens by name, or processors."""

@@ -61,7 +61,10 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     attach: list[tuple[int, TokenSampling]] = msgspec.field(default_factory=list)
     """Slots whose new sequence brings parameters that name tokens, or meets processors."""
     detach: list[int] = msgspec.field(default_factory=list)
-    """Slots whose sequence has left, where there are processors; done before ``attach``."""
+    """Slots whose sequence has left, where there are processors; done before ``attach``.
+
+    All slots behind a step that raised, which may have left out its own.
+    """
     moves: BlockMoves = msgspec.field(default_factory=BlockMoves)
     encode: list[EncodeItem] = msgspec.field(default_factory=list)
     """Media whose rows are made before the forward pass."""

@@ -81,8 +81,7 @@ class StepResults:
     def fail(self, record: StepRecord, later: list[StepRecord], error: Exception) -> StepOutputs:
         """A step raised: its rows run again alone, and one that raises alone has failed.
 
-        Steps launched after it may have built on what it did not write, so all rows under way
-        are computed again.
+        Steps launched after it may have built on what it did not write, and all rows begin anew.
         """
         rows, scheduler = self._rows, self._scheduler
         scheduler.num_under_way -= 1
@@ -100,15 +99,9 @@ class StepResults:
             for sequence, end in zip(blamed, record.ends[valid].tolist(), strict=True):
                 sequence.suspect_until = end
                 scheduler.suspects[sequence.id] = sequence
-                scheduler.requeue(sequence, after_fault=True)
         for other in later:
             other.void = True
-            current = rows.epoch_S[other.slots] == other.epochs
-            for slot in other.slots[current].tolist():
-                scheduler.requeue(rows.at(slot), after_fault=True)
-        scheduler.media.forget_all()
-        scheduler.adapters.load_again()
-        scheduler.machines.load_again()
+        scheduler.start_over()
         outputs = self.news()
         outputs.ends.extend(ends)
         return outputs

@@ -180,6 +180,19 @@ class Scheduler:
         self.placement.preempt(sequence, after_fault=after_fault)
         self.waiting.push(sequence)
 
+    def start_over(self) -> None:
+        """A step raised, and nobody knows what it has told the device, or written there.
+
+        It may not have brought a row's table, by which a step behind it wrote to blocks of others.
+        So all rows wait again, and nothing that was kept is used again.
+        """
+        for slot in self.running_order().tolist():
+            self.requeue(self.rows.at(slot), after_fault=True)
+        self.placement.start_over(self.sequences.values())
+        self.media.forget_all()
+        self.adapters.load_again()
+        self.machines.load_again()
+
     def _release_followers(self, leader: Sequence) -> None:
         for follower in leader.followers:
             self.waiting.push(follower)
