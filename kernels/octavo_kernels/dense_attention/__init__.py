@@ -58,19 +58,19 @@ def dense_attention(
         return reference.dense_attention(q_PHE, k_PHE, v_PHE, runs, keys)
     device_index = q_PHE.get_device()
     tile_rows = tile_rows_of(head_dim)
-    work = _work(runs, keys, tile_rows, device_index)
+    rows = work(runs, keys, tile_rows, device_index)
     out_PHE = torch.empty_like(q_PHE, memory_format=torch.contiguous_format)
     library(SPEC, device_index).octavo_dense_attention(
         q_PHE.data_ptr(),
         k_PHE.data_ptr(),
         v_PHE.data_ptr(),
         out_PHE.data_ptr(),
-        work.data_ptr(),
+        rows.data_ptr(),
         q_PHE.stride(0),
         k_PHE.stride(0),
         v_PHE.stride(0),
         num_tokens,
-        len(work) - 1,
+        len(rows) - 1,
         heads,
         head_dim,
         tile_rows,
@@ -139,10 +139,10 @@ def tiles(lengths: Sequence[int], seen: Sequence[int], tile_rows: int) -> NDArra
 
 
 @functools.lru_cache(maxsize=64)
-def _work(
+def work(
     lengths: tuple[int, ...], seen: tuple[int, ...], tile_rows: int, device_index: int
 ) -> Tensor:
-    """A row whose first word counts what blocks have taken, from zero to zero; then the tiles."""
+    """On the device: a row that counts what blocks take, from zero to zero, then the tiles."""
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             "dense_attention: these runs would be copied to the device only when the CUDA graph "
