@@ -102,7 +102,7 @@ class InternViTLayer(nn.Module):
         self.inner_scale = Parameter(f"{name}.lambda_2", (hidden,), spec)
 
     def forward(self, x_NPD: Tensor) -> Tensor:
-        """The hidden state after this layer."""
+        """The hidden state after this layer, in place."""
         shape = x_NPD.shape
         q, k, v = self.qkv_proj.heads_of(self.before(x_NPD).flatten(0, 1))
         if self.q_norm is not None and self.k_norm is not None:
@@ -112,10 +112,9 @@ class InternViTLayer(nn.Module):
         q, k, v = (each.unflatten(0, shape[:2]).transpose(1, 2) for each in (q, k, v))
         attended_NHPE = F.scaled_dot_product_attention(q, k, v)
         attended_NPD = self.projection(attended_NHPE.transpose(1, 2).reshape(shape))
-        x_NPD = x_NPD + self.attention_scale.weight * attended_NPD
-        inner_NPD = self.fc2(self._activation(self.fc1(self.after(x_NPD))))
-        result_NPD: Tensor = x_NPD + self.inner_scale.weight * inner_NPD
-        return result_NPD
+        x_NPD.addcmul_(attended_NPD, self.attention_scale.weight)
+        inner_NPD = self.fc2(self.fc1.activated(self.after(x_NPD), self._activation))
+        return x_NPD.addcmul_(inner_NPD, self.inner_scale.weight)
 
 
 def _norm(name: str, spec: ModelSpec) -> LayerNorm | RMSNorm:
