@@ -12,8 +12,18 @@ from torch import Tensor
 
 from octavo_kernels.library import DTYPE_CODES, stream_of
 
-EPILOGUES = {"store": 0, "add": 1, "silu": 2, "gelu": 3, "gelu_tanh": 4}
-"""How a kernel is told what to do with sums: all but the first two are activations of gates."""
+EPILOGUES = {
+    "plain_quick_gelu": -3,
+    "plain_gelu": -2,
+    "plain_gelu_tanh": -1,
+    "store": 0,
+    "add": 1,
+    "silu": 2,
+    "gelu": 3,
+    "gelu_tanh": 4,
+}
+"""How a kernel is told what to do with sums: those after "add" are activations of gates, those
+before "store" of sums without gates, which `linear_tall` alone has."""
 
 Launch = Callable[[Tensor, Tensor, Tensor, Tensor | None, str], None]
 """Computes a product into its first argument, which "add" adds to. Then follow x, the weight, the
@@ -23,6 +33,11 @@ bias and a key of EPILOGUES. There is at least one token, and the kernel `takes`
 def is_gated(epilogue: str) -> bool:
     """Whether the weight has gates and, after them, as many ups."""
     return EPILOGUES[epilogue] > EPILOGUES["add"]
+
+
+def is_plain_activation(epilogue: str) -> bool:
+    """Whether sums are activated and stored, without gates."""
+    return EPILOGUES[epilogue] < EPILOGUES["store"]
 
 
 def product(

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
+PlainActivation = Literal["quick_gelu", "gelu", "gelu_tanh"]
+"""Of a product without gates."""
 Axis = Literal["in", "out"] | None
 """What one axis of a parameter runs along: the linear's inputs, its outputs, or neither."""
 
@@ -60,6 +62,12 @@ class FusedProducts(Protocol):
         self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: Activation
     ) -> Tensor:
         """Return activation(gate) * up, the product's first and second half of outputs."""
+        ...
+
+    def activated(
+        self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: PlainActivation
+    ) -> Tensor:
+        """Return activation(x @ weight.T + bias)."""
         ...
 
 

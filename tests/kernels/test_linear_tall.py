@@ -31,19 +31,19 @@ def take_tiles_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_pays_where_tiles_fill_the_gpu() -> None:
     full = 132 // 2 * 256  # rows that give each pair of multiprocessors a unit of 256 tokens
-    assert pays(768, full, "silu", 132)
-    assert pays(8192, full, "add", 132)
-    assert not pays(768, full + 1024, "silu", 132)
-    assert not pays(600, full, "silu", 132)
+    assert pays(768, full, 4096, "silu", 132)
+    assert pays(8192, full, 4096, "add", 132)
+    assert not pays(768, full + 1024, 4096, "silu", 132)
+    assert not pays(600, full, 4096, "silu", 132)
 
 
 def test_it_pays_from_some_tokens_on_and_with_an_epilogue_alone() -> None:
     full = 132 // 2 * 256
-    assert not pays(512, full, "silu", 132)
-    assert not pays(1024, full, "add", 132)
-    assert pays(2048, full, "add", 132)
-    assert not pays(8192, full, "store", 132)
-    assert pays(2048, full + 1024, "gelu", 132)
+    assert not pays(512, full, 4096, "silu", 132)
+    assert not pays(1024, full, 4096, "add", 132)
+    assert pays(2048, full, 4096, "add", 132)
+    assert not pays(8192, full, 4096, "store", 132)
+    assert pays(2048, full + 1024, 4096, "gelu", 132)
 
 
 @pytest.mark.gpu

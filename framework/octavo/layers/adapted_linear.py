@@ -16,11 +16,17 @@ from torch import Tensor, nn
 from octavo.layers.linear import Linear
 from octavo.layers.sharding import Shard
 from octavo.layers.unquantized import UnquantizedLinear
-from octavo_kernels.gated_activation import gated_activation
+from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_kernels.hopper_products import Launch, product
 from octavo_kernels.linear.adapted import Adapters, kernel_for
 from octavo_kernels.lora import expand_, shrink
-from octavo_registry.linear import Activation, Axis, FusedProducts, QuantizationMethod
+from octavo_registry.linear import (
+    Activation,
+    Axis,
+    FusedProducts,
+    PlainActivation,
+    QuantizationMethod,
+)
 
 if TYPE_CHECKING:
     from octavo.layers.adapted import AdapterRows
@@ -99,11 +105,21 @@ class AdaptedLinear:
         kernel = self._kernel(layer, x, activation)
         if kernel is not None:
             return product(kernel, x, cast(Tensor, layer.weight), bias, activation)
-        rows = self._rows
-        # What is fused may round otherwise, so that a row would depend on others' having adapters.
-        if self._fused is not None and not rows.groups and not rows.batch_invariant:
+        if self._fused is not None and self._may_fuse():
             return self._fused.gated(layer, x, bias, activation)
         return gated_activation(self.apply(layer, x, bias), activation)
+
+    def activated(
+        self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: PlainActivation
+    ) -> Tensor:
+        """The same without gates."""
+        if self._fused is not None and self._may_fuse():
+            return self._fused.activated(layer, x, bias, activation)
+        return plain_activation(self.apply(layer, x, bias), activation)
+
+    def _may_fuse(self) -> bool:
+        """What is fused may round otherwise, so that a row would depend on others' adapters."""
+        return not self._rows.groups and not self._rows.batch_invariant
 
     def _kernel(
         self, layer: nn.Module, x: Tensor, epilogue: str, residual: Tensor | None = None

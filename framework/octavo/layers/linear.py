@@ -14,8 +14,14 @@ from octavo.errors import ModelError
 from octavo.layers.loading import Source
 from octavo.layers.sharding import Shard, collectives_of
 from octavo.layers.unquantized import UnquantizedLinear
-from octavo_kernels.gated_activation import gated_activation
-from octavo_registry.linear import Activation, Axis, FusedProducts, QuantizationMethod
+from octavo_kernels.gated_activation import gated_activation, plain_activation
+from octavo_registry.linear import (
+    Activation,
+    Axis,
+    FusedProducts,
+    PlainActivation,
+    QuantizationMethod,
+)
 from octavo_registry.model import ModelSpec
 
 
@@ -226,6 +232,18 @@ class ReplicatedLinear(Linear):
     ) -> None:
         inputs, outputs = Shard.whole(in_features), Shard.whole(out_features)
         super().__init__(name, inputs, [(name, outputs)], bias=bias, spec=spec)
+
+    def add_to(self, residual_TO: Tensor, x_TI: Tensor) -> Tensor:
+        """Add all outputs to the residual stream in place, and return it."""
+        if self._fused is not None:
+            return self._fused.add_(self, residual_TO, x_TI, self.bias)
+        return residual_TO.add_(self(x_TI))
+
+    def activated(self, x_TI: Tensor, activation: PlainActivation) -> Tensor:
+        """activation(x @ weight.T + bias)."""
+        if self._fused is not None:
+            return self._fused.activated(self, x_TI, self.bias, activation)
+        return plain_activation(self(x_TI), activation)
 
 
 class RowParallelLinear(Linear):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo.layers.loading import Source
 from octavo.layers.sharding import Shard, collectives_of
+from octavo_kernels.layer_norm import layer_norm
 from octavo_kernels.rms_norm import rms_norm
 from octavo_registry.model import ModelSpec
 
@@ -76,7 +76,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """The normalised x, a new tensor."""
-        return F.layer_norm(x_TD, (self._size,), self.weight, self.bias, self.eps)
+        return layer_norm(x_TD, self.weight, self.bias, self.eps)
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``."""

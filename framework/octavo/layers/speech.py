@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from octavo.layers.linear import QKVLinear, ReplicatedLinear
 from octavo.layers.loading import Source
 from octavo.layers.norm import LayerNorm
-from octavo.layers.vision import Activation, Parameter, activation_of, attend_runs, tower_spec
+from octavo.layers.vision import Parameter, activation_of, attend_runs, tower_spec
+from octavo_registry.linear import PlainActivation
 from octavo_registry.model import ModelSpec
 
 EPS = 1e-5
@@ -174,9 +175,12 @@ class QueryValueBias(QKVLinear):
 
 
 class SpeechLayer(nn.Module):
-    """Attention of a sound's positions to each other, and a feed-forward layer."""
+    """Attention of a sound's positions to each other, and a feed-forward layer.
 
-    def __init__(self, name: str, spec: ModelSpec, activation: Activation) -> None:
+    It adds to the hidden state in place.
+    """
+
+    def __init__(self, name: str, spec: ModelSpec, activation: PlainActivation) -> None:
         super().__init__()
         config = spec.config
         hidden, inner = config["hidden_size"], config["intermediate_size"]
@@ -196,10 +200,10 @@ class SpeechLayer(nn.Module):
     def forward(self, x_PD: Tensor, lengths: Sequence[int], heard: Sequence[int]) -> Tensor:
         """The hidden state after this layer."""
         q_PHE, k_PHE, v_PHE = self.qkv_proj.heads_of(self.attention_norm(x_PD))
-        x_PD = x_PD + self.out_proj(attend_runs(q_PHE, k_PHE, v_PHE, lengths, heard))
-        inner = self._activation(self.fc1(self.final_norm(x_PD)))
-        x_PD = x_PD + self.fc2(inner)
+        self.out_proj.add_to(x_PD, attend_runs(q_PHE, k_PHE, v_PHE, lengths, heard))
+        inner = self.fc1.activated(self.final_norm(x_PD), self._activation)
+        self.fc2.add_to(x_PD, inner)
         if x_PD.dtype == torch.float16:  # as trained ones have outliers beyond its range
             most = torch.finfo(torch.float16).max - 1000
-            x_PD = x_PD.clamp(-most, most)
+            x_PD.clamp_(-most, most)
         return x_PD

@@ -8,9 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_kernels.gated_activation import gated_activation
-from octavo_kernels.linear import gated_linear, linear, linear_add_
-from octavo_registry.linear import Activation, Axis
+from octavo_kernels.gated_activation import gated_activation, plain_activation
+from octavo_kernels.linear import activated_linear, gated_linear, linear, linear_add_
+from octavo_registry.linear import Activation, Axis, PlainActivation
 
 PACKED_FOR_ROWS = 32
 """The row count that oneDNN packs for; the packing serves any count equally well (measured at 1 to
@@ -57,16 +57,20 @@ class UnquantizedLinear:
         if weight_OI.is_mkldnn:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias, "none", [], "")
             return product
-        x_TI = x if x.dim() == 2 else x.flatten(0, -2)  # towers' have an axis for items
-        out_TO = linear(x_TI, weight_OI, bias, batch_invariant=self._batch_invariant)
-        return out_TO if x_TI is x else out_TO.unflatten(0, x.shape[:-1])
+        out_TO = linear(_rows(x), weight_OI, bias, batch_invariant=self._batch_invariant)
+        return _like(x, out_TO)
 
     def add_(self, layer: nn.Module, residual: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """See ``FusedProducts``."""
         weight_OI = cast(Tensor, layer.weight)
         if weight_OI.is_mkldnn:
             return residual.add_(self.apply(layer, x, bias))
-        return linear_add_(residual, x, weight_OI, bias, batch_invariant=self._batch_invariant)
+        linear_add_(
+            *(residual if residual.dim() == 2 else residual.view(-1, residual.shape[-1]), _rows(x)),
+            *(weight_OI, bias),
+            batch_invariant=self._batch_invariant,
+        )
+        return residual
 
     def gated(
         self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: Activation
@@ -82,6 +86,30 @@ class UnquantizedLinear:
             bias_E=bias,
             batch_invariant=self._batch_invariant,
         )
+
+    def activated(
+        self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: PlainActivation
+    ) -> Tensor:
+        """See ``FusedProducts``."""
+        weight_OI = cast(Tensor, layer.weight)
+        if weight_OI.is_mkldnn:
+            return plain_activation(self.apply(layer, x, bias), activation)
+        out_TO = activated_linear(
+            *(_rows(x), weight_OI, bias),
+            activation=activation,
+            batch_invariant=self._batch_invariant,
+        )
+        return _like(x, out_TO)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """With two axes: towers' have one for items too."""
+    return x if x.dim() == 2 else x.flatten(0, -2)
+
+
+def _like(x: Tensor, out_TO: Tensor) -> Tensor:
+    """With x's leading axes."""
+    return out_TO if x.dim() == 2 else out_TO.unflatten(0, x.shape[:-1])
 
 
 def is_packed_on(device: torch.device, dtype: torch.dtype) -> bool:

@@ -6,9 +6,8 @@ heads, E entries of a head, C channels times patch pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,19 +19,18 @@ from octavo.layers.linear import QKVLinear, ReplicatedLinear
 from octavo.layers.loading import Source
 from octavo.layers.norm import LayerNorm
 from octavo_kernels.dense_attention import dense_attention
-from octavo_kernels.gated_activation import quick_gelu
+from octavo_registry.linear import PlainActivation
 from octavo_registry.model import ModelSpec
 
-Activation = Callable[[Tensor], Tensor]
-
-ACTIVATIONS: Mapping[str, Activation] = {
-    "quick_gelu": quick_gelu,
-    "gelu": F.gelu,
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+ACTIVATIONS: Mapping[str, PlainActivation] = {
+    "quick_gelu": "quick_gelu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
 }
+"""By their names in config.json's ``hidden_act``."""
 
 
-def activation_of(config: Mapping[str, Any], default: str) -> Activation:
+def activation_of(config: Mapping[str, Any], default: str) -> PlainActivation:
     """The one that a vision config names."""
     name = config.get("hidden_act", default)
     if name not in ACTIVATIONS:
@@ -101,9 +99,12 @@ class PatchEmbedding(nn.Module):
 
 
 class VisionLayer(nn.Module):
-    """Attention of all patches of an image to each other, and a feed-forward layer."""
+    """Attention of all patches of an image to each other, and a feed-forward layer.
 
-    def __init__(self, name: str, spec: ModelSpec, activation: Activation, eps: float) -> None:
+    It adds to the hidden state in place.
+    """
+
+    def __init__(self, name: str, spec: ModelSpec, activation: PlainActivation, eps: float) -> None:
         super().__init__()
         config = spec.config
         hidden, heads = config["hidden_size"], config["num_attention_heads"]
@@ -131,10 +132,9 @@ class VisionLayer(nn.Module):
         shape = x_NPD.shape
         q, k, v = self.qkv_proj.heads_of(self.layer_norm1(x_NPD).flatten(0, 1))
         attended = attend_runs(q, k, v, [shape[1]] * shape[0])
-        x_NPD = x_NPD + self.out_proj(attended.view(shape))
-        inner = self._activation(self.fc1(self.layer_norm2(x_NPD)))
-        result_NPD: Tensor = x_NPD + self.fc2(inner)
-        return result_NPD
+        self.out_proj.add_to(x_NPD, attended.view(shape))
+        inner = self.fc1.activated(self.layer_norm2(x_NPD), self._activation)
+        return self.fc2.add_to(x_NPD, inner)
 
 
 class VisionTransformer(nn.Module):
@@ -193,7 +193,7 @@ class VisionTransformer(nn.Module):
         states = {}
         for number, layer in enumerate(self.layers):
             if number in layers:
-                states[number] = x_NPD
+                states[number] = x_NPD.clone()  # which the layer adds to
             x_NPD = layer(x_NPD)
         if self.post_norm is not None:
             x_NPD = self.post_norm(x_NPD)

@@ -1,5 +1,6 @@
 """Activations in one pass. Axis suffixes: T tokens, I what comes out, E all that goes in."""
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_kernels.build import I, KernelSpec, L, P
@@ -15,6 +16,7 @@ ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 """How the kernel is told an activation."""
 QUICK_GELU = 3
 """The same for the one without an up."""
+PLAIN_ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
 
 
 def gated_activation(gate_up_TE: Tensor, activation: str) -> Tensor:
@@ -45,6 +47,20 @@ def quick_gelu(x_TI: Tensor) -> Tensor:
     return _launch(x_TI, x_TI.shape[-1], QUICK_GELU)
 
 
+def plain_activation(x_TI: Tensor, activation: str) -> Tensor:
+    """Return activation(x), without a gate; x may have any leading axes.
+
+    ``activation`` is "quick_gelu", "gelu" (exact) or "gelu_tanh"; the last two are PyTorch's.
+    """
+    if activation not in PLAIN_ACTIVATIONS:
+        raise ValueError(
+            f"plain_activation: {activation!r} is not known; known: {', '.join(PLAIN_ACTIVATIONS)}"
+        )
+    if activation == "quick_gelu":
+        return quick_gelu(x_TI)
+    return F.gelu(x_TI, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
 def _launch(x_TE: Tensor, size: int, code: int) -> Tensor:
     if x_TE.dim() != 2:
         out_TI = _launch(x_TE.reshape(-1, x_TE.shape[-1]), size, code)
@@ -71,4 +87,4 @@ def _launch(x_TE: Tensor, size: int, code: int) -> Tensor:
     return out_TI
 
 
-__all__ = ["SPEC", "gated_activation", "quick_gelu"]
+__all__ = ["PLAIN_ACTIVATIONS", "SPEC", "gated_activation", "plain_activation", "quick_gelu"]

@@ -8,9 +8,19 @@
 namespace octavo::hopper {
 
 // What is done with sums; as EPILOGUES in hopper_products.py.
-enum Epilogue : int { kStore = 0, kAdd = 1, kSilu = 2, kGelu = 3, kGeluTanh = 4 };
+enum Epilogue : int {
+  kPlainQuickGelu = -3,
+  kPlainGelu = -2,
+  kPlainGeluTanh = -1,
+  kStore = 0,
+  kAdd = 1,
+  kSilu = 2,
+  kGelu = 3,
+  kGeluTanh = 4
+};
 
 __host__ __device__ inline bool is_gated(int epilogue) { return epilogue >= kSilu; }
+__host__ __device__ inline bool is_plain_activation(int epilogue) { return epilogue < kStore; }
 
 // A swizzled row of shared memory: 128 bytes, so many features.
 constexpr int kSlice = 64;

@@ -1,14 +1,15 @@
-"""Linear layers, plain, gated or added to a residual, each by the kernel that is fastest for it.
+"""Linear layers, plain, activated, gated or added to a residual, each by its fastest kernel.
 
 Axis suffixes: T tokens, I inner (input) features, O output features, E gate and up features.
 
 Kernels take float16 and bfloat16 on Hopper GPUs, if I and O are multiples of 8 (a gated product's E
 of 16) and rows of x begin at multiples of 16 bytes, a residual's at some of 4 to 16. Up to
 ``MAX_TOKENS`` tokens, the one of this folder streams the weight once, at the speed of memory. Of
-more, about 128 and gated ones of up to 256 go to `linear_mid`, gated products of hundreds of tokens
-and sums of thousands to `linear_tall`; all else on CUDA to PyTorch's cuBLAS, and on the CPU to the
-reference. Kernels read the weight while the kernel before them still runs: weights must not be
-written by the step. `octavo_kernels.linear.adapted` adds LoRA adapters in the same launch.
+more, about 128 and gated ones of up to 256 go to `linear_mid`, gated products of hundreds of
+tokens, sums and activated ones of thousands to `linear_tall`; all else on CUDA to PyTorch's cuBLAS,
+and on the CPU to the reference. Kernels read the weight while the kernel before them still runs:
+weights must not be written by the step. `octavo_kernels.linear.adapted` adds LoRA adapters in the
+same launch.
 
 ``batch_invariant=True`` gives each token the result it would have alone: it takes the kernel of
 this folder for any number of tokens, in tiles of 64, and refuses what the kernel cannot do. Without
@@ -17,6 +18,7 @@ must not overlap: they share the room for partial sums.
 """
 
 import functools
+from collections.abc import Collection
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +26,13 @@ from torch import Tensor
 
 from octavo_kernels import linear_mid, linear_tall
 from octavo_kernels.build import I, KernelSpec, L, P
+from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_kernels.hopper_products import (
     Launch,
     call,
     has_rows_of,
     is_gated,
+    is_plain_activation,
     num_processors,
     product,
     takes,
@@ -70,6 +74,31 @@ def linear(
     return product(kernel, x_TI, weight_OI, bias_O, "store")
 
 
+def activated_linear(
+    x_TI: Tensor,
+    weight_OI: Tensor,
+    bias_O: Tensor | None = None,
+    *,
+    activation: str,
+    batch_invariant: bool = False,
+) -> Tensor:
+    """Return activation(x @ weight.T + bias).
+
+    ``activation`` is "quick_gelu", "gelu" (exact) or "gelu_tanh".
+    """
+    _check("activated_linear", x_TI, weight_OI, bias_O)
+    _check_activation("activated_linear", activation, reference.PLAIN_ACTIVATIONS)
+    if not x_TI.is_cuda:
+        return reference.activated_linear(x_TI, weight_OI, activation, bias_O)
+    if not batch_invariant:
+        epilogue = f"plain_{activation}"
+        kernel = kernel_for("activated_linear", x_TI, weight_OI, epilogue, None, False)
+        if kernel is not None:
+            return product(kernel, x_TI, weight_OI, bias_O, epilogue)
+    product_TO = linear(x_TI, weight_OI, bias_O, batch_invariant=batch_invariant)
+    return plain_activation(product_TO, activation)
+
+
 def linear_add_(
     residual_TO: Tensor,
     x_TI: Tensor,
@@ -88,7 +117,10 @@ def linear_add_(
         )
     if not x_TI.is_cuda:
         return reference.linear_add_(residual_TO, x_TI, weight_OI, bias_O)
-    kernel = kernel_for("linear_add_", x_TI, weight_OI, "add", residual_TO, batch_invariant)
+    kernel = kernel_for(
+        *("linear_add_", x_TI, weight_OI, "add", residual_TO, batch_invariant),
+        has_bias=bias_O is not None,
+    )
     if kernel is not None:
         kernel(residual_TO, x_TI, weight_OI, bias_O, "add")
         return residual_TO
@@ -110,10 +142,7 @@ def gated_linear(
     ``activation`` is "silu", "gelu" (exact) or "gelu_tanh".
     """
     _check("gated_linear", x_TI, gate_up_EI, bias_E)
-    if activation not in reference.ACTIVATIONS:
-        raise ValueError(
-            f"gated_linear: {activation!r} is not known; known: {', '.join(reference.ACTIVATIONS)}"
-        )
+    _check_activation("gated_linear", activation, reference.ACTIVATIONS)
     if gate_up_EI.shape[0] % 2:
         raise ValueError(f"gated_linear: {gate_up_EI.shape[0]} rows are not as many gates as ups")
     if not x_TI.is_cuda:
@@ -121,8 +150,6 @@ def gated_linear(
     kernel = kernel_for("gated_linear", x_TI, gate_up_EI, activation, None, batch_invariant)
     if kernel is not None:
         return product(kernel, x_TI, gate_up_EI, bias_E, activation)
-    from octavo_kernels.gated_activation import gated_activation
-
     return gated_activation(F.linear(x_TI, gate_up_EI, bias_E), activation)
 
 
@@ -178,6 +205,11 @@ def _check(function: str, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None
         )
 
 
+def _check_activation(function: str, activation: str, known: Collection[str]) -> None:
+    if activation not in known:
+        raise ValueError(f"{function}: {activation!r} is not known; known: {', '.join(known)}")
+
+
 def kernel_for(
     function: str,
     x_TI: Tensor,
@@ -185,8 +217,10 @@ def kernel_for(
     epilogue: str,
     residual_TO: Tensor | None,
     batch_invariant: bool,
+    *,
+    has_bias: bool = False,
 ) -> Launch | None:
-    """The kernel that serves a product; None where that is cuBLAS."""
+    """The kernel that serves a product; None where that is cuBLAS, or activations go alone."""
 
     def stores(num_bytes: int) -> bool:
         return residual_TO is None or has_rows_of(num_bytes, residual_TO)
@@ -204,12 +238,15 @@ def kernel_for(
         return None
     if batch_invariant:
         return _launch_invariant
-    if tokens <= MAX_TOKENS:
-        return launch
-    if linear_mid.pays(tokens, rows, features, gated=gated) and stores(linear_mid.RESULT_BYTES):
-        return linear_mid.launch
+    if not is_plain_activation(epilogue):
+        if tokens <= MAX_TOKENS:
+            return launch
+        if linear_mid.pays(tokens, rows, features, gated=gated) and stores(linear_mid.RESULT_BYTES):
+            return linear_mid.launch
     processors = num_processors(x_TI.get_device())
-    if linear_tall.pays(tokens, rows, epilogue, processors) and stores(linear_tall.RESULT_BYTES):
+    if linear_tall.pays(tokens, rows, features, epilogue, processors, has_bias=has_bias) and stores(
+        linear_tall.RESULT_BYTES
+    ):
         return linear_tall.launch
     return None
 
@@ -219,6 +256,7 @@ __all__ = [
     "MAX_TOKENS",
     "RESULT_BYTES",
     "SPEC",
+    "activated_linear",
     "fitting_tile",
     "fuses_gates",
     "gated_linear",

@@ -5,11 +5,20 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
+from octavo_kernels.gated_activation.reference import quick_gelu
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
+"""Of gates."""
+PLAIN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "quick_gelu": quick_gelu,
+    "gelu": ACTIVATIONS["gelu"],
+    "gelu_tanh": ACTIVATIONS["gelu_tanh"],
+}
+"""Of products without gates."""
 
 
 def linear(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
@@ -22,6 +31,13 @@ def linear_add_(
 ) -> Tensor:
     """Add x @ weight.T + bias to the residual."""
     return residual_TO.copy_(residual_TO.float() + _product(x_TI, weight_OI, bias_O))
+
+
+def activated_linear(
+    x_TI: Tensor, weight_OI: Tensor, activation: str, bias_O: Tensor | None
+) -> Tensor:
+    """Return activation(x @ weight.T + bias)."""
+    return PLAIN_ACTIVATIONS[activation](_product(x_TI, weight_OI, bias_O)).to(x_TI.dtype)
 
 
 def gated_linear(

@@ -1,9 +1,10 @@
-"""The kernel of octavo_kernels.linear for many tokens, on Hopper: gated products and sums.
+"""The kernel of octavo_kernels.linear for many tokens, on Hopper: what follows a product with it.
 
 Products of thousands of tokens run at the GPU's power limit, so that a plain product takes as long
 as cuBLAS's, and there is none. A gated one saves gates and ups the way through memory: on an H200
 it takes 0.86 to 0.96 of the time of cuBLAS and a kernel for the gates. A sum takes 0.975 of
-cuBLAS's, on average of three models' shapes and 2048 to 16384 tokens.
+cuBLAS's, on average of three models' shapes and 2048 to 16384 tokens. Of a product that is
+activated, or added with a bias, the kernel saves a pass over the results.
 
 `launch` is for what `hopper_products.takes`; results' rows begin at multiples of ``RESULT_BYTES``.
 `pays` tells where the kernel is faster. octavo_kernels.linear chooses, checks, and holds the
@@ -19,7 +20,7 @@ import functools
 from torch import Tensor
 
 from octavo_kernels.build import I, KernelSpec, L, P
-from octavo_kernels.hopper_products import call, is_gated, num_processors
+from octavo_kernels.hopper_products import call, is_gated, is_plain_activation, num_processors
 from octavo_kernels.library import library
 
 SPEC = KernelSpec(
@@ -48,16 +49,30 @@ but more of them may fit the GPU. Units of 128 rows would be slower than cuBLAS.
 MAX_LOSS = 1.08
 """Time by that of multiprocessors which are never idle; up to this, cuBLAS is hardly faster."""
 
+PASS_FEATURES = 350
+"""A pass over a product's results takes as long as the product of so many features: 4 bytes at 4
+TB/s, 2 operations at 700 TFLOP/s."""
 
-def pays(tokens: int, rows: int, epilogue: str, num_processors: int) -> bool:
+
+def pays(
+    tokens: int,
+    rows: int,
+    features: int,
+    epilogue: str,
+    num_processors: int,
+    *,
+    has_bias: bool = False,
+) -> bool:
     """Whether a product is best left to the kernel."""
     if is_gated(epilogue):
         if tokens >= ALWAYS_FUSED_TOKENS:
             return True
         is_large = tokens >= MIN_GATED_TOKENS
     else:
-        is_large = tokens >= MIN_TOKENS and epilogue == "add"
-    return is_large and best_tile(tokens, rows, num_processors)[1] <= MAX_LOSS
+        is_large = tokens >= MIN_TOKENS and epilogue != "store"
+    saves_pass = is_plain_activation(epilogue) or (epilogue == "add" and has_bias)
+    most = MAX_LOSS + (PASS_FEATURES / features if saves_pass else 0)
+    return is_large and best_tile(tokens, rows, num_processors)[1] <= most
 
 
 def launch(

@@ -38,8 +38,9 @@ template <typename T, typename Tile> cudaError_t run_tile(const Arguments& a) {
 }
 
 template <typename T, int kRows> cudaError_t run_rows(const Arguments& a) {
-  return is_gated(a.epilogue) ? run_tile<T, Tile<kRows, 4, true>>(a)
-                              : run_tile<T, Tile<kRows, 4, false>>(a);
+  if (is_gated(a.epilogue)) return run_tile<T, Tile<kRows, 4, Result::kGated>>(a);
+  return is_plain_activation(a.epilogue) ? run_tile<T, Tile<kRows, 4, Result::kActivated>>(a)
+                                         : run_tile<T, Tile<kRows, 4, Result::kAdded>>(a);
 }
 
 // As TILE_COSTS in __init__.py.

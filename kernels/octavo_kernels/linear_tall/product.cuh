@@ -23,9 +23,13 @@ constexpr int kThreads = 128 * (kConsumers + 1);
 // read the least. 16 were 3 % slower.
 constexpr int kGroup = 8;
 
-template <int kRows_, int kStages_, bool kGated_> struct Tile {
+// What becomes of a unit's sums.
+enum class Result { kAdded, kGated, kActivated };
+
+template <int kRows_, int kStages_, Result kResult_> struct Tile {
   static constexpr int kRows = kRows_, kStages = kStages_;
-  static constexpr bool kGated = kGated_;
+  static constexpr Result kResult = kResult_;
+  static constexpr bool kGated = kResult == Result::kGated;
   static constexpr int kHalf = kRows / 2;  // rows that a block copies; gates, of gates and ups
   static constexpr int kOutputs = kGated ? kHalf : kRows;
   static constexpr int kBox = kOutputs % 64 == 0 ? 64 : 32;  // outputs that are stored at a time
@@ -42,7 +46,7 @@ template <typename Tile> struct Shared {
 
 struct Params {
   const void* bias;  // of the weight's rows, or null
-  int epilogue;      // kAdd, or how gates are activated
+  int epilogue;      // kAdd, or how gates or sums are activated
   int outputs;       // the weight's rows, or the gates among them
   int half_to_half;  // in the weight, from the first row of a tile's first half to its second's
   int slices;        // of features
@@ -128,6 +132,9 @@ __device__ __forceinline__ void activate(float (&gate)[2], const float (&up)[2])
       z[i] = 1.5957691216057308f * (gate[i] + .044715f * gate[i] * gate[i] * gate[i]);
     }
     gate_by_sigmoid(gate, z, up);
+  } else if constexpr (kActivation == kPlainQuickGelu) {
+    const float z[2] = {1.702f * gate[0], 1.702f * gate[1]};
+    gate_by_sigmoid(gate, z, up);
   } else {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -154,8 +161,16 @@ template <typename T, typename Tile> class Consumer {
         add_bias(0, output);
         add_bias(Tile::kHalf, output + p_.half_to_half);
       }
-      if constexpr (!Tile::kGated) {
+      if constexpr (Tile::kResult == Result::kAdded) {
         add(token, output);
+      } else if constexpr (Tile::kResult == Result::kActivated) {
+        if (p_.epilogue == kPlainQuickGelu) {
+          store_activated<kPlainQuickGelu>(token, output);
+        } else if (p_.epilogue == kPlainGelu) {
+          store_activated<kGelu>(token, output);
+        } else {
+          store_activated<kGeluTanh>(token, output);
+        }
       } else if (p_.epilogue == kSilu) {
         store_gated<kSilu>(token, output);
       } else if (p_.epilogue == kGelu) {
@@ -223,6 +238,20 @@ template <typename T, typename Tile> class Consumer {
   }
 
   template <Epilogue kActivation>
+  __device__ __forceinline__ void store_activated(int token, int output) {
+#pragma unroll
+    for (int box = 0; box < Tile::kRows / Tile::kBox; ++box) {
+      store_columns(token, output + box * Tile::kBox, [&](int pair) {
+        const float* sums = sums_ + Tile::kBox / 2 * box + 2 * pair;
+        float active[2] = {sums[0], sums[1]};
+        const float up[2] = {1.f, 1.f};
+        activate<kActivation>(active, up);
+        return pack<T>(active[0], active[1]);
+      });
+    }
+  }
+
+  template <Epilogue kActivation>
   __device__ __forceinline__ void store_gated(int token, int output) {
 #pragma unroll
     for (int box = 0; box < Tile::kHalf / Tile::kBox; ++box) {
@@ -254,10 +283,10 @@ template <typename T, typename Tile> class Consumer {
     publish_shared_writes();
     wait_for_threads(1 + warpgroup_, 128);
     if (thread_ == 0) {
-      if constexpr (Tile::kGated) {
-        store_tile(out_map_, room, output, token);
-      } else {
+      if constexpr (Tile::kResult == Result::kAdded) {
         add_tile(out_map_, room, output, token);
+      } else {
+        store_tile(out_map_, room, output, token);
       }
       commit_stores();
     }

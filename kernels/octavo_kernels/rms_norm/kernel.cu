@@ -1,28 +1,9 @@
 // RMS norm of rows, with or without a sum before it. A block a row; the row stays in registers.
-#include "octavo.cuh"
+#include "block_sum.cuh"
 
 namespace {
 
 using namespace octavo;
-
-constexpr int kMaxThreads = 1024;
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
-  return x;
-}
-
-__device__ __forceinline__ float block_sum(float x) {
-  __shared__ float sums[kMaxThreads / 32];
-  const int lane = threadIdx.x % 32, num_warps = blockDim.x / 32;
-  x = warp_sum(x);
-  if (num_warps == 1) return x;
-  if (lane == 0) sums[threadIdx.x / 32] = x;
-  __syncthreads();
-  // Every warp adds the sums up: cheaper than a second barrier.
-  return warp_sum(lane < num_warps ? sums[lane] : 0.f);
-}
 
 // The value is rounded to T before the weight is applied, as in the reference.
 template <typename T> __device__ __forceinline__ T weighted(float x, float inverse, T weight) {
@@ -92,7 +73,8 @@ __global__ void __launch_bounds__(max_threads(kVecs)) norm_rows(const Rows rows)
       }
     }
   }
-  const float inverse = rsqrtf(block_sum(sum) / rows.size + rows.eps);
+  __shared__ SumRoom room;
+  const float inverse = rsqrtf(block_sum(sum, room) / rows.size + rows.eps);
   Vec<T> *out_row = reinterpret_cast<Vec<T> *>(static_cast<T *>(rows.out) + row * rows.size);
 #pragma unroll
   for (int i = 0; i < kVecs; ++i) {
@@ -118,7 +100,8 @@ template <typename T, bool kAdd> __global__ void norm_odd_rows(const Rows rows) 
       residual_row[i] = x = from_float<T>(to_float(x) + to_float(residual_row[i]));
     sum += to_float(x) * to_float(x);
   }
-  const float inverse = rsqrtf(block_sum(sum) / rows.size + rows.eps);
+  __shared__ SumRoom room;
+  const float inverse = rsqrtf(block_sum(sum, room) / rows.size + rows.eps);
   const T *weight = static_cast<const T *>(rows.weight);
   T *out_row = static_cast<T *>(rows.out) + row * rows.size;
   for (int i = threadIdx.x; i < rows.size; i += blockDim.x)

@@ -101,7 +101,7 @@ class InternViTLayer(nn.Module):
         self.inner_scale = Parameter(f"{name}.lambda_2", (hidden,), spec)
 
     def forward(self, x_NPD: Tensor) -> Tensor:
-        """The hidden state after this layer."""
+        """The hidden state after this layer, in place."""
         shape = x_NPD.shape
         q, k, v = self.qkv_proj.heads_of(self.before(x_NPD).flatten(0, 1))
         if self.q_norm is not None and self.k_norm is not None:
@@ -109,10 +109,9 @@ class InternViTLayer(nn.Module):
             q = self.q_norm(q.flatten(1)).view_as(q)
             k = self.k_norm(k.flatten(1)).view_as(k)
         attended_NPD = self.projection(attend_runs(q, k, v, [shape[1]] * shape[0]).view(shape))
-        x_NPD = x_NPD + self.attention_scale.weight * attended_NPD
-        inner_NPD = self.fc2(self._activation(self.fc1(self.after(x_NPD))))
-        result_NPD: Tensor = x_NPD + self.inner_scale.weight * inner_NPD
-        return result_NPD
+        x_NPD.addcmul_(attended_NPD, self.attention_scale.weight)
+        inner_NPD = self.fc2(self.fc1.activated(self.after(x_NPD), self._activation))
+        return x_NPD.addcmul_(inner_NPD, self.inner_scale.weight)
 
 
 def _norm(name: str, spec: ModelSpec) -> LayerNorm | RMSNorm:

@@ -161,5 +161,5 @@ class Projector(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows of the language model."""
-        rows: Tensor = self.linear_2(self._activation(self.linear_1(x)))
+        rows: Tensor = self.linear_2(self.linear_1.activated(x, self._activation))
         return rows

@@ -58,7 +58,7 @@ class Phi3V(Phi3):
             torch.cat([self._lines(own[1:], item), self.border.weight[0], self._lines(own[:1])])
             for own, item in zip(pieces, items, strict=True)
         ]
-        rows_PD: Tensor = self.last(F.gelu(self.first(torch.cat(rows))))
+        rows_PD: Tensor = self.last(self.first.activated(torch.cat(rows), "gelu"))
         return torch.split(rows_PD, [len(each) for each in rows])
 
     def _cut(self, item: Mapping[str, Tensor]) -> Tensor:

@@ -64,11 +64,12 @@ class PixtralEncoder(nn.Module):
         x_PD = self.ln_pre(torch.cat(embedded))
         angles = self.angles(grids)
         runs = [height * width for height, width in grids]
-        states = {0: x_PD}
-        for number, layer in enumerate(self.layers, 1):
-            x_PD = layer(x_PD, angles, runs)
+        states = {}
+        for number, layer in enumerate(self.layers):
             if number in self._wanted:
-                states[number] = x_PD
+                states[number] = x_PD.clone()  # which the layer adds to
+            x_PD = layer(x_PD, angles, runs)
+        states[len(self.layers)] = x_PD
         return torch.cat([states[number] for number in self._wanted], dim=-1)
 
 
@@ -129,10 +130,10 @@ class PixtralLayer(nn.Module):
         )
 
     def forward(self, x_PD: Tensor, angles: Angles, runs: Sequence[int]) -> Tensor:
-        """The hidden state after this layer; ``runs`` are the images' patches."""
+        """The hidden state after this layer, in place; ``runs`` are the images' patches."""
         q_PHE, k_PHE, v_PHE = self.qkv_proj.heads_of(self.attention_norm(x_PD))
         q_PHE, k_PHE = _turned(q_PHE, angles), _turned(k_PHE, angles)
-        x_PD = x_PD + self.o_proj(attend_runs(q_PHE, k_PHE, v_PHE, runs))
+        self.o_proj.add_to(x_PD, attend_runs(q_PHE, k_PHE, v_PHE, runs))
         return self.feed_forward.add_to(x_PD, self.ffn_norm(x_PD))
 
 

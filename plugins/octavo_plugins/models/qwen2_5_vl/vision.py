@@ -99,7 +99,6 @@ class WindowedBlock(nn.Module):
         )
 
     def forward(self, x_PD: Tensor, angles: Angles, runs: Sequence[int]) -> Tensor:
-        """The hidden state after this block."""
-        x_PD = x_PD + self.attn(self.norm1(x_PD), angles, runs)
-        out_PD: Tensor = x_PD + self.mlp(self.norm2(x_PD))
-        return out_PD
+        """The hidden state after this block, in place."""
+        self.attn.add_to(x_PD, self.norm1(x_PD), angles, runs)
+        return self.mlp.add_to(x_PD, self.norm2(x_PD))

@@ -123,13 +123,14 @@ class PatchAttention(nn.Module):
         )
         self.proj = ReplicatedLinear(f"{name}.proj", hidden, hidden, bias=True, spec=spec)
 
-    def forward(self, x_PD: Tensor, angles: Angles, runs: Sequence[int]) -> Tensor:
-        """``runs`` are lengths."""
+    def add_to(
+        self, residual_PD: Tensor, x_PD: Tensor, angles: Angles, runs: Sequence[int]
+    ) -> Tensor:
+        """Add what x says to the residual stream in place, and return it; ``runs`` are lengths."""
         qkv_PHE = self.qkv(x_PD).unflatten(-1, (-1, self.qkv.head_dim))
         rotary_(qkv_PHE[:, : 2 * self.qkv.heads], *angles)
         q_PHE, k_PHE, v_PHE = qkv_PHE.chunk(3, dim=1)
-        out_PD: Tensor = self.proj(attend_runs(q_PHE, k_PHE, v_PHE, runs))
-        return out_PD
+        return self.proj.add_to(residual_PD, attend_runs(q_PHE, k_PHE, v_PHE, runs))
 
 
 class VisionBlock(nn.Module):
@@ -148,10 +149,10 @@ class VisionBlock(nn.Module):
         self.fc2 = ReplicatedLinear(f"{name}.mlp.fc2", inner, hidden, bias=True, spec=spec)
 
     def forward(self, x_PD: Tensor, angles: Angles, frames: Sequence[int]) -> Tensor:
-        """The hidden state after this block."""
-        x_PD = x_PD + self.attn(self.norm1(x_PD), angles, frames)
-        out_PD: Tensor = x_PD + self.fc2(self._activation(self.fc1(self.norm2(x_PD))))
-        return out_PD
+        """The hidden state after this block, in place."""
+        self.attn.add_to(x_PD, self.norm1(x_PD), angles, frames)
+        inner = self.fc1.activated(self.norm2(x_PD), self._activation)
+        return self.fc2.add_to(x_PD, inner)
 
 
 class Merger(nn.Module):
@@ -169,5 +170,5 @@ class Merger(nn.Module):
     def forward(self, x_PD: Tensor) -> Tensor:
         """Tokens [M, D]."""
         squares = self.ln_q(x_PD).view(-1, self._size)
-        tokens_MD: Tensor = self.last(F.gelu(self.first(squares)))
+        tokens_MD: Tensor = self.last(self.first.activated(squares, "gelu"))
         return tokens_MD

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo.layers.linear import ReplicatedLinear
@@ -116,10 +115,10 @@ class DeepBlock(nn.Module):
         self.fc2 = ReplicatedLinear(f"{name}.mlp.linear_fc2", inner, hidden, bias=True, spec=spec)
 
     def forward(self, x_PD: Tensor, angles: Angles, frames: Sequence[int]) -> Tensor:
-        """The hidden state after this block."""
-        x_PD = x_PD + self.attn(self.norm1(x_PD), angles, frames)
-        out_PD: Tensor = x_PD + self.fc2(self._activation(self.fc1(self.norm2(x_PD))))
-        return out_PD
+        """The hidden state after this block, in place."""
+        self.attn.add_to(x_PD, self.norm1(x_PD), angles, frames)
+        inner = self.fc1.activated(self.norm2(x_PD), self._activation)
+        return self.fc2.add_to(x_PD, inner)
 
 
 class DeepMerger(nn.Module):
@@ -143,5 +142,5 @@ class DeepMerger(nn.Module):
             squares = self.norm(x_PD.view(-1, self._size))
         else:
             squares = self.norm(x_PD).view(-1, self._size)
-        rows_MD: Tensor = self.fc2(F.gelu(self.fc1(squares)))
+        rows_MD: Tensor = self.fc2(self.fc1.activated(squares, "gelu"))
         return rows_MD

@@ -81,7 +81,7 @@ class Encoder(nn.Module):
         hidden, eps = config["hidden_size"], config["layer_norm_eps"]
         self.positions = Parameter(f"{name}.positions.weight", (num_places, hidden), spec)
         self.layers = nn.ModuleList(
-            VisionLayer(f"{name}.layers.{index}", spec, F.gelu, eps)
+            VisionLayer(f"{name}.layers.{index}", spec, "gelu", eps)
             for index in range(config["num_hidden_layers"])
         )
         self.norm = LayerNorm(f"{name}.norm", hidden, eps, spec=spec)
@@ -101,7 +101,7 @@ class Encoder(nn.Module):
         for layer in self.layers:
             x_NPD = layer(x_NPD)
         merged_NRD = self.norm(x_NPD).unflatten(1, (-1, MERGED)).flatten(2)
-        rows_NRD: Tensor = self.linear_2(F.gelu(self.linear_1(merged_NRD)))
+        rows_NRD: Tensor = self.linear_2(self.linear_1.activated(merged_NRD, "gelu"))
         return rows_NRD
 
 

@@ -1,0 +1,155 @@
+// Layer norm of rows. A block a row; the row stays in registers between the mean, the variance
+// around it, and the result.
+#include "block_sum.cuh"
+
+namespace {
+
+using namespace octavo;
+
+struct Rows {
+  const void *x;
+  const void *weight, *bias;  // null: one and zero
+  void *out;
+  int size;
+  long long x_stride;
+  float eps;
+};
+
+template <typename T>
+__device__ __forceinline__ Vec<T> vec_or(const void *entries, int at, float otherwise) {
+  if (entries) return static_cast<const Vec<T> *>(entries)[at];
+  Vec<T> vec;
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) vec.data[j] = from_float<T>(otherwise);
+  return vec;
+}
+
+template <typename T>
+__device__ __forceinline__ float entry_or(const void *entries, int at, float otherwise) {
+  return entries ? to_float(static_cast<const T *>(entries)[at]) : otherwise;
+}
+
+// With four pieces a thread, 1024 threads would have too few registers.
+constexpr int max_threads(int vecs) { return vecs == 4 ? kMaxThreads / 2 : kMaxThreads; }
+
+// Each thread holds kVecs pieces of 16 bytes: one where few rows are to be done soon, four where
+// many rows need many bytes in flight.
+template <typename T, int kVecs>
+__global__ void __launch_bounds__(max_threads(kVecs)) norm_rows(const Rows rows) {
+  constexpr int kSize = Vec<T>::kSize;
+  __shared__ SumRoom room, squares_room;
+  const int num_vecs = rows.size / kSize;
+  const long long row = blockIdx.x;
+  let_next_start();
+  Vec<T> weight[kVecs], bias[kVecs], x[kVecs];
+  const auto load_parameters = [&](int i) {
+    const int at = i * blockDim.x + threadIdx.x;
+    if (at < num_vecs) {
+      weight[i] = vec_or<T>(rows.weight, at, 1.f);
+      bias[i] = vec_or<T>(rows.bias, at, 0.f);
+    }
+  };
+  // Of many rows all but the first find them in the L1, and need the registers.
+  if constexpr (kVecs == 1) load_parameters(0);
+  wait_for_previous();
+  const Vec<T> *x_row =
+      reinterpret_cast<const Vec<T> *>(static_cast<const T *>(rows.x) + row * rows.x_stride);
+#pragma unroll
+  for (int i = 0; i < kVecs; ++i) {
+    const int at = i * blockDim.x + threadIdx.x;
+    if (at < num_vecs) x[i] = x_row[at];
+  }
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < kVecs; ++i) {
+    if (i * blockDim.x + threadIdx.x < num_vecs) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) sum += to_float(x[i].data[j]);
+    }
+  }
+  const float mean = block_sum(sum, room) / rows.size;
+  float squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < kVecs; ++i) {
+    if (i * blockDim.x + threadIdx.x < num_vecs) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const float distance = to_float(x[i].data[j]) - mean;
+        squares += distance * distance;
+      }
+    }
+  }
+  const float inverse = rsqrtf(block_sum(squares, squares_room) / rows.size + rows.eps);
+  Vec<T> *out_row = reinterpret_cast<Vec<T> *>(static_cast<T *>(rows.out) + row * rows.size);
+#pragma unroll
+  for (int i = 0; i < kVecs; ++i) {
+    if constexpr (kVecs > 1) load_parameters(i);
+    const int at = i * blockDim.x + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const float normal = (to_float(x[i].data[j]) - mean) * inverse;
+      x[i].data[j] =
+          from_float<T>(normal * to_float(weight[i].data[j]) + to_float(bias[i].data[j]));
+    }
+    if (at < num_vecs) out_row[at] = x[i];
+  }
+}
+
+// Rows of any size and alignment: an element at a time, read three times.
+template <typename T> __global__ void norm_odd_rows(const Rows rows) {
+  __shared__ SumRoom room, squares_room;
+  const long long row = blockIdx.x;
+  let_next_start();
+  wait_for_previous();
+  const T *x_row = static_cast<const T *>(rows.x) + row * rows.x_stride;
+  float sum = 0.f;
+  for (int i = threadIdx.x; i < rows.size; i += blockDim.x) sum += to_float(x_row[i]);
+  const float mean = block_sum(sum, room) / rows.size;
+  float squares = 0.f;
+  for (int i = threadIdx.x; i < rows.size; i += blockDim.x) {
+    const float distance = to_float(x_row[i]) - mean;
+    squares += distance * distance;
+  }
+  const float inverse = rsqrtf(block_sum(squares, squares_room) / rows.size + rows.eps);
+  T *out_row = static_cast<T *>(rows.out) + row * rows.size;
+  for (int i = threadIdx.x; i < rows.size; i += blockDim.x) {
+    const float normal = (to_float(x_row[i]) - mean) * inverse;
+    out_row[i] = from_float<T>(normal * entry_or<T>(rows.weight, i, 1.f) +
+                               entry_or<T>(rows.bias, i, 0.f));
+  }
+}
+
+bool aligned(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+template <typename T>
+cudaError_t run(const Rows &rows, long long num_rows, cudaStream_t stream) {
+  constexpr int kSize = Vec<T>::kSize;
+  const dim3 grid(static_cast<unsigned>(num_rows));
+  const int num_vecs = rows.size / kSize;
+  const bool whole = rows.size % kSize == 0 && rows.x_stride % kSize == 0 && aligned(rows.x) &&
+                     aligned(rows.weight) && aligned(rows.bias) && aligned(rows.out);
+  if (!whole || num_vecs > 4 * max_threads(4))
+    return launch(norm_odd_rows<T>, grid, 256, 0, stream, rows);
+  const auto threads = [&](int vecs) {
+    return dim3((num_vecs + 32 * vecs - 1) / (32 * vecs) * 32);
+  };
+  // Up to here all rows run at once, and the time is that of one row.
+  constexpr int kFewRows = 264;
+  if (num_vecs <= 64 || (num_rows <= kFewRows && num_vecs <= kMaxThreads))
+    return launch(norm_rows<T, 1>, grid, threads(1), 0, stream, rows);
+  return launch(norm_rows<T, 4>, grid, threads(4), 0, stream, rows);
+}
+
+}  // namespace
+
+OCTAVO_EXPORT int octavo_layer_norm(const void *x, const void *weight, const void *bias, void *out,
+                                    long long num_rows, int size, long long x_stride, float eps,
+                                    int dtype, cudaStream_t stream) {
+  const Rows rows{x, weight, bias, out, size, x_stride, eps};
+  switch (dtype) {
+    case kFloat32: return run<float>(rows, num_rows, stream);
+    case kFloat16: return run<__half>(rows, num_rows, stream);
+    case kBFloat16: return run<__nv_bfloat16>(rows, num_rows, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
