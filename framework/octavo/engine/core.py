@@ -84,7 +84,11 @@ class EngineCore:
                 model=config.model.model,
                 architecture=folder.architecture,
                 dtype=folder.dtype,
-                **{k: v for k, v in msgspec.structs.asdict(self.ready).items() if k != "adapters"},
+                **{
+                    k: v
+                    for k, v in msgspec.structs.asdict(self.ready).items()
+                    if k not in ("adapters", "masks_on_device")
+                },
             ),
         )
 

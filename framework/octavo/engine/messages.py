@@ -306,6 +306,8 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True):
     max_num_batched_tokens: int
     adapters: AdapterFacts | None = None
     """None: it takes none."""
+    masks_on_device: bool = False
+    """Its device walks the machines of guides."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True):

@@ -57,6 +57,7 @@ class _Multiple:
         while (step * 10**self.places).denominator != 1:
             self.places += 1
         self.step = int(step * 10**self.places)
+        self._tens: list[int] = [10**num for num in range(self.places, -1, -1)]
 
     def behind(self, read: _Read, char: int) -> _Read | None:
         if char == ord("-"):
@@ -69,7 +70,7 @@ class _Multiple:
         return _Read(read.places + 1 if read.places >= 0 else -1, rest)
 
     def is_one(self, read: _Read) -> bool:
-        return read.rest * 10 ** (self.places - max(read.places, 0)) % self.step == 0
+        return read.rest * self._tens[max(read.places, 0)] % self.step == 0
 
 
 def _multiples(graph: Graph, texts: Regex, step: Fraction, target: int) -> int:

@@ -1,7 +1,7 @@
 """The texts of a constraint as a graph: nodes that bytes lead to, and parts that others call.
 
-A node is built with the node behind it, so that equal nodes are one and the same. A part is named by
-its first node and goes on to ``END``.
+A node is built with the node behind it, so that equal nodes are one and the same. A part is named
+by its first node and goes on to ``END``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patterns of users as nodes: what they match from end to end, as the other native backend reads it."""
+"""Patterns of users as nodes: read as Rust reads them, which is what llguidance does."""
 
 from __future__ import annotations
 

@@ -143,9 +143,7 @@ class SchemaWriter:
 
         return pair
 
-    def _repeated(
-        self, one: Write, low: int, high: int | None, close: int
-    ) -> tuple[int, int]:
+    def _repeated(self, one: Write, low: int, high: int | None, close: int) -> tuple[int, int]:
         """So many and the end, as the first of a container, and behind others."""
         graph = self._graph
         counted = low if high is None else high

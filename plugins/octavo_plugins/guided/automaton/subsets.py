@@ -159,9 +159,7 @@ class Subsets:
             row.steps = [(QUOTE, self._state(texts))]
         return row
 
-    def _confused(
-        self, steps: dict[int, list[Item]], calls: dict[int, list[Item]]
-    ) -> set[int]:
+    def _confused(self, steps: dict[int, list[Item]], calls: dict[int, list[Item]]) -> set[int]:
         """Parts of which some first byte may mean something else too."""
         if not calls:
             return set()

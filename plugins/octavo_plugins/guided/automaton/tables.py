@@ -119,7 +119,9 @@ def _targets(row: Row) -> list[int]:
 def _classes(sets: list[int]) -> tuple[NDArray[np.uint8], dict[int, list[int]]]:
     """Each byte's class, and the classes of each set."""
     data = b"".join(each.to_bytes(32, "little") for each in sets)
-    bits_SB = np.unpackbits(np.frombuffer(data, np.uint8).reshape(-1, 32), axis=1, bitorder="little")
+    bits_SB = np.unpackbits(
+        np.frombuffer(data, np.uint8).reshape(-1, 32), axis=1, bitorder="little"
+    )
     packed_BS = np.ascontiguousarray(np.packbits(bits_SB, axis=0).T)
     known: dict[bytes, int] = {}
     firsts: list[int] = []
@@ -131,5 +133,7 @@ def _classes(sets: list[int]) -> tuple[NDArray[np.uint8], dict[int, list[int]]]:
             firsts.append(byte)
         classes.append(known[key])
     members_SC = bits_SB[:, firsts]
-    columns = {each: np.flatnonzero(row).tolist() for each, row in zip(sets, members_SC, strict=True)}
+    columns = {
+        each: np.flatnonzero(row).tolist() for each, row in zip(sets, members_SC, strict=True)
+    }
     return np.array(classes, np.uint8), columns
