@@ -78,6 +78,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[Node] = [Fork(()), Fork(())]
         self._known: dict[tuple[object, ...], int] = {}
+        self._runs: tuple[list[int], list[int]] = ([END], [END])
         self.long_character = self.fork(*self.characters(NOT_ASCII, END))
         """A part: a character of several bytes."""
         escape = self.literal(b"\\", self.step(ESCAPED, END))
@@ -141,11 +142,11 @@ class Graph:
 
     def run(self, num: int, is_exact: bool) -> int:
         """A part: so many characters of a JSON string, or up to so many."""
-        node = END
-        for _ in range(num):
-            more = (self.step(PLAIN, node), self.call(self.tail, node))
-            node = self.fork(*more) if is_exact else self.fork(END, *more)
-        return node
+        runs = self._runs[is_exact]
+        while len(runs) <= num:
+            more = (self.step(PLAIN, runs[-1]), self.call(self.tail, runs[-1]))
+            runs.append(self.fork(*more) if is_exact else self.fork(END, *more))
+        return runs[num]
 
     def _bytes_of(self, sequence: Iterable[Range], target: int) -> int:
         for low, high in reversed(list(sequence)):

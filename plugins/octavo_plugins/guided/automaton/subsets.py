@@ -76,6 +76,12 @@ class Subsets:
         return found
 
     def _row(self, items: frozenset[Item]) -> Row:
+        if len(items) == 1:  # most states: one of the bytes of a name
+            ((node, context),) = items
+            each = self._graph.nodes[node]
+            if isinstance(each, Step):
+                self._work -= 1
+                return Row(steps=[(each.bytes, self._state(((each.target, context),)))])
         leaves = self._leaves(items)
         if run := self._run(leaves):
             return run
