@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from octavo.errors import UnsupportedConstraint
 from octavo.guided.schema import regex
 from octavo.guided.schema.regex import (
-    ANY_CHAR,
     Alt,
     Both,
     Cat,
@@ -22,6 +21,7 @@ from octavo.guided.schema.regex import (
 )
 from octavo.guided.schema.regex_parse import parse_pattern
 from octavo_plugins.guided.automaton.parts import (
+    END,
     NOT_ASCII,
     PLAIN,
     QUOTE,
@@ -30,8 +30,10 @@ from octavo_plugins.guided.automaton.parts import (
     byte_set,
 )
 
-MOST_STATES = 2000
-"""Of a pattern, in characters."""
+MOST_STATES = 500
+"""Of the automaton of sets that stand together, over characters."""
+MOST_COUNTED = 4000
+"""The same, once for each number of characters."""
 _ASCII = byte_range(0, 0x7F)
 _ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 
@@ -55,10 +57,10 @@ def string(graph: Graph, core: Mapping[str, Any], target: int) -> int:
     low, high = core.get("minLength", 0), core.get("maxLength")
     if "pattern" not in core:
         return graph.step(QUOTE, graph.text(low, high, target))
-    found = parse_pattern(core["pattern"])
-    if low or high is not None:
-        found = regex.both(found, regex.repeat(ANY_CHAR, low, high))
-    return quoted(graph, found, target)
+    found, close = parse_pattern(core["pattern"]), graph.step(QUOTE, target)
+    if not low and high is None:
+        return graph.step(QUOTE, _built(graph, found, close, _in_json))
+    return graph.step(QUOTE, _walked(graph, found, close, _in_json, low, high))
 
 
 def quoted(graph: Graph, node: Regex, target: int) -> int:
@@ -122,19 +124,40 @@ def _built(graph: Graph, node: Regex, target: int, written: Writing) -> int:
             return _walked(graph, node, target, written)
 
 
-def _walked(graph: Graph, node: Regex, target: int, written: Writing) -> int:
-    """The same for sets of which no part stands alone: by their automaton over characters."""
+def _walked(
+    graph: Graph,
+    node: Regex,
+    target: int,
+    written: Writing,
+    low: int = 0,
+    high: int | None = None,
+) -> int:
+    """The same by the set's automaton over characters, of which there are so many."""
     try:
         table = regex.automaton(node, MOST_STATES)
     except regex.TooManyStates:
         raise UnsupportedConstraint("the pattern has too many states for a table") from None
-    places = {state: graph.place() for state in table}
-    for state, steps in table.items():
-        nodes = [target] if state.nullable else []
-        for label, behind in steps:
-            nodes += _led(graph, written(label), places[behind])
-        graph.fill(places[state], *nodes)
-    return places[node]
+    most = low if high is None else high
+    if len(table) * (most + 1) > max(MOST_COUNTED, len(table)):
+        raise UnsupportedConstraint("the pattern with its length has too many states for a table")
+    led = {
+        state: [(written(label), behind) for label, behind in steps]
+        for state, steps in table.items()
+    }
+    places = {(node, 0): graph.place()}
+    waiting = [(node, 0)]
+    while waiting:
+        state, num = waiting.pop()
+        nodes = [target] if state.nullable and num >= low else []
+        if high is None or num < high:
+            for label, behind in led[state]:
+                after = behind, min(num + 1, most)
+                if after not in places:
+                    places[after] = graph.place()
+                    waiting.append(after)
+                nodes += _led(graph, label, places[after])
+        graph.fill(places[state, num], *nodes)
+    return places[node, 0]
 
 
 def _led(graph: Graph, written: Written, target: int) -> list[int]:
@@ -147,7 +170,8 @@ def _led(graph: Graph, written: Written, target: int) -> list[int]:
     if written.long == NOT_ASCII:
         nodes.append(graph.call(graph.long_character, target))
     elif written.long:
-        nodes += graph.characters(written.long, target)
+        characters = graph.fork(*graph.characters(written.long, END))
+        nodes.append(graph.call(characters, target))
     return nodes
 
 

@@ -23,9 +23,9 @@ from octavo_plugins.guided.automaton.parts import (
     Text,
 )
 
-MOST_STATES = 20_000
-MOST_WORK = 200_000
-"""Nodes of all states together: some 0.3 seconds."""
+MOST_WORK = 100_000
+"""Nodes of all states together, and the states themselves: some 0.3 seconds."""
+WORK_OF_STATE = 4
 MOST_OPEN = 8
 """Parts inside one another that are entered without a call."""
 RUN = 32
@@ -71,8 +71,7 @@ class Subsets:
         if found is None:
             found = self._states[key] = len(self._items)
             self._items.append(key)
-            if found >= MOST_STATES:
-                raise _too_large()
+            self._spend(WORK_OF_STATE)
         return found
 
     def _row(self, items: frozenset[Item]) -> Row:
@@ -80,7 +79,6 @@ class Subsets:
             ((node, context),) = items
             each = self._graph.nodes[node]
             if isinstance(each, Step):
-                self._work -= 1
                 return Row(steps=[(each.bytes, self._state(((each.target, context),)))])
         leaves = self._leaves(items)
         if run := self._run(leaves):
@@ -100,7 +98,7 @@ class Subsets:
             if not confused:
                 break
             leaves = self._entered(leaves, confused)
-        row.steps = [(data, self._state(after)) for data, after in _apart(steps)]
+        row.steps = [(data, self._state(after)) for data, after in self._apart(steps)]
         row.calls = [
             (self._first(part), self._state([(part, 0)]), self._state(after))
             for part, after in calls.items()
@@ -127,10 +125,13 @@ class Subsets:
                 if one not in seen:
                     seen.add(one)
                     waiting.append(one)
-        self._work -= len(seen)
-        if self._work < 0:
-            raise _too_large()
+        self._spend(len(seen))
         return list(found)
+
+    def _spend(self, work: int) -> None:
+        self._work -= work
+        if self._work < 0:
+            raise UnsupportedConstraint("the constraint is too large for a table of states")
 
     def _opened(self, leaves: Iterable[Item]) -> Iterator[Item]:
         for node, context in leaves:
@@ -216,33 +217,29 @@ class Subsets:
             self._firsts[part] = found
         return found
 
-
-def _apart(steps: dict[int, list[Item]]) -> Iterator[tuple[int, list[Item]]]:
-    """Sets of bytes that do not meet, with all that each leads to."""
-    total = union = 0
-    for data in steps:
-        total += data
-        union |= data
-    if total == union:
-        yield from steps.items()
-        return
-    apart: list[tuple[int, list[Item]]] = []
-    for data, targets in steps.items():
-        rest = data
-        pieces: list[tuple[int, list[Item]]] = []
-        for other, others in apart:
-            if common := other & rest:
-                pieces.append((common, [*others, *targets]))
-                if other != common:
-                    pieces.append((other & ~common, others))
-                rest &= ~common
-            else:
-                pieces.append((other, others))
-        if rest:
-            pieces.append((rest, targets))
-        apart = pieces
-    yield from apart
-
-
-def _too_large() -> UnsupportedConstraint:
-    return UnsupportedConstraint("the constraint is too large for a table of states")
+    def _apart(self, steps: dict[int, list[Item]]) -> Iterator[tuple[int, list[Item]]]:
+        """Sets of bytes that do not meet, with all that each leads to."""
+        total = union = 0
+        for data in steps:
+            total += data
+            union |= data
+        if total == union:
+            yield from steps.items()
+            return
+        apart: list[tuple[int, list[Item]]] = []
+        for data, targets in steps.items():
+            self._spend(len(apart))
+            rest = data
+            pieces: list[tuple[int, list[Item]]] = []
+            for other, others in apart:
+                if common := other & rest:
+                    pieces.append((common, [*others, *targets]))
+                    if other != common:
+                        pieces.append((other & ~common, others))
+                    rest &= ~common
+                else:
+                    pieces.append((other, others))
+            if rest:
+                pieces.append((rest, targets))
+            apart = pieces
+        yield from apart
