@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from octavo.errors import UnsupportedConstraint
 from octavo.guided.byte_machine import MachineGuide
+from octavo.guided.schema.regex_parse import PatternError
 from octavo_plugins.guided.automaton.levels import bounded
 from octavo_plugins.guided.automaton.parts import DONE, Graph
-from octavo_plugins.guided.automaton.patterns import pattern
+from octavo_plugins.guided.automaton.patterns import pattern, unicode_dialect
 from octavo_plugins.guided.automaton.schemas import SchemaWriter
 from octavo_plugins.guided.automaton.subsets import Subsets
 from octavo_plugins.guided.automaton.tables import machine_of
@@ -17,11 +18,8 @@ class Backend:
     """Enforces schemas, patterns and choices."""
 
     def __init__(self, vocabulary: GuideVocabulary) -> None:
-        if not vocabulary.stop_token_ids:
-            raise UnsupportedConstraint(
-                "automaton needs a token that ends a text, and the model names none"
-            )
         self._vocabulary = vocabulary
+        unicode_dialect()  # takes a fifth of a second, which is no constraint's to pay
 
     @staticmethod
     def machine(constraint: Constraint) -> ByteMachine:
@@ -32,6 +30,8 @@ class Backend:
             return machine_of(bounded(Subsets(graph, start).rows))
         except RecursionError:
             raise UnsupportedConstraint("the constraint is nested too deep") from None
+        except PatternError as error:
+            raise UnsupportedConstraint(f"{constraint.kind}: {error}") from None
 
     def compile(self, constraint: Constraint) -> MachineGuide:
         """The same as a guide."""

@@ -79,11 +79,10 @@ class Graph:
         self.nodes: list[Node] = [Fork(()), Fork(())]
         self._known: dict[tuple[object, ...], int] = {}
         self._runs: tuple[list[int], list[int]] = ([END], [END])
-        self.long_character = self.fork(*self.characters(NOT_ASCII, END))
-        """A part: a character of several bytes."""
+        self._characters: dict[tuple[Range, ...], int] = {}
         escape = self.literal(b"\\", self.step(ESCAPED, END))
-        self.tail = self.fork(self.long_character, escape)
-        """A part: the same, or an escape."""
+        self.tail = self.fork(self.character(NOT_ASCII), escape)
+        """A part: a character of several bytes, or an escape."""
         self.space = self._space()
         """A part: what may stand between two tokens of JSON."""
 
@@ -123,13 +122,13 @@ class Graph:
         """The node, with a space before it or none."""
         return self.fork(self.call(self.space, node), node)
 
-    def characters(self, ranges: Iterable[Range], target: int) -> list[int]:
-        """A character in UTF-8, then the target."""
-        return [
-            self._bytes_of(sequence, target)
-            for low, high in ranges
-            for sequence in byte_ranges(low, high)
-        ]
+    def character(self, ranges: tuple[Range, ...]) -> int:
+        """A part: one of these characters in UTF-8."""
+        found = self._characters.get(ranges)
+        if found is None:
+            runs = [run for low, high in ranges for run in byte_ranges(low, high)]
+            found = self._characters[ranges] = self.fork(*map(self._bytes_of, runs))
+        return found
 
     def opened(self, text: Text) -> tuple[int, ...]:
         """A string's rest by its next character."""
@@ -148,8 +147,9 @@ class Graph:
             runs.append(self.fork(*more) if is_exact else self.fork(END, *more))
         return runs[num]
 
-    def _bytes_of(self, sequence: Iterable[Range], target: int) -> int:
-        for low, high in reversed(list(sequence)):
+    def _bytes_of(self, run: list[Range]) -> int:
+        target = END
+        for low, high in reversed(run):
             target = self.step(byte_range(low, high), target)
         return target
 

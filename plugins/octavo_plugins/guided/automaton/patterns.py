@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from octavo.errors import UnsupportedConstraint
 from octavo.guided.schema.regex import Chars, Range
-from octavo.guided.schema.regex_parse import Dialect, PatternError, parse_pattern
+from octavo.guided.schema.regex_parse import Dialect, parse_pattern
 from octavo_plugins.guided.automaton.parts import Graph
 from octavo_plugins.guided.automaton.strings import plain
 
@@ -16,11 +15,7 @@ _LETTERS = r"\u24B6-\u24E9\u{1F130}-\u{1F149}\u{1F150}-\u{1F169}\u{1F170}-\u{1F1
 
 def pattern(graph: Graph, value: str, target: int) -> int:
     """What the pattern matches from end to end, then the target."""
-    try:
-        texts = parse_pattern(f"^(?:{value})$", unicode_dialect())
-    except PatternError as error:
-        raise UnsupportedConstraint(f"regex: {error}") from None
-    return plain(graph, texts, target)
+    return plain(graph, parse_pattern(f"^(?:{value})$", unicode_dialect()), target)
 
 
 @cache

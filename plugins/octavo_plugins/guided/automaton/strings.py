@@ -21,8 +21,6 @@ from octavo.guided.schema.regex import (
 )
 from octavo.guided.schema.regex_parse import parse_pattern
 from octavo_plugins.guided.automaton.parts import (
-    END,
-    NOT_ASCII,
     PLAIN,
     QUOTE,
     Graph,
@@ -167,11 +165,8 @@ def _led(graph: Graph, written: Written, target: int) -> list[int]:
         nodes.append(graph.step(written.direct, target))
     if written.escapes:
         nodes.append(graph.literal(b"\\", graph.step(written.escapes, target)))
-    if written.long == NOT_ASCII:
-        nodes.append(graph.call(graph.long_character, target))
-    elif written.long:
-        characters = graph.fork(*graph.characters(written.long, END))
-        nodes.append(graph.call(characters, target))
+    if written.long:
+        nodes.append(graph.call(graph.character(written.long), target))
     return nodes
 
 
