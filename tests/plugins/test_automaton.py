@@ -263,7 +263,11 @@ REFUSED = {
     "too many states": ({"type": "string", "maxLength": 10**9}, "too large for a table"),
     "too many items": ({"type": "array", "items": True, "maxItems": 10**6}, "counts no more than"),
     "too many words": (
-        {"type": "array", "items": {"enum": [chr(48 + i) * 2 for i in range(70)]}, "maxItems": 2000},
+        {
+            "type": "array",
+            "items": {"enum": [chr(48 + i) * 2 for i in range(70)]},
+            "maxItems": 2000,
+        },
         "words are the most",
     ),
     "a pattern with a length": (
