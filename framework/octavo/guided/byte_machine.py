@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.errors import ParameterError
+from octavo.errors import ParameterError, UnsupportedConstraint
 from octavo_registry.guided import (
     CALL,
     GO,
@@ -129,6 +129,10 @@ class MachineGuide:
     """A guide that a device can walk; on the host it makes masks too, in more time."""
 
     def __init__(self, machine: ByteMachine, vocabulary: GuideVocabulary) -> None:
+        if not vocabulary.stop_token_ids:
+            raise UnsupportedConstraint(
+                "a byte machine needs a token that ends a text, and the model names none"
+            )
         self.machine = machine
         self.vocabulary = vocabulary
 
@@ -169,6 +173,11 @@ class MachineGuide:
     def start(self) -> MachineState:
         """At the beginning."""
         return MachineState(self, [Place()])
+
+
+def machine_guide(packed: bytes, vocabulary: GuideVocabulary) -> MachineGuide:
+    """The guide of a machine that came with a request."""
+    return MachineGuide(unpack(np.frombuffer(packed, np.int32)), vocabulary)
 
 
 class MachineState:
