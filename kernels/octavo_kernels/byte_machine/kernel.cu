@@ -5,62 +5,58 @@ namespace octavo::byte_machine {
 
 // As in tables.py. Ids come in windows; within one they are sorted, so that the 32 of a group, a
 // warp's work, are alike plain or not, long, and begin alike.
-constexpr int kWindow = 1024, kGroup = 32;
-constexpr int kPlainBit = kWindow, kLengthShift = 11;
-constexpr int kWindowGroups = kWindow / kGroup;
+constexpr unsigned kWindow = 1024, kGroup = 32;
+constexpr int kPlainBit = 1024, kLengthShift = 11;
+constexpr unsigned kWindowGroups = kWindow / kGroup;
 
-constexpr int kBlock = 256, kWarps = kBlock / 32, kBlocksPerSm = 6;
-constexpr int kTurns = kWindowGroups / kWarps;  // groups of a window that a warp takes
+constexpr unsigned kBlock = 256, kWarps = kBlock / 32;
+constexpr int kBlocksPerSm = OCTAVO_ARCH < 80 ? 4 : 6;  // all the threads that one has, or nearly
+constexpr int kTurns = kWindowGroups / kWarps;     // groups of a window that a warp takes
+constexpr int kWarpWords = kWindow / 32 / kWarps;  // words of its mask that a warp writes
+static_assert(kTurns % 2 == 0);
 constexpr int kWalkBlock = 128;
 
 struct Tokens {
-  const int* order;        // by group and lane: length << kLengthShift | is plain | id % kWindow
-  const int* word_starts;  // by group
-  const unsigned* words;   // bytes of a group's tokens, word by word, the lanes side by side
-  int num_windows;
+  const int* order;             // by group and lane: length << kLengthShift | is plain | place
+  const unsigned* word_starts;  // by group
+  const unsigned* words;        // bytes of a group's tokens, word by word, the lanes side by side
+  unsigned num_windows;
 };
 
 // A lane's token. A stop's length is -1: it is one byte long, and that is the end.
 struct Token {
   int item;
-  const unsigned* words;
-  unsigned first;
+  unsigned at;
+  unsigned first_word;
 
-  __device__ Token(const Tokens& tokens, int group, int lane)
-      : item(__ldg(tokens.order + group * kGroup + lane)),
-        words(tokens.words + __ldg(tokens.word_starts + group) + lane), first(__ldg(words)) {}
+  __device__ Token(const Tokens& tokens, unsigned group, unsigned lane)
+      : item(__ldg(tokens.order + (group * kGroup + lane))),
+        at(__ldg(tokens.word_starts + group) + lane), first_word(__ldg(tokens.words + at)) {}
 
   __device__ int length() const { return item >> kLengthShift; }
   __device__ bool is_plain() const { return item & kPlainBit; }
-  __device__ int place() const { return item & (kWindow - 1); }
+  __device__ unsigned place() const { return item % kWindow; }
 };
-
-// The group that a warp takes in its so many-th turn. The longest tokens of a window come last, so
-// every second time the warps go the other way round.
-__device__ __forceinline__ int group_at(int turn, int warp) {
-  return turn * kWarps + (turn % 2 == 0 ? warp : kWarps - 1 - warp);
-}
 
 __device__ __forceinline__ bool may_come(const Machine& machine, const Place& place,
                                          const Run& run, const unsigned char* classes,
-                                         const Token& token) {
+                                         const Tokens& tokens, const Token& token) {
   if (token.is_plain() && token.length() <= run.known) return token.length() <= run.reach;
   int pushed[kMostDepth];
   Walker walker(machine, place, pushed);
-  const unsigned* words = token.words;
-  unsigned word = token.first;
-  for (int left = walker.lives() ? abs(token.length()) : 0; left > 0;) {
+  unsigned at = token.at, word = token.first_word;
+  for (int left = abs(token.length()); left > 0 && walker.lives();) {
     unsigned columns[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) columns[i] = classes[(word >> 8 * i) & 255];
     if (token.length() < 0) columns[0] = machine.end_column();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if (i < left && !walker.enter(columns[i])) left = 0;
+      if (i < left && walker.lives()) walker.enter(columns[i]);
     }
     left -= 4;
-    words += kGroup;
-    if (left > 0) word = __ldg(words);
+    at += kGroup;
+    if (left > 0) word = __ldg(tokens.words + at);
   }
   return token.length() != 0 && walker.lives();
 }
@@ -68,14 +64,19 @@ __device__ __forceinline__ bool may_come(const Machine& machine, const Place& pl
 // Grid: ranges of windows, rows.
 __global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(
     const int* slots, States states, const int* pool, Tokens tokens, unsigned* masks,
-    int mask_words, int* mask_rows) {
+    unsigned mask_words, int* mask_rows) {
   __shared__ unsigned class_words[kClassWords];
   __shared__ bool may[2][kWindow];
   __shared__ RunMemory run_memory;
-  const int row = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int num_windows = (tokens.num_windows + gridDim.x - 1) / gridDim.x;
-  const int begin = blockIdx.x * num_windows, end = min(begin + num_windows, tokens.num_windows);
-  Token next(tokens, group_at(begin * kTurns, warp), lane);
+  const int row = blockIdx.y;
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const unsigned num_windows = (tokens.num_windows + gridDim.x - 1) / gridDim.x;
+  const unsigned begin = blockIdx.x * num_windows;
+  const unsigned end = min(begin + num_windows, tokens.num_windows);
+  // Work grows within a window, so the warps take its groups there and back.
+  unsigned group = begin * kWindowGroups + warp, ahead = 2 * (kWarps - warp) - 1;
+  const unsigned last = end * kWindowGroups - 1;
+  Token next(tokens, group, lane);
   let_next_start();
   wait_for_previous();
   const int slot = slots[row], at = states.at[slot];
@@ -83,24 +84,33 @@ __global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(
   if (at == 0) return;
   const Machine machine(pool, at);
   const Place place(states, slot);
-  if (threadIdx.x < kClassWords) class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
+  if (threadIdx.x < kClassWords) {
+    class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
+  }
   __syncthreads();
   const auto* classes = reinterpret_cast<const unsigned char*>(class_words);
   const Run run = run_at(machine, place, classes, run_memory);
-  for (int turn = begin * kTurns; turn < end * kTurns; turn++) {
-    const Token token = next;
-    if (turn + 1 < end * kTurns) next = Token(tokens, group_at(turn + 1, warp), lane);
-    bool(&found)[kWindow] = may[turn / kTurns % 2];
-    found[token.place()] = may_come(machine, place, run, classes, token);
-    if ((turn + 1) % kTurns != 0) continue;
-    // The next window fills the other half, so that one barrier a window is enough.
+  for (unsigned window = begin; window < end; window++) {
+    bool(&found)[kWindow] = may[window % 2];
+#pragma unroll 1
+    for (int turn = 0; turn < kTurns; turn++) {
+      const Token token = next;
+      group += ahead;
+      ahead = 2 * kWarps - ahead;
+      next = Token(tokens, min(group, last), lane);
+      found[token.place()] = may_come(machine, place, run, classes, tokens, token);
+    }
     __syncthreads();
-    for (int word = warp; word < kWindow / 32; word += kWarps) {
-      const unsigned bits = __ballot_sync(~0u, found[word * 32 + lane]);
-      const int mask_word = turn / kTurns * (kWindow / 32) + word;
-      if (lane == 0 && mask_word < mask_words) {
-        masks[static_cast<size_t>(row) * mask_words + mask_word] = bits;
-      }
+    // The next window fills the other half, so that one barrier a window is enough.
+    unsigned mine = 0;
+#pragma unroll
+    for (unsigned i = 0; i < kWarpWords; i++) {
+      const unsigned bits = __ballot_sync(~0u, found[(warp * kWarpWords + i) * 32 + lane]);
+      if (lane == i) mine = bits;
+    }
+    const unsigned mask_word = (window * kWarps + warp) * kWarpWords + lane;
+    if (lane < kWarpWords && mask_word < mask_words) {
+      masks[static_cast<size_t>(row) * mask_words + mask_word] = mine;
     }
   }
 }
@@ -152,16 +162,18 @@ __global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* 
 
 OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* at, int* state,
                                     int* depth, int* stack, const int* pool, const int* order,
-                                    const int* word_starts, const unsigned* words, int num_windows,
-                                    unsigned* masks, int mask_words, int* mask_rows, int num_sms,
-                                    cudaStream_t stream) {
+                                    const unsigned* word_starts, const unsigned* words,
+                                    int num_windows, unsigned* masks, int mask_words,
+                                    int* mask_rows, int num_sms, cudaStream_t stream) {
   using namespace octavo;
   using namespace octavo::byte_machine;
+  const States states = {at, state, depth, stack};
+  const Tokens tokens = {order, word_starts, words, static_cast<unsigned>(num_windows)};
   const int wanted = max(1, kBlocksPerSm * num_sms / num_rows);
   const int length = (num_windows + wanted - 1) / wanted;
   const dim3 grid((num_windows + length - 1) / length, num_rows);
-  return launch(fill_masks, grid, kBlock, 0, stream, slots, States{at, state, depth, stack}, pool,
-                Tokens{order, word_starts, words, num_windows}, masks, mask_words, mask_rows);
+  return launch(fill_masks, grid, kBlock, 0, stream, slots, states, pool, tokens, masks,
+                mask_words, mask_rows);
 }
 
 OCTAVO_EXPORT int octavo_walk_machines(const int* slots, const int* drawn, int num_rows,
