@@ -61,29 +61,48 @@ __device__ __forceinline__ bool may_come(const Machine& machine, const Place& pl
   return token.length() != 0 && walker.lives();
 }
 
-// Grid: ranges of windows, rows.
-__global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(
-    const int* slots, States states, const int* pool, Tokens tokens, unsigned* masks,
-    unsigned mask_words, int* mask_rows) {
+struct Masks {
+  unsigned* words;
+  unsigned row_words;
+  int* rows;
+};
+
+// Lists the rows with a machine, in their order, and counts them; every block finds the same.
+__device__ __forceinline__ unsigned list_guided(const int* slots, const int* at, unsigned num_rows,
+                                                const Masks& masks, int* guided) {
+  __shared__ unsigned counts[kWarps];
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  unsigned num_guided = 0;
+  for (unsigned start = 0; start < num_rows; start += kBlock) {
+    const unsigned row = start + threadIdx.x;
+    const bool is_guided = row < num_rows && at[slots[row]] != 0;
+    const unsigned bits = __ballot_sync(~0u, is_guided);
+    if (lane == 0) counts[warp] = __popc(bits);
+    __syncthreads();
+    unsigned place = num_guided + __popc(bits & ((1u << lane) - 1));
+    for (unsigned i = 0; i < kWarps; i++) {
+      if (i < warp) place += counts[i];
+      num_guided += counts[i];
+    }
+    if (is_guided) guided[place] = static_cast<int>(row);
+    if (blockIdx.x == 0 && row < num_rows) masks.rows[row] = is_guided ? static_cast<int>(row) : -1;
+    __syncthreads();
+  }
+  return num_guided;
+}
+
+// Windows [begin, end) of a row's mask.
+__device__ __forceinline__ void fill_windows(const Machine& machine, const Place& place,
+                                             const Tokens& tokens, unsigned begin, unsigned end,
+                                             unsigned row, const Masks& masks) {
   __shared__ unsigned class_words[kClassWords];
   __shared__ bool may[2][kWindow];
   __shared__ RunMemory run_memory;
-  const int row = blockIdx.y;
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const unsigned num_windows = (tokens.num_windows + gridDim.x - 1) / gridDim.x;
-  const unsigned begin = blockIdx.x * num_windows;
-  const unsigned end = min(begin + num_windows, tokens.num_windows);
   // Work grows within a window, so the warps take its groups there and back.
   unsigned group = begin * kWindowGroups + warp, ahead = 2 * (kWarps - warp) - 1;
   const unsigned last = end * kWindowGroups - 1;
   Token next(tokens, group, lane);
-  let_next_start();
-  wait_for_previous();
-  const int slot = slots[row], at = states.at[slot];
-  if (blockIdx.x == 0 && threadIdx.x == 0) mask_rows[row] = at == 0 ? -1 : row;
-  if (at == 0) return;
-  const Machine machine(pool, at);
-  const Place place(states, slot);
   if (threadIdx.x < kClassWords) {
     class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
   }
@@ -108,10 +127,30 @@ __global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(
       const unsigned bits = __ballot_sync(~0u, found[(warp * kWarpWords + i) * 32 + lane]);
       if (lane == i) mine = bits;
     }
-    const unsigned mask_word = (window * kWarps + warp) * kWarpWords + lane;
-    if (lane < kWarpWords && mask_word < mask_words) {
-      masks[static_cast<size_t>(row) * mask_words + mask_word] = mine;
+    const unsigned word = (window * kWarps + warp) * kWarpWords + lane;
+    if (lane < kWarpWords && word < masks.row_words) {
+      masks.words[static_cast<size_t>(row) * masks.row_words + word] = mine;
     }
+  }
+}
+
+// The blocks share the windows of all rows with a machine evenly, be they many or few.
+__global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(const int* slots, int num_rows,
+                                                                   States states, const int* pool,
+                                                                   Tokens tokens, Masks masks) {
+  extern __shared__ int guided[];  // num_rows
+  let_next_start();
+  wait_for_previous();
+  const unsigned num_guided = list_guided(slots, states.at, num_rows, masks, guided);
+  const uint64_t num_windows = num_guided * tokens.num_windows;
+  const unsigned end = num_windows * (blockIdx.x + 1) / gridDim.x;
+  for (unsigned at = num_windows * blockIdx.x / gridDim.x; at < end;) {
+    const int row = guided[at / tokens.num_windows], slot = slots[row];
+    const unsigned first = at % tokens.num_windows;
+    const unsigned stop = min(first + end - at, tokens.num_windows);
+    fill_windows(Machine(pool, states.at[slot]), Place(states, slot), tokens, first, stop, row,
+                 masks);
+    at += stop - first;
   }
 }
 
@@ -163,17 +202,16 @@ __global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* 
 OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* at, int* state,
                                     int* depth, int* stack, const int* pool, const int* order,
                                     const unsigned* word_starts, const unsigned* words,
-                                    int num_windows, unsigned* masks, int mask_words,
+                                    int num_windows, unsigned* mask_words, int row_words,
                                     int* mask_rows, int num_sms, cudaStream_t stream) {
   using namespace octavo;
   using namespace octavo::byte_machine;
   const States states = {at, state, depth, stack};
   const Tokens tokens = {order, word_starts, words, static_cast<unsigned>(num_windows)};
-  const int wanted = max(1, kBlocksPerSm * num_sms / num_rows);
-  const int length = (num_windows + wanted - 1) / wanted;
-  const dim3 grid((num_windows + length - 1) / length, num_rows);
-  return launch(fill_masks, grid, kBlock, 0, stream, slots, states, pool, tokens, masks,
-                mask_words, mask_rows);
+  const Masks masks = {mask_words, static_cast<unsigned>(row_words), mask_rows};
+  const int grid = min(num_rows * num_windows, kBlocksPerSm * num_sms);
+  return launch(fill_masks, grid, kBlock, num_rows * sizeof(int), stream, slots, num_rows, states,
+                pool, tokens, masks);
 }
 
 OCTAVO_EXPORT int octavo_walk_machines(const int* slots, const int* drawn, int num_rows,
