@@ -118,31 +118,33 @@ def main() -> None:
     tokens = TokenTable.of(pieces, [STOP], VOCAB, "cuda")
     words = pack(classed(machine()))
     pool_W = pool_of(words)
-    print(f"V = {VOCAB}, {len(tokens.bytes_N)} bytes; machine of {words.nbytes / 1024:.0f} KiB; us")
-    print(f"{'':10}{'rows':>6}{'allowed':>9}{'masks':>8}{'none':>8}{'walk':>8}")
+    print(
+        f"V = {VOCAB}, {len(tokens.bytes_N)} bytes; machine of {words.nbytes / 1024:.0f} KiB, in L2"
+    )
+    print("us for masks of all rows, of the first alone and of none, and for a step of all rows")
+    print(f"{'':10}{'rows':>6}{'allowed':>9}{'all':>8}{'one':>8}{'none':>8}{'step':>8}")
     for name, state in PLACES.items():
         for rows in (1, 8, 64, 256):
-            states, free = states_at(rows, state), states_at(rows, state)
-            free.at_S.zero_()
             slots_R = torch.arange(rows, dtype=torch.int32, device="cuda")
             masks_RW = torch.zeros((rows, VOCAB // 32), dtype=torch.int32, device="cuda")
             mask_rows_R = torch.empty_like(slots_R)
-            fill = functools.partial(
-                fill_masks,
-                pool_W=pool_W,
-                tokens=tokens,
-                masks_RW=masks_RW,
-                mask_rows_R=mask_rows_R,
-            )
-            none_us = graph_time_us([functools.partial(fill, slots_R, free)] * 20)
-            masks_us = graph_time_us([functools.partial(fill, slots_R, states)] * 20)
+            times = []
+            for num_guided in (rows, 1, 0):
+                states = states_at(rows, state)
+                states.at_S[num_guided:] = 0
+                fill = functools.partial(
+                    *(fill_masks, slots_R, states, pool_W, tokens, masks_RW, mask_rows_R)
+                )
+                times.append(graph_time_us([fill] * 20))
             row = masks_RW[0].cpu().numpy().view(np.uint8)
-            allowed = int(np.unpackbits(row, bitorder="little").sum())
-            drawn_R = torch.full_like(slots_R, ord('"'))
-            walk_us = graph_time_us(
-                [functools.partial(walk_, slots_R, drawn_R, states, pool_W, tokens)] * 20
+            # Where this token may not come, rows after the first step have nowhere to go.
+            drawn_R = torch.full_like(slots_R, ord("a"))
+            walk = functools.partial(
+                *(walk_, slots_R, drawn_R, states_at(rows, state), pool_W, tokens)
             )
-            print(f"{name:10}{rows:6}{allowed:9}{masks_us:8.1f}{none_us:8.1f}{walk_us:8.1f}")
+            times.append(graph_time_us([walk] * 20))
+            columns = "".join(f"{microseconds:8.1f}" for microseconds in times)
+            print(f"{name:10}{rows:6}{int(np.unpackbits(row).sum()):9}{columns}")
 
 
 if __name__ == "__main__":

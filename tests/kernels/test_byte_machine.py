@@ -167,6 +167,8 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         fill_masks(rows.slots_R.long(), *rest, rows.masks_RW, rows.mask_rows_R)
     with pytest.raises(ValueError, match="mask_rows has 3 rows; there are 4"):
         fill_masks(rows.slots_R, *rest, rows.masks_RW, rows.mask_rows_R[:3])
+    with pytest.raises(ValueError, match="8193 rows; there may be 8192"):
+        fill_masks(*(torch.zeros(8193).int(), *rest, rows.masks_RW, torch.zeros(8193).int()))
     with pytest.raises(ValueError, match="are not of 4 rows and"):
         fill_masks(rows.slots_R, *rest, rows.masks_RW[:3], rows.mask_rows_R)
     with pytest.raises(ValueError, match="must be contiguous int32"):
@@ -222,8 +224,9 @@ def some_allowed(rows: Rows, rng: np.random.Generator) -> Tensor:
 @pytest.mark.parametrize(("num_rows", "num_tokens"), [(1, 5000), (7, 1000), (64, 40), (300, 3000)])
 def test_steps_on_the_device_equal_the_reference(num_rows: int, num_tokens: int) -> None:
     rng = np.random.default_rng(num_rows)
-    for _ in range(8):
+    for num_guided in (*[num_rows] * 6, 1, 0):  # at most
         rows = Rows(rng, num_rows, num_tokens)
+        rows.states.at_S[rows.slots_R[num_guided:].long()] = 0
         found = OnDevice(rows)
         for _ in range(3):
             found.drawn_R.copy_(some_allowed(rows, rng))

@@ -38,6 +38,9 @@ SPEC = KernelSpec(
     },
 )
 
+MAX_ROWS = 8192
+"""Each block of the kernel lists the rows with a machine in shared memory."""
+
 
 def fill_masks(
     slots_R: Tensor,
@@ -54,6 +57,8 @@ def fill_masks(
     """
     _check("fill_masks", states, pool_W, tokens, slots=slots_R, mask_rows=mask_rows_R)
     num_rows, num_words = len(slots_R), -(-tokens.vocab_size // 32)
+    if num_rows > MAX_ROWS:
+        raise ValueError(f"fill_masks: {num_rows} rows; there may be {MAX_ROWS}")
     if masks_RW.dtype is not torch.int32 or not masks_RW.is_contiguous():
         raise ValueError(
             f"fill_masks: masks are {masks_RW.dtype} of strides {masks_RW.stride()}; they must be "
@@ -153,6 +158,7 @@ def _check(
 
 
 __all__ = [
+    "MAX_ROWS",
     "MOST_DEPTH",
     "MOST_HOPS",
     "SPEC",

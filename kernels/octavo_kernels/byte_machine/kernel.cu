@@ -5,103 +5,152 @@ namespace octavo::byte_machine {
 
 // As in tables.py. Ids come in windows; within one they are sorted, so that the 32 of a group, a
 // warp's work, are alike plain or not, long, and begin alike.
-constexpr int kWindow = 1024, kGroup = 32;
-constexpr int kPlainBit = kWindow, kLengthShift = 11;
-constexpr int kWindowGroups = kWindow / kGroup;
+constexpr unsigned kWindow = 1024, kGroup = 32;
+constexpr int kPlainBit = 1024, kLengthShift = 11;
+constexpr unsigned kWindowGroups = kWindow / kGroup;
 
-constexpr int kBlock = 256, kWarps = kBlock / 32, kBlocksPerSm = 6;
-constexpr int kTurns = kWindowGroups / kWarps;  // groups of a window that a warp takes
+constexpr unsigned kBlock = 256, kWarps = kBlock / 32;
+constexpr int kBlocksPerSm = OCTAVO_ARCH < 80 ? 4 : 6;  // all the threads that one has, or nearly
+constexpr int kTurns = kWindowGroups / kWarps;     // groups of a window that a warp takes
+constexpr int kWarpWords = kWindow / 32 / kWarps;  // words of its mask that a warp writes
+static_assert(kTurns % 2 == 0);
 constexpr int kWalkBlock = 128;
 
 struct Tokens {
-  const int* order;        // by group and lane: length << kLengthShift | is plain | id % kWindow
-  const int* word_starts;  // by group
-  const unsigned* words;   // bytes of a group's tokens, word by word, the lanes side by side
-  int num_windows;
+  const int* order;             // by group and lane: length << kLengthShift | is plain | place
+  const unsigned* word_starts;  // by group
+  const unsigned* words;        // bytes of a group's tokens, word by word, the lanes side by side
+  unsigned num_windows;
 };
 
 // A lane's token. A stop's length is -1: it is one byte long, and that is the end.
 struct Token {
   int item;
-  const unsigned* words;
-  unsigned first;
+  unsigned at;
+  unsigned first_word;
 
-  __device__ Token(const Tokens& tokens, int group, int lane)
-      : item(__ldg(tokens.order + group * kGroup + lane)),
-        words(tokens.words + __ldg(tokens.word_starts + group) + lane), first(__ldg(words)) {}
+  __device__ Token(const Tokens& tokens, unsigned group, unsigned lane)
+      : item(__ldg(tokens.order + (group * kGroup + lane))),
+        at(__ldg(tokens.word_starts + group) + lane), first_word(__ldg(tokens.words + at)) {}
 
   __device__ int length() const { return item >> kLengthShift; }
   __device__ bool is_plain() const { return item & kPlainBit; }
-  __device__ int place() const { return item & (kWindow - 1); }
+  __device__ unsigned place() const { return item % kWindow; }
 };
-
-// The group that a warp takes in its so many-th turn. The longest tokens of a window come last, so
-// every second time the warps go the other way round.
-__device__ __forceinline__ int group_at(int turn, int warp) {
-  return turn * kWarps + (turn % 2 == 0 ? warp : kWarps - 1 - warp);
-}
 
 __device__ __forceinline__ bool may_come(const Machine& machine, const Place& place,
                                          const Run& run, const unsigned char* classes,
-                                         const Token& token) {
+                                         const Tokens& tokens, const Token& token) {
   if (token.is_plain() && token.length() <= run.known) return token.length() <= run.reach;
   int pushed[kMostDepth];
   Walker walker(machine, place, pushed);
-  const unsigned* words = token.words;
-  unsigned word = token.first;
-  for (int left = walker.lives() ? abs(token.length()) : 0; left > 0;) {
+  unsigned at = token.at, word = token.first_word;
+  for (int left = abs(token.length()); left > 0 && walker.lives();) {
     unsigned columns[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) columns[i] = classes[(word >> 8 * i) & 255];
     if (token.length() < 0) columns[0] = machine.end_column();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      if (i < left && !walker.enter(columns[i])) left = 0;
+      if (i < left && walker.lives()) walker.enter(columns[i]);
     }
     left -= 4;
-    words += kGroup;
-    if (left > 0) word = __ldg(words);
+    at += kGroup;
+    if (left > 0) word = __ldg(tokens.words + at);
   }
   return token.length() != 0 && walker.lives();
 }
 
-// Grid: ranges of windows, rows.
-__global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(
-    const int* slots, States states, const int* pool, Tokens tokens, unsigned* masks,
-    int mask_words, int* mask_rows) {
+struct Masks {
+  unsigned* words;
+  unsigned row_words;
+  int* rows;
+};
+
+// Lists the rows with a machine, in their order, and counts them; every block finds the same.
+__device__ __forceinline__ unsigned list_guided(const int* slots, const int* at, unsigned num_rows,
+                                                const Masks& masks, int* guided) {
+  __shared__ unsigned counts[kWarps];
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  unsigned num_guided = 0;
+  for (unsigned start = 0; start < num_rows; start += kBlock) {
+    const unsigned row = start + threadIdx.x;
+    const bool is_guided = row < num_rows && at[slots[row]] != 0;
+    const unsigned bits = __ballot_sync(~0u, is_guided);
+    if (lane == 0) counts[warp] = __popc(bits);
+    __syncthreads();
+    unsigned place = num_guided + __popc(bits & ((1u << lane) - 1));
+    for (unsigned i = 0; i < kWarps; i++) {
+      if (i < warp) place += counts[i];
+      num_guided += counts[i];
+    }
+    if (is_guided) guided[place] = static_cast<int>(row);
+    if (blockIdx.x == 0 && row < num_rows) masks.rows[row] = is_guided ? static_cast<int>(row) : -1;
+    __syncthreads();
+  }
+  return num_guided;
+}
+
+// Windows [begin, end) of a row's mask.
+__device__ __forceinline__ void fill_windows(const Machine& machine, const Place& place,
+                                             const Tokens& tokens, unsigned begin, unsigned end,
+                                             unsigned row, const Masks& masks) {
   __shared__ unsigned class_words[kClassWords];
   __shared__ bool may[2][kWindow];
   __shared__ RunMemory run_memory;
-  const int row = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int num_windows = (tokens.num_windows + gridDim.x - 1) / gridDim.x;
-  const int begin = blockIdx.x * num_windows, end = min(begin + num_windows, tokens.num_windows);
-  Token next(tokens, group_at(begin * kTurns, warp), lane);
-  let_next_start();
-  wait_for_previous();
-  const int slot = slots[row], at = states.at[slot];
-  if (blockIdx.x == 0 && threadIdx.x == 0) mask_rows[row] = at == 0 ? -1 : row;
-  if (at == 0) return;
-  const Machine machine(pool, at);
-  const Place place(states, slot);
-  if (threadIdx.x < kClassWords) class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // Work grows within a window, so the warps take its groups there and back.
+  unsigned group = begin * kWindowGroups + warp, ahead = 2 * (kWarps - warp) - 1;
+  const unsigned last = end * kWindowGroups - 1;
+  Token next(tokens, group, lane);
+  if (threadIdx.x < kClassWords) {
+    class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
+  }
   __syncthreads();
   const auto* classes = reinterpret_cast<const unsigned char*>(class_words);
   const Run run = run_at(machine, place, classes, run_memory);
-  for (int turn = begin * kTurns; turn < end * kTurns; turn++) {
-    const Token token = next;
-    if (turn + 1 < end * kTurns) next = Token(tokens, group_at(turn + 1, warp), lane);
-    bool(&found)[kWindow] = may[turn / kTurns % 2];
-    found[token.place()] = may_come(machine, place, run, classes, token);
-    if ((turn + 1) % kTurns != 0) continue;
-    // The next window fills the other half, so that one barrier a window is enough.
-    __syncthreads();
-    for (int word = warp; word < kWindow / 32; word += kWarps) {
-      const unsigned bits = __ballot_sync(~0u, found[word * 32 + lane]);
-      const int mask_word = turn / kTurns * (kWindow / 32) + word;
-      if (lane == 0 && mask_word < mask_words) {
-        masks[static_cast<size_t>(row) * mask_words + mask_word] = bits;
-      }
+  for (unsigned window = begin; window < end; window++) {
+    bool(&found)[kWindow] = may[window % 2];
+#pragma unroll 1
+    for (int turn = 0; turn < kTurns; turn++) {
+      const Token token = next;
+      group += ahead;
+      ahead = 2 * kWarps - ahead;
+      next = Token(tokens, min(group, last), lane);
+      found[token.place()] = may_come(machine, place, run, classes, tokens, token);
     }
+    __syncthreads();
+    // The next window fills the other half, so that one barrier a window is enough.
+    unsigned mine = 0;
+#pragma unroll
+    for (unsigned i = 0; i < kWarpWords; i++) {
+      const unsigned bits = __ballot_sync(~0u, found[(warp * kWarpWords + i) * 32 + lane]);
+      if (lane == i) mine = bits;
+    }
+    const unsigned word = (window * kWarps + warp) * kWarpWords + lane;
+    if (lane < kWarpWords && word < masks.row_words) {
+      masks.words[static_cast<size_t>(row) * masks.row_words + word] = mine;
+    }
+  }
+}
+
+// The blocks share the windows of all rows with a machine evenly, be they many or few.
+__global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(const int* slots, int num_rows,
+                                                                   States states, const int* pool,
+                                                                   Tokens tokens, Masks masks) {
+  extern __shared__ int guided[];  // num_rows
+  let_next_start();
+  wait_for_previous();
+  const unsigned num_guided = list_guided(slots, states.at, num_rows, masks, guided);
+  const uint64_t num_windows = num_guided * tokens.num_windows;
+  const unsigned end = num_windows * (blockIdx.x + 1) / gridDim.x;
+  for (unsigned at = num_windows * blockIdx.x / gridDim.x; at < end;) {
+    const int row = guided[at / tokens.num_windows], slot = slots[row];
+    const unsigned first = at % tokens.num_windows;
+    const unsigned stop = min(first + end - at, tokens.num_windows);
+    fill_windows(Machine(pool, states.at[slot]), Place(states, slot), tokens, first, stop, row,
+                 masks);
+    at += stop - first;
   }
 }
 
@@ -152,16 +201,17 @@ __global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* 
 
 OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* at, int* state,
                                     int* depth, int* stack, const int* pool, const int* order,
-                                    const int* word_starts, const unsigned* words, int num_windows,
-                                    unsigned* masks, int mask_words, int* mask_rows, int num_sms,
-                                    cudaStream_t stream) {
+                                    const unsigned* word_starts, const unsigned* words,
+                                    int num_windows, unsigned* mask_words, int row_words,
+                                    int* mask_rows, int num_sms, cudaStream_t stream) {
   using namespace octavo;
   using namespace octavo::byte_machine;
-  const int wanted = max(1, kBlocksPerSm * num_sms / num_rows);
-  const int length = (num_windows + wanted - 1) / wanted;
-  const dim3 grid((num_windows + length - 1) / length, num_rows);
-  return launch(fill_masks, grid, kBlock, 0, stream, slots, States{at, state, depth, stack}, pool,
-                Tokens{order, word_starts, words, num_windows}, masks, mask_words, mask_rows);
+  const States states = {at, state, depth, stack};
+  const Tokens tokens = {order, word_starts, words, static_cast<unsigned>(num_windows)};
+  const Masks masks = {mask_words, static_cast<unsigned>(row_words), mask_rows};
+  const int grid = min(num_rows * num_windows, kBlocksPerSm * num_sms);
+  return launch(fill_masks, grid, kBlock, num_rows * sizeof(int), stream, slots, num_rows, states,
+                pool, tokens, masks);
 }
 
 OCTAVO_EXPORT int octavo_walk_machines(const int* slots, const int* drawn, int num_rows,

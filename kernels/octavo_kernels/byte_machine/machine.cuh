@@ -67,12 +67,10 @@ struct Walker {
   __device__ bool lives() const { return entry >= 0; }
   __device__ int state() const { return entry >> 2; }
 
-  // Takes a byte of that column, if it may come; lives before.
-  __device__ __forceinline__ bool enter(unsigned column) {
+  // Takes a byte of that column; lives before.
+  __device__ __forceinline__ void enter(unsigned column) {
     look(state(), column);
-    if (!(entry & kNotGo)) return true;
-    hop(column);
-    return lives();
+    if (entry & kNotGo) hop(column);
   }
 
  private:

@@ -5,7 +5,7 @@
 
 namespace octavo::byte_machine {
 
-constexpr int kMostRun = 16;  // most tokens are no longer, and each byte of it takes the block 0.1 us
+constexpr int kMostRun = 16;  // few tokens are longer, and the whole block waits for each byte
 constexpr int kFirstPlain = ' ';
 
 // As in tables.py: what a string of JSON holds as it is.
