@@ -16,8 +16,6 @@ constexpr int kBoxColumns = 32, kBoxBytes = kRankStep * kBoxColumns * 2;
 template <typename Tile> constexpr int kBoxes = Tile::kRows / kBoxColumns;
 template <typename Tile> constexpr int kSlotBytes = kBoxes<Tile> * kBoxBytes;
 template <typename Tile> constexpr int kSlots = Ring<Tile>::kWeightBytes / kSlotBytes<Tile>;
-// For their latencies.
-template <typename Tile> constexpr int kSlotsAtOnce = Tile::kTokens > 32 ? 2 : 4;
 
 // Starts the copies of a run of chunks, and of `up` behind each tile that the block finishes. Called
 // by one thread.
@@ -116,6 +114,7 @@ template <typename T, typename Tile> class Expander {
   static constexpr int kParts = Tile::kRows / 64;
   static constexpr int kSums = Tile::kTokens / 2;
   static constexpr int kEights = Tile::kTokens / 8;
+  static constexpr int kAtOnce = Tile::kTokens > 32 ? 2 : 4;  // slots, for their latencies
 
  public:
   __device__ Expander(const Adapters& adapters, const Problem& problem, Ring<Tile>& ring,
@@ -133,8 +132,14 @@ template <typename T, typename Tile> class Expander {
       desk_.filled[place].wait_phase(turn_ / 2);
       for (int first = 0; first < desk_.num_runs; first += kSlots<Tile>) {
         ring_.full[stage].wait(parity);
-        for (int i = 0; i < kSlots<Tile> && first + i < desk_.num_runs; i += kSlotsAtOnce<Tile>) {
-          add(first + i, step, ring_.stages[stage] + i * kSlotBytes<Tile>, place, sums);
+        const int end = min(first + kSlots<Tile>, desk_.num_runs);
+        const char* slot = ring_.stages[stage];
+        for (int i = first; i < end; i += kAtOnce, slot += kAtOnce * kSlotBytes<Tile>) {
+          if (i + 1 == end) {
+            add<1>(i, step, slot, place, sums);
+          } else {
+            add<kAtOnce>(i, step, slot, place, sums);
+          }
         }
         __syncwarp();
         if (lane_ == 0) ring_.empty[stage].arrive();
@@ -159,18 +164,20 @@ template <typename T, typename Tile> class Expander {
     }
   }
 
-  // Products of 16 ranks of some runs, from a slot on. They have all tokens' sums, and only what
+  // Products of 16 ranks of so many runs, from a slot on. They have all tokens' sums, and only what
   // they give for a run's own tokens is added.
+  template <int kCount>
   __device__ void add(int first, int step, const char* slot, int place,
                       float (&all_sums)[kParts][kSums]) const {
     const int g = lane_ / 4, c = lane_ % 4;
-    uint64_t tokens[kSlotsAtOnce<Tile>];
-    uint32_t all_rows[kSlotsAtOnce<Tile>][kParts][4];
+    uint64_t tokens[kCount], all_tokens = 0;
+    uint32_t all_rows[kCount][kParts][4];
 #pragma unroll
-    for (int n = 0; n < kSlotsAtOnce<Tile>; ++n) {
+    for (int n = 0; n < kCount; ++n) {
       const Run run = desk_.runs[first + n];
       const int ranks = run.ranks_at(step);
       tokens[n] = ranks > 0 ? run.tokens : 0;
+      all_tokens |= tokens[n];
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         uint32_t(&rows)[4] = all_rows[n][part];
@@ -181,27 +188,33 @@ template <typename T, typename Tile> class Expander {
     }
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
+      if ((all_tokens >> 8 * j & 0xff) == 0) continue;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         const int upper_part = parts_[part][0], lower_part = parts_[part][1];
         const uint32_t* upper = desk_.low[place][upper_part][8 * j + g] + c;
         const uint32_t* lower = desk_.low[place][lower_part][8 * j + g] + c;
-        const uint32_t u0 = upper[0], u1 = upper[4], l0 = lower[0], l1 = lower[4];
+        float added[kCount][4] = {};
+        if (upper_part == lower_part) {
 #pragma unroll
-        for (int n = 0; n < kSlotsAtOnce<Tile>; ++n) {
-          if ((tokens[n] >> 8 * j & 0xff) == 0) continue;
-          const uint32_t(&rows)[4] = all_rows[n][part];
-          float added[4] = {};
-          if (upper_part == lower_part) {
-            multiply_matrices<T>(added, rows[0], rows[1], rows[2], rows[3], u0, u1);
-          } else {
-            multiply_matrices<T>(added, rows[0], 0, rows[2], 0, u0, u1);
-            multiply_matrices<T>(added, 0, rows[1], 0, rows[3], l0, l1);
+          for (int n = 0; n < kCount; ++n) {
+            const uint32_t(&rows)[4] = all_rows[n][part];
+            multiply_matrices<T>(added[n], rows[0], rows[1], rows[2], rows[3], upper[0], upper[4]);
           }
+        } else {
+#pragma unroll
+          for (int n = 0; n < kCount; ++n) {
+            const uint32_t(&rows)[4] = all_rows[n][part];
+            multiply_matrices<T>(added[n], rows[0], 0, rows[2], 0, upper[0], upper[4]);
+            multiply_matrices<T>(added[n], 0, rows[1], 0, rows[3], lower[0], lower[4]);
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < kCount; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const bool own = tokens[n] >> (8 * j + 2 * c + i % 2) & 1;
-            if (own) all_sums[part][4 * j + i] += added[i];
+            if (own) all_sums[part][4 * j + i] += added[n][i];
           }
         }
       }
