@@ -14,7 +14,8 @@ namespace octavo::linear {
 // of 32 columns. A gated tile's gates come before its ups.
 constexpr int kBoxColumns = 32, kBoxBytes = kRankStep * kBoxColumns * 2;
 template <typename Tile> constexpr int kBoxes = Tile::kRows / kBoxColumns;
-template <typename Tile> constexpr int kSlots = Ring<Tile>::kWeightBytes / kBoxBytes / kBoxes<Tile>;
+template <typename Tile> constexpr int kSlotBytes = kBoxes<Tile> * kBoxBytes;
+template <typename Tile> constexpr int kSlots = Ring<Tile>::kWeightBytes / kSlotBytes<Tile>;
 
 // Starts the copies of a run of chunks, and of `up` behind each tile that the block finishes. Called
 // by one thread.
@@ -68,28 +69,28 @@ template <typename Tile> class AdaptedProducer : Producer<Tile> {
     if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
   }
 
-  // In the order in which `Expander` takes them.
+  // A slot for each run, step by step; of those that have no such ranks it stays empty.
   __device__ void copy_up(int tile) {
     desk_.listed.wait_phase(0);
     for (int step = 0; step < desk_.rank_steps; ++step) {
-      int left = 0, slot = 0;
-      for (int i = 0; i < desk_.num_runs; ++i) left += desk_.runs[i].rank > step * kRankStep;
-      for (int i = 0; i < desk_.num_runs; ++i) {
-        const Run run = desk_.runs[i];
-        if (run.rank <= step * kRankStep) continue;
+      for (int first = 0; first < desk_.num_runs; first += kSlots<Tile>) {
+        const int end = min(first + kSlots<Tile>, desk_.num_runs);
+        int count = 0;
+        for (int i = first; i < end; ++i) count += desk_.runs[i].ranks_at(step) > 0;
         Barrier& full = this->ring_.full[stage_];
-        if (slot == 0) {
-          this->ring_.empty[stage_].wait(parity_);
-          full.arrive_and_expect(min(left, kSlots<Tile>) * kBoxes<Tile> * kBoxBytes);
-        }
-        char* target = this->ring_.stages[stage_] + slot * kBoxes<Tile> * kBoxBytes;
+        this->ring_.empty[stage_].wait(parity_);
+        full.arrive_and_expect(count * kSlotBytes<Tile>);
+        for (int i = first; i < end; ++i) {
+          const Run run = desk_.runs[i];
+          if (run.ranks_at(step) <= 0) continue;
+          char* target = this->ring_.stages[stage_] + (i - first) * kSlotBytes<Tile>;
 #pragma unroll
-        for (int box = 0; box < kBoxes<Tile>; ++box) {
-          copy_tile<2, kEvictNormal>(target + box * kBoxBytes, up_, full, column_of(tile, box),
-                                     run.first + step * kRankStep);
+          for (int box = 0; box < kBoxes<Tile>; ++box) {
+            copy_tile<2, kEvictFirst>(target + box * kBoxBytes, up_, full, column_of(tile, box),
+                                       run.first + step * kRankStep);
+          }
         }
-        --left;
-        if (++slot == kSlots<Tile> || left == 0) slot = 0, advance();
+        advance();
       }
     }
   }
@@ -112,6 +113,8 @@ template <typename Tile> class AdaptedProducer : Producer<Tile> {
 template <typename T, typename Tile> class Expander {
   static constexpr int kParts = Tile::kRows / 64;
   static constexpr int kSums = Tile::kTokens / 2;
+  static constexpr int kEights = Tile::kTokens / 8;
+  static constexpr int kAtOnce = Tile::kTokens > 32 ? 2 : 4;  // slots, for their latencies
 
  public:
   __device__ Expander(const Adapters& adapters, const Problem& problem, Ring<Tile>& ring,
@@ -127,28 +130,26 @@ template <typename T, typename Tile> class Expander {
     for (int step = 0; step < desk_.rank_steps; ++step, ++turn_) {
       const int place = turn_ % 2;
       desk_.filled[place].wait_phase(turn_ / 2);
-      int slot = 0;
-      for (int i = 0; i < desk_.num_runs; ++i) {
-        const Run run = desk_.runs[i];
-        const int ranks = run.rank - step * kRankStep;
-        if (ranks <= 0) continue;
-        if (slot == 0) ring_.full[stage].wait(parity);
-        add(run, ranks, ring_.stages[stage] + slot * kBoxes<Tile> * kBoxBytes, place, sums);
-        if (++slot == kSlots<Tile>) release(stage, parity), slot = 0;
+      for (int first = 0; first < desk_.num_runs; first += kSlots<Tile>) {
+        ring_.full[stage].wait(parity);
+        const int end = min(first + kSlots<Tile>, desk_.num_runs);
+        const char* slot = ring_.stages[stage];
+        for (int i = first; i < end; i += kAtOnce, slot += kAtOnce * kSlotBytes<Tile>) {
+          if (i + 1 == end) {
+            add<1>(i, step, slot, place, sums);
+          } else {
+            add<kAtOnce>(i, step, slot, place, sums);
+          }
+        }
+        __syncwarp();
+        if (lane_ == 0) ring_.empty[stage].arrive();
+        if (++stage == Ring<Tile>::kStages) stage = 0, parity ^= 1;
       }
-      if (slot > 0) release(stage, parity);
-      __syncwarp();
       if (lane_ == 0) desk_.emptied[place].arrive();
     }
   }
 
  private:
-  __device__ void release(int& stage, int& parity) {
-    __syncwarp();
-    if (lane_ == 0) ring_.empty[stage].arrive();
-    if (++stage == Ring<Tile>::kStages) stage = 0, parity ^= 1;
-  }
-
   // Where the sums of the warp's rows stand, by eights.
   __device__ void find_parts(int tile) {
     const TileParts parts(a_, problem_, tile * Tile::kRows, Tile::kRows);
@@ -163,34 +164,58 @@ template <typename T, typename Tile> class Expander {
     }
   }
 
-  // A product of 16 ranks, of which the run has so many or less. It has all tokens' sums, and only
-  // what it gives for the run's own is added.
-  __device__ void add(const Run& run, int ranks, const char* slot, int place,
+  // Products of 16 ranks of so many runs, from a slot on. They have all tokens' sums, and only what
+  // they give for a run's own tokens is added.
+  template <int kCount>
+  __device__ void add(int first, int step, const char* slot, int place,
                       float (&all_sums)[kParts][kSums]) const {
     const int g = lane_ / 4, c = lane_ % 4;
+    uint64_t tokens[kCount], all_tokens = 0;
+    uint32_t all_rows[kCount][kParts][4];
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      float* sums = all_sums[part];
-      uint32_t rows[4];
-      load_transposed(rows, shared_address(slot) + offset_of(part));
+    for (int n = 0; n < kCount; ++n) {
+      const Run run = desk_.runs[first + n];
+      const int ranks = run.ranks_at(step);
+      tokens[n] = ranks > 0 ? run.tokens : 0;
+      all_tokens |= tokens[n];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rows[i] &= kept(ranks - (2 * c + i / 2 * 8));
-      const int upper_part = parts_[part][0], lower_part = parts_[part][1];
+      for (int part = 0; part < kParts; ++part) {
+        uint32_t(&rows)[4] = all_rows[n][part];
+        load_transposed(rows, shared_address(slot) + n * kSlotBytes<Tile> + offset_of(part));
 #pragma unroll
-      for (int j = 0; j < Tile::kTokens / 8; ++j) {
-        if (!run.has_any(j)) continue;
-        float added[4] = {};
+        for (int i = 0; i < 4; ++i) rows[i] &= kept(ranks - (2 * c + i / 2 * 8));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) {
+      if ((all_tokens >> 8 * j & 0xff) == 0) continue;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const int upper_part = parts_[part][0], lower_part = parts_[part][1];
         const uint32_t* upper = desk_.low[place][upper_part][8 * j + g] + c;
+        const uint32_t* lower = desk_.low[place][lower_part][8 * j + g] + c;
+        float added[kCount][4] = {};
         if (upper_part == lower_part) {
-          multiply_matrices<T>(added, rows[0], rows[1], rows[2], rows[3], upper[0], upper[4]);
+#pragma unroll
+          for (int n = 0; n < kCount; ++n) {
+            const uint32_t(&rows)[4] = all_rows[n][part];
+            multiply_matrices<T>(added[n], rows[0], rows[1], rows[2], rows[3], upper[0], upper[4]);
+          }
         } else {
-          const uint32_t* lower = desk_.low[place][lower_part][8 * j + g] + c;
-          multiply_matrices<T>(added, rows[0], 0, rows[2], 0, upper[0], upper[4]);
-          multiply_matrices<T>(added, 0, rows[1], 0, rows[3], lower[0], lower[4]);
+#pragma unroll
+          for (int n = 0; n < kCount; ++n) {
+            const uint32_t(&rows)[4] = all_rows[n][part];
+            multiply_matrices<T>(added[n], rows[0], 0, rows[2], 0, upper[0], upper[4]);
+            multiply_matrices<T>(added[n], 0, rows[1], 0, rows[3], lower[0], lower[4]);
+          }
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (run.has(8 * j + 2 * c + i % 2)) sums[4 * j + i] += added[i];
+        for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const bool own = tokens[n] >> (8 * j + 2 * c + i % 2) & 1;
+            if (own) all_sums[part][4 * j + i] += added[n][i];
+          }
         }
       }
     }

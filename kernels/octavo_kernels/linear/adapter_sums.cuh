@@ -53,6 +53,7 @@ template <typename T, typename Tile> class Shrinker {
     meet();
     if (thread_ == 0) desk_.listed.arrive();
     if (desk_.num_runs > 0) {
+      prefetch_units();
       multiply_units();
       wait_for_previous();
       const uint32_t turn = arrive();
@@ -67,6 +68,7 @@ template <typename T, typename Tile> class Shrinker {
  private:
   static constexpr int kTokens = Tile::kTokens;
   static constexpr int kEights = kTokens / 8;
+  static constexpr int kUnitRows = 16;
   static constexpr int kStep = 32;  // inputs that a warp takes at once
   static constexpr int kRound = kAdapterWarps * kStep;
   static constexpr int kUnroll = kTokens > 32 ? 2 : 3;  // rounds under way of rows
@@ -74,21 +76,55 @@ template <typename T, typename Tile> class Shrinker {
 
   __device__ static void meet() { wait_for_threads(1, kAdapterThreads); }
 
-  __device__ void multiply_units() {
-    const int largest = desk_.rank_steps * kRankStep * a_.parts;  // at least a run's rows
-    const int row_groups = (largest + 15) / 16, num_runs = desk_.num_runs;
+  // Some of a run's rows and some of the inputs; none: `rows` is not above 0.
+  struct Unit {
+    Run run;
+    int first_row, rows, split, begin, end;
+  };
+
+  __device__ int num_units() const {
+    const int most = desk_.rank_steps * kRankStep * a_.parts;  // at least a run's rows
+    return a_.splits * desk_.num_runs * ((most + kUnitRows - 1) / kUnitRows);
+  }
+
+  // Row groups last: where ranks differ, blocks shall still have equal shares.
+  __device__ Unit unit_of(int index) const {
     // Whole steps, so that a split's pieces of 8 inputs are all its own.
     const int steps = (a_.features + kStep - 1) / kStep;
     const int split_inputs = (steps + a_.splits - 1) / a_.splits * kStep;
-    // Row groups last: where ranks differ, blocks shall still have equal shares.
-    for (int unit = blockIdx.x; unit < a_.splits * num_runs * row_groups; unit += gridDim.x) {
-      const int split = unit % a_.splits, begin = split * split_inputs;
-      const Run run = desk_.runs[unit / a_.splits % num_runs];
-      const int first_row = unit / a_.splits / num_runs * 16;
-      const int rows = min(16, run.rank * a_.parts - first_row);
-      if (rows <= 0) continue;
+    Unit unit;
+    unit.split = index % a_.splits, index /= a_.splits;
+    unit.run = desk_.runs[index % desk_.num_runs];
+    unit.first_row = index / desk_.num_runs * kUnitRows;
+    unit.rows = min(kUnitRows, unit.run.rank * a_.parts - unit.first_row);
+    unit.begin = unit.split * split_inputs;
+    unit.end = min(a_.features, unit.begin + split_inputs);
+    return unit;
+  }
+
+  __device__ const T* row_of(const Unit& unit, int row) const {
+    const int64_t first = int64_t(unit.run.first) * a_.parts + unit.first_row;
+    return static_cast<const T*>(a_.down) + (first + row) * a_.features;
+  }
+
+  // Has memory bring the rows of all of the block's units, before it is their turn.
+  __device__ void prefetch_units() {
+    for (int i = thread_;; i += kAdapterThreads) {
+      const int index = blockIdx.x + i / kUnitRows * gridDim.x, row = i % kUnitRows;
+      if (index >= num_units()) return;
+      const Unit unit = unit_of(index);
+      if (row < unit.rows && unit.begin < unit.end) {
+        prefetch_bytes(row_of(unit, row) + unit.begin, (unit.end - unit.begin) * 2);
+      }
+    }
+  }
+
+  __device__ void multiply_units() {
+    for (int index = blockIdx.x; index < num_units(); index += gridDim.x) {
+      const Unit unit = unit_of(index);
+      if (unit.rows <= 0) continue;
       float sums[kEights][4] = {};
-      multiply_rows(run, first_row, rows, begin, min(a_.features, begin + split_inputs), sums);
+      multiply_rows(unit, sums);
       meet();  // the unit before has been read
 #pragma unroll
       for (int j = 0; j < kEights; ++j) {
@@ -96,20 +132,19 @@ template <typename T, typename Tile> class Shrinker {
             make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
       }
       meet();
-      store(run, first_row, rows, split);
+      store(unit);
     }
   }
 
   // The warp's share of some inputs. Both operands have the same places of the inner axis in a
   // lane, 16 bytes each, so that their order does not matter.
-  __device__ void multiply_rows(const Run& run, int first_row, int rows, int begin, int end,
-                                float (&sums)[kEights][4]) {
-    const int g = lane_ / 4, c = lane_ % 4;
-    const T* down = static_cast<const T*>(a_.down) +
-                    (int64_t(run.first) * a_.parts + first_row + g) * a_.features;
+  __device__ void multiply_rows(const Unit& unit, float (&sums)[kEights][4]) {
+    const int g = lane_ / 4, c = lane_ % 4, rows = unit.rows, end = unit.end;
+    const Run run = unit.run;
+    const T* down = row_of(unit, g);
     const int x_stride = static_cast<int>(a_.x_stride);
     const T* x = static_cast<const T*>(a_.x) + g * x_stride;
-    for (int base = begin + warp_ * kStep; base < end; base += kUnroll * kRound) {
+    for (int base = unit.begin + warp_ * kStep; base < end; base += kUnroll * kRound) {
       const auto input = [&](int i) { return base + i * kRound + c * 8; };
       Words upper[kUnroll], lower[kUnroll];
 #pragma unroll
@@ -148,7 +183,7 @@ template <typename T, typename Tile> class Shrinker {
   }
 
   // Adds up what the warps have.
-  __device__ void store(const Run& run, int first_row, int rows, int split) {
+  __device__ void store(const Unit& unit) {
     const int g = lane_ / 4, c = lane_ % 4;
     for (int j = warp_; j < kEights; j += kAdapterWarps) {
       float sums[4] = {};
@@ -159,9 +194,9 @@ template <typename T, typename Tile> class Shrinker {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int token = 8 * j + 2 * c + i % 2, row = g + i / 2 * 8, n = first_row + row;
-        if (row >= rows || !run.has(token)) continue;
-        a_.sums_of(split * problem_.tokens + token, n % a_.parts)[n / a_.parts] = sums[i];
+        const int token = 8 * j + 2 * c + i % 2, row = g + i / 2 * 8, n = unit.first_row + row;
+        if (row >= unit.rows || !unit.run.has(token)) continue;
+        a_.sums_of(unit.split * problem_.tokens + token, n % a_.parts)[n / a_.parts] = sums[i];
       }
     }
   }
@@ -197,7 +232,7 @@ template <typename T, typename Tile> class Shrinker {
           float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
           if (left > 0) {
             const float* sums = a_.sums_of(token, parts.first + part) + rank;
-#pragma unroll 4
+#pragma unroll 8
             for (int split = 0; split < a_.splits; ++split) {
               const float4 partial =
                   __ldcg(reinterpret_cast<const float4*>(sums + split * split_stride));

@@ -58,6 +58,8 @@ struct alignas(16) Run {
   uint64_t tokens;  // a bit each
 
   __device__ bool has(int token) const { return tokens >> token & 1; }
+  // Of the 16 ranks of a step, so many or more.
+  __device__ int ranks_at(int step) const { return rank - step * kRankStep; }
   __device__ bool has_any(int eight) const { return (tokens >> 8 * eight & 0xff) != 0; }
 };
 
@@ -71,7 +73,7 @@ template <typename Tile> struct Desk {
     // The sums as elements, those of 16 ranks of all tokens at once: for this and the next step.
     uint32_t low[2][kTileParts][kTokens][kRankStep / 2];
   };
-  Run runs[kTokens];
+  Run runs[kTokens];  // those past `num_runs` have no rank
   int first_of[kListed], rank_of[kListed];  // -1 and 0 where there is no adapter
   int num_runs, rank_steps;
   Barrier listed, filled[2], emptied[2];
@@ -112,6 +114,7 @@ template <typename Tile> struct Desk {
       count += __popc(leaders);
       largest = max(largest, __reduce_max_sync(~0u, rank));
     }
+    for (int i = count + lane; i < kTokens; i += 32) runs[i] = {};
     if (lane == 0) num_runs = count, rank_steps = (largest + kRankStep - 1) / kRankStep;
   }
 };
