@@ -215,6 +215,30 @@ def test_a_run_of_nan_leaves_its_neighbours_alone(head_dim: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_a_run_among_others_equals_the_same_alone(head_dim: int) -> None:
+    lengths = [333, 64, 1000, 7]
+    operands = qkv(sum(lengths), 3, head_dim, torch.bfloat16, "cuda")
+    out_PHE = dense_attention(*operands, lengths)
+    start = 0
+    for length in lengths:
+        run = slice(start, start + length)
+        alone_PHE = dense_attention(*(each[run] for each in operands), [length])
+        assert torch.equal(out_PHE[run], alone_PHE)
+        start += length
+
+
+@pytest.mark.gpu
+def test_other_tensors_on_a_gpu_are_torchs() -> None:
+    for head_dim, dtype in ((160, torch.bfloat16), (20, torch.float16), (80, torch.float32)):
+        operands = qkv(40, 3, head_dim, dtype, "cuda")
+        assert not takes(*operands)
+        wanted_PHE = plain(*operands, [33, 7], [33, 7])
+        error_PHE = dense_attention(*operands, [33, 7]).double() - wanted_PHE
+        assert float(error_PHE.norm() / wanted_PHE.norm()) < 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
 def test_maxima_that_grow_along_the_keys_rescale_earlier_sums(head_dim: int) -> None:
     q_PHE, k_PHE, v_PHE = qkv(1200, 3, head_dim, torch.bfloat16, "cuda")
     for ends in ((0.05, 6), (6, 0.05)):

@@ -113,7 +113,8 @@ __device__ __forceinline__ void consume(Shared<kDim>& shared, const Params& p, i
     if (work.num_tokens == 0) break;
     queries = shared_address(shared.queries[slot]) + warpgroup * 64 * kRowBytes;
     int tile = (work.num_keys - 1) / S::kKeys;
-    const int end = work.num_keys - tile * S::kKeys;  // of the keys of the last tile, the first here
+    // Tiles of keys come from the last to the first: that one may end with keys of another run.
+    const int end = work.num_keys - tile * S::kKeys;
     const uint32_t first = tiles;
 
     auto wait_values = [&](uint32_t number) {

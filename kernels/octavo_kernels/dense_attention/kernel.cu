@@ -55,7 +55,8 @@ template <typename T, int kDim> cudaError_t run(const Call& c) {
   params.exp2_scale = kLog2e / std::sqrt(static_cast<float>(c.head_dim));
 
   const auto kernel = attend<T, kDim>;
-  const int bytes = sizeof(Shared<kDim>);
+  constexpr int bytes = sizeof(Shared<kDim>);
+  static_assert(bytes <= 227 << 10);
   if (cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)) {
     return error;

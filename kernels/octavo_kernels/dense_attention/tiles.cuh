@@ -45,11 +45,10 @@ template <int kDim> struct Shape {
   static constexpr int kWarpgroups = kDim == 64 ? 3 : 2;  // that compute
   static constexpr int kKeys = 128;
   static constexpr int kQueryStages = 2;
-  // Columns of values in a product. They may end within a chunk.
-  static constexpr int kColumns = kDim;
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kThreads = kWarpgroup * (kWarpgroups + 1);
   static constexpr int kChunks = (kDim + kChunk - 1) / kChunk;
+  static constexpr int kColumns = kDim;  // of values in a product; they may end within a chunk
   static constexpr int kQueryBytes = kChunks * kRows * kRowBytes;
   static constexpr int kKeyBytes = kChunks * kKeys * kRowBytes;
   // Registers of a thread of the producer's warpgroup, and of those that compute: all there are.
