@@ -20,6 +20,7 @@ from benchmarks.kernels.timing import READ_TBPS, graph_time_us
 from octavo_kernels.block_moves import copy_blocks_, swap_blocks_
 from octavo_kernels.gated_activation import gated_activation, quick_gelu
 from octavo_kernels.gated_activation.reference import quick_gelu as torch_quick_gelu
+from octavo_kernels.layer_norm import layer_norm
 from octavo_kernels.rms_norm import add_rms_norm, rms_norm
 from octavo_kernels.step_state import StepInputs, advance_, scatter_words_, step_inputs
 from octavo_kernels.store_kv import store_kv, store_kv_paged
@@ -27,6 +28,8 @@ from octavo_kernels.store_kv import store_kv, store_kv_paged
 Call = Callable[[], object]
 DEVICE = torch.device("cuda")
 L2_BYTES = 60e6
+ENCODER_PATCHES = 27380
+"""Of five images of 1024 x 1024 in Qwen2-VL's encoder, which takes them at once."""
 
 
 @dataclass(slots=True)
@@ -100,6 +103,20 @@ def norms() -> Iterator[Case]:
             yield Case(name, 2 * num_bytes, partial(plain, count), partial(by_torch, count))
             yield Case(f"add_{name}", 4 * num_bytes, partial(summed, count))
         yield Case(f"torch's copy 8192 x {size}", 32768.0 * size, partial(copy, size))
+
+    for count, size in ((1, 768), (5476, 1280), (ENCODER_PATCHES, 1280), (ENCODER_PATCHES, 1152)):
+        parameters = randn(2, size).unbind(0)
+
+        def moved(num_tokens: int, parameters: tuple[Tensor, ...] = parameters) -> Call:
+            x_TD = randn(num_tokens, parameters[0].numel())
+            return partial(layer_norm, x_TD, *parameters, 1e-6)
+
+        def moved_by_torch(num_tokens: int, parameters: tuple[Tensor, ...] = parameters) -> Call:
+            x_TD = randn(num_tokens, parameters[0].numel())
+            return partial(F.layer_norm, x_TD, x_TD.shape[1:], *parameters, 1e-6)
+
+        calls = partial(moved, count), partial(moved_by_torch, count)
+        yield Case(f"layer_norm {count} x {size}", 4.0 * count * size, *calls)
 
 
 def copy(size: int) -> Call:

@@ -1,5 +1,7 @@
 """Times gated products and sums of many tokens against cuBLAS, both at the GPU's power limit.
 
+Those of language models, and an encoder's with biases: sums, and products that are activated.
+
 Axis suffixes: T tokens, I inner features, O output features.
 """
 
@@ -10,14 +12,27 @@ from collections.abc import Callable
 from statistics import mean
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.kernels.linear import MODELS, Model
 from benchmarks.kernels.timing import BF16_TFLOPS, graph_time_us
-from octavo_kernels.gated_activation import gated_activation
+from octavo_kernels.gated_activation import (
+    PLAIN_ACTIVATIONS,
+    gated_activation,
+    plain_activation,
+)
 from octavo_kernels.hopper_products import product
 from octavo_kernels.linear_tall import launch
 
+ENCODER = "qwen2-vl"
+ENCODER_PRODUCTS = [
+    ("added", 1280, 1280),
+    *((activation, 5120, 1280) for activation in PLAIN_ACTIVATIONS),
+    ("added", 1280, 5120),
+]
+ENCODER_TOKENS = (2048, 5476, 10952, 27380)
+"""The last three are one, two and five images of 1024 x 1024."""
 TOKENS = (512, 768, 1024, 2048, 3000, 4096, 8192, 16384)
 ROTATION_BYTES = 200e6
 """Weights that a measurement goes round over: several times the L2's 60 MB."""
@@ -39,7 +54,18 @@ def calls(kind: str, x_TI: Tensor, weight_OI: Tensor) -> tuple[Call, Call]:
             lambda: product(launch, x_TI, weight_OI, None, "silu"),
             lambda: gated_activation(x_TI @ weight_OI.T, "silu"),
         )
+    bias_O = draw(1, weight_OI.shape[0])[0]
+    if kind in PLAIN_ACTIVATIONS:
+        return (
+            lambda: product(launch, x_TI, weight_OI, bias_O, f"plain_{kind}"),
+            lambda: plain_activation(F.linear(x_TI, weight_OI, bias_O), kind),
+        )
     residual_TO = torch.zeros_like(x_TI[:, :1]).repeat(1, weight_OI.shape[0])
+    if kind == "added":
+        return (
+            lambda: launch(residual_TO, x_TI, weight_OI, bias_O, "add"),
+            lambda: residual_TO.add_(F.linear(x_TI, weight_OI, bias_O)),
+        )
     return (
         lambda: launch(residual_TO, x_TI, weight_OI, None, "add"),
         # Its product does not grow without bounds: it is the same work.
@@ -67,16 +93,16 @@ def products(model: Model) -> list[tuple[str, int, int]]:
 
 def main() -> None:
     """Print a table for the models named on the command line, or all."""
-    print(f"{'model':>5} {'kind':>5} {'weight':>11} {'tokens':>6} {'us':>7} {'TFLOP/s':>7} cuBLAS")
-    for model in MODELS:
-        if model.name not in (sys.argv[1:] or [model.name]):
-            continue
-        for kind, rows, features in products(model):
-            for tokens in TOKENS:
+    layers = {model.name: (products(model), TOKENS) for model in MODELS}
+    layers[ENCODER] = (ENCODER_PRODUCTS, ENCODER_TOKENS)
+    print(f"{'model':>8} {'kind':>10} {'weight':>11} {'tokens':>6} {'us':>7} {'TFLOP/s':>7} cuBLAS")
+    for name in sys.argv[1:] or layers:
+        for kind, rows, features in layers[name][0]:
+            for tokens in layers[name][1]:
                 ours, theirs = compare(kind, rows, features, tokens)
                 rate = 2 * tokens * rows * features / ours / 1e6
                 print(
-                    f"{model.name:>5} {kind:>5} {f'{rows}x{features}':>11} {tokens:6} "
+                    f"{name:>8} {kind:>10} {f'{rows}x{features}':>11} {tokens:6} "
                     f"{ours:7.1f} {rate:7.0f} {theirs:7.1f} us, ours {ours / theirs:.3f} of it",
                     flush=True,
                 )

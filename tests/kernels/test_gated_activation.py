@@ -4,7 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from octavo_kernels.gated_activation import gated_activation, quick_gelu, reference
+from octavo_kernels.gated_activation import (
+    PLAIN_ACTIVATIONS,
+    gated_activation,
+    plain_activation,
+    quick_gelu,
+    reference,
+)
 
 
 def test_the_first_half_gates_the_second() -> None:
@@ -26,6 +32,17 @@ def test_the_input_is_left_as_it_was() -> None:
 def test_an_odd_axis_is_refused() -> None:
     with pytest.raises(ValueError, match="must be even"):
         gated_activation(torch.randn(2, 7), "silu")
+
+
+def test_activations_without_a_gate_go_by_name() -> None:
+    x = torch.randn(2, 3, 8)
+    expected = [reference.quick_gelu(x), F.gelu(x), F.gelu(x, approximate="tanh")]
+    for activation, each in zip(PLAIN_ACTIVATIONS, expected, strict=True):
+        assert torch.equal(plain_activation(x, activation), each)
+    with pytest.raises(
+        ValueError, match=r"'silu' is not known; known: quick_gelu, gelu, gelu_tanh"
+    ):
+        plain_activation(x, "silu")
 
 
 def test_an_unknown_activation_is_refused_by_name() -> None:

@@ -8,7 +8,7 @@ from kernel_tensors import assert_near, draw, poison
 from octavo_kernels import linear as op
 from octavo_kernels import linear_mid, linear_tall
 from octavo_kernels.hopper_products import Launch, product
-from octavo_kernels.linear import gated_linear, linear, linear_add_, reference
+from octavo_kernels.linear import activated_linear, gated_linear, linear, linear_add_, reference
 
 SHAPES = [  # (rows of the weight, inner features): ragged, one chunk, models', many rows
     (16, 8),
@@ -48,7 +48,25 @@ def test_gates_stand_before_what_they_gate(activation: str) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_activated_product_is_rounded_once(dtype: torch.dtype) -> None:
+    x_TI, weight_OI, bias_O = (
+        draw(*shape, dtype=dtype, device="cpu") for shape in ((5, 64), (12, 64), (12,))
+    )
+    sums_TO = x_TI.double() @ weight_OI.double().T + bias_O.double()
+    for activation, exact_TO in (
+        ("quick_gelu", sums_TO * torch.sigmoid(1.702 * sums_TO)),
+        ("gelu", torch.nn.functional.gelu(sums_TO)),
+        ("gelu_tanh", torch.nn.functional.gelu(sums_TO, approximate="tanh")),
+    ):
+        found_TO = activated_linear(x_TI, weight_OI, bias_O, activation=activation)
+        assert found_TO.dtype is dtype
+        rounding = torch.finfo(dtype).eps
+        torch.testing.assert_close(found_TO.double(), exact_TO, rtol=rounding, atol=1e-5)
+
+
 def test_no_tokens_give_no_rows() -> None:
+    assert activated_linear(torch.ones(0, 8), torch.ones(4, 8), activation="gelu").shape == (0, 4)
     assert linear(torch.ones(0, 8), torch.ones(16, 8)).shape == (0, 16)
     assert gated_linear(torch.ones(0, 8), torch.ones(16, 8), activation="silu").shape == (0, 8)
 
@@ -67,6 +85,10 @@ def test_what_does_not_fit_is_refused() -> None:
         linear_add_(torch.ones(2, 5), x_TI, weight_OI)
     with pytest.raises(ValueError, match="'relu' is not known"):
         gated_linear(x_TI, weight_OI, activation="relu")
+    with pytest.raises(
+        ValueError, match="activated_linear: 'silu' is not known; known: quick_gelu"
+    ):
+        activated_linear(x_TI, weight_OI, activation="silu")
     with pytest.raises(ValueError, match="3 rows"):
         gated_linear(x_TI, torch.ones(3, 8), activation="silu")
 
@@ -93,6 +115,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ("add", 2047, 4096, 4096, None),
         ("add", 4096, 4096, 4096, linear_tall.launch),
         ("store", 4096, 4096, 4096, None),
+        ("plain_gelu", 0, 5120, 1280, None),
+        ("plain_gelu", 40, 5120, 1280, None),  # `linear`, then the activation
+        ("plain_gelu", 128, 5120, 1280, None),
+        ("plain_gelu", 2047, 5120, 1280, None),
+        ("plain_quick_gelu", 27380, 5120, 1280, linear_tall.launch),
+        ("plain_gelu_tanh", 2048, 4304, 1152, linear_tall.launch),
     ],
 )
 def test_a_product_is_left_to_what_was_fastest(
@@ -108,6 +136,22 @@ def test_a_product_is_left_to_what_was_fastest(
     x_TI = torch.empty(tokens, features, device="meta")
     weight_OI = torch.empty(rows, features, device="meta")
     assert op.kernel_for("linear", x_TI, weight_OI, epilogue, None, False) is kernel
+
+
+@pytest.mark.parametrize(
+    ("tokens", "features", "kernel"),
+    [(27380, 1280, linear_tall.launch), (27380, 5120, linear_tall.launch), (2000, 1280, None)],
+)
+def test_a_sum_with_a_bias_may_leave_more_of_the_gpu_idle(
+    tokens: int, features: int, kernel: Launch | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op, "takes", lambda *_, **__: True)
+    monkeypatch.setattr(op, "num_processors", lambda _: 132)
+    x_TI = torch.empty(tokens, features, device="meta")
+    weight_OI = torch.empty(1280, features, device="meta")
+    call = (x_TI, weight_OI, "add", None, False)
+    assert op.kernel_for("linear_add_", *call) is None
+    assert op.kernel_for("linear_add_", *call, has_bias=True) is kernel
 
 
 def test_a_residual_whose_rows_begin_elsewhere_is_left_to_cublas(
@@ -187,6 +231,12 @@ def test_many_tokens_and_odd_sizes_go_to_cublas() -> None:
         )
         expected_TO = reference.linear_add_(residual_TO.clone(), x_TI, weight_OI, bias_O)
         assert_near(linear_add_(residual_TO, x_TI, weight_OI, bias_O), expected_TO, norm=1e-2)
+        for activation in reference.PLAIN_ACTIVATIONS:
+            assert_near(
+                activated_linear(x_TI, weight_OI, bias_O, activation=activation),
+                reference.activated_linear(x_TI, weight_OI, activation, bias_O),
+                norm=1e-2,
+            )
     with pytest.raises(ValueError, match="batch-invariantly"):
         linear(draw(2, 64), draw(50, 64), batch_invariant=True)
 
@@ -210,6 +260,16 @@ def test_products_of_more_tokens_are_other_kernels(
         expected_TO = product(kernel, x_TI, weight_OI, None, epilogue)
         found_TO = gated_linear(x_TI, weight_OI, activation=epilogue)
     assert torch.equal(found_TO, expected_TO)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", list(reference.PLAIN_ACTIVATIONS))
+def test_activations_of_many_tokens_are_the_products_own(activation: str) -> None:
+    x_TI, weight_OI, bias_O = draw(4096, 256), draw(4096, 256), draw(4096)
+    assert torch.equal(
+        activated_linear(x_TI, weight_OI, bias_O, activation=activation),
+        product(linear_tall.launch, x_TI, weight_OI, bias_O, f"plain_{activation}"),
+    )
 
 
 @pytest.mark.gpu

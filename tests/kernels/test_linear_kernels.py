@@ -28,6 +28,27 @@ def test_activations_are_right_for_large_gates_too(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("activation", list(reference.PLAIN_ACTIVATIONS))
+def test_activations_are_right_for_large_sums_too(activation: str) -> None:
+    x_TI, weight_OI = draw(640, 256) * 8, draw(768, 256) * 8
+    assert_near(
+        product(TALL, x_TI, weight_OI, None, f"plain_{activation}"),
+        reference.activated_linear(x_TI, weight_OI, activation, None),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("epilogue", ["plain_quick_gelu", "plain_gelu", "plain_gelu_tanh"])
+def test_nothing_is_written_past_an_activated_result(epilogue: str) -> None:
+    room_TO = torch.full((335, 280), 7.0, dtype=torch.bfloat16, device="cuda")
+    result_TO = room_TO[1:-1, 8:-8]
+    TALL(result_TO, draw(333, 128), draw(264, 128), None, epilogue)
+    assert not bool((result_TO == 7.0).all())
+    result_TO.fill_(7.0)
+    assert bool((room_TO == 7.0).all())
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("kernel", "tokens", "rows", "features"),
     [

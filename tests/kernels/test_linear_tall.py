@@ -44,6 +44,16 @@ def test_it_pays_from_some_tokens_on_and_with_an_epilogue_alone() -> None:
     assert pays(2048, full, 4096, "add", 132)
     assert not pays(8192, full, 4096, "store", 132)
     assert pays(2048, full + 1024, 4096, "gelu", 132)
+    assert pays(2048, full, 4096, "plain_gelu", 132)
+    assert not pays(2047, full, 4096, "plain_gelu", 132)
+
+
+def test_it_may_leave_more_idle_where_it_saves_a_pass() -> None:
+    tokens, rows = 27380, 1280  # 8.1 rounds of tiles take as long as 9
+    assert not pays(tokens, rows, 1280, "add", 132)
+    assert pays(tokens, rows, 1280, "add", 132, has_bias=True)
+    assert pays(tokens, rows, 1280, "plain_gelu", 132)
+    assert not pays(tokens, rows, 20480, "plain_gelu", 132)  # of a long product that is little
 
 
 @pytest.mark.gpu
@@ -70,6 +80,29 @@ def test_each_tile_computes_the_reference(
             assert_near(sum_TO, added_TO, norm=8e-3, largest=1e-2)  # rounded twice
             poison(tokens, rows // 2, dtype=dtype)
             assert_rounded_once(product(launch, x_TI, weight_OI, bias, "silu"), gated_TO)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", list(reference.PLAIN_ACTIVATIONS))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("tokens", "rows", "features"), SHAPES)
+def test_each_tile_activates_what_has_no_gates(
+    tokens: int,
+    rows: int,
+    features: int,
+    dtype: torch.dtype,
+    activation: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x_TI = draw(tokens, features + 8, dtype=dtype).mul_(3)[:, :features]
+    weight_OI, bias_O = draw(rows, features, dtype=dtype), draw(rows, dtype=dtype)
+    for bias in (None, bias_O):
+        expected_TO = reference.activated_linear(x_TI, weight_OI, activation, bias)
+        for tile in TILE_COSTS:
+            take_tiles_of(tile, monkeypatch)
+            poison(tokens, rows, dtype=dtype)
+            found_TO = product(launch, x_TI, weight_OI, bias, f"plain_{activation}")
+            assert_rounded_once(found_TO, expected_TO)
 
 
 @pytest.mark.gpu
