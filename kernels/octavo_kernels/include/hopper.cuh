@@ -45,8 +45,9 @@ __device__ __forceinline__ void load_transposed(uint32_t (&pairs)[4], uint32_t s
 }
 
 // sums (16 x 8) += a (16 x 16) b (16 x 8). With lane = 4 g + c: `sums` are (g, 2c), (g, 2c + 1),
-// (g + 8, 2c), (g + 8, 2c + 1); `a` has, along its second axis, the pairs from (g, 2c), (g + 8, 2c),
-// (g, 2c + 8) and (g + 8, 2c + 8) on; `b`, along its first, those from (2c, g) and (2c + 8, g) on.
+// (g + 8, 2c), (g + 8, 2c + 1); `a` has, along its second axis, the pairs from (g, 2c),
+// (g + 8, 2c), (g, 2c + 8) and (g + 8, 2c + 8) on; `b`, along its first, those from
+// (2c, g) and (2c + 8, g) on.
 template <typename T>
 __device__ __forceinline__ void multiply_matrices(float (&sums)[4], uint32_t a0, uint32_t a1,
                                                   uint32_t a2, uint32_t a3, uint32_t b0,

@@ -108,8 +108,8 @@ template <int kPending> __device__ __forceinline__ void wait_for_stores() {
 
 // ---- tensor maps ----------------------------------------------------------------------------
 
-// The map of a tensor of 16-bit floats. Sizes and box by axis, innermost first; strides in bytes, of
-// all axes but the innermost. `promotion` is what the L2 fetches.
+// The map of a tensor of 16-bit floats. Sizes and box by axis, innermost first; strides in bytes,
+// of all axes but the innermost. `promotion` is what the L2 fetches.
 template <int kAxes>
 cudaError_t encode_map(CUtensorMap* map, Dtype dtype, const void* tensor,
                        const cuuint64_t (&sizes)[kAxes], const cuuint64_t (&strides)[kAxes - 1],

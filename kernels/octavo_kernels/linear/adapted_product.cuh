@@ -1,8 +1,8 @@
 // The kernel of a product with adapters.
 //
 // Beside what linear_kernel has, a block has warps that multiply x by adapters' rank rows while the
-// weight streams in (adapter_sums.cuh). What adapters add to a tile is a product with further chunks:
-// behind a tile's weights the ring brings `up`'s columns of the tile, and the sums stand for x.
+// weight streams in (adapter_sums.cuh). What adapters add to a tile is a product with further
+// chunks: behind a tile's weights the ring brings `up`'s columns of the tile; the sums stand for x.
 #pragma once
 
 #include "adapter_sums.cuh"
@@ -17,8 +17,8 @@ template <typename Tile> constexpr int kBoxes = Tile::kRows / kBoxColumns;
 template <typename Tile> constexpr int kSlotBytes = kBoxes<Tile> * kBoxBytes;
 template <typename Tile> constexpr int kSlots = Ring<Tile>::kWeightBytes / kSlotBytes<Tile>;
 
-// Starts the copies of a run of chunks, and of `up` behind each tile that the block finishes. Called
-// by one thread.
+// Starts the copies of a run of chunks, and of `up` behind each tile that the block finishes.
+// Called by one thread.
 template <typename Tile> class AdaptedProducer : Producer<Tile> {
  public:
   __device__ AdaptedProducer(const CUtensorMap& weight, const CUtensorMap& x,

@@ -1,8 +1,8 @@
 // LoRA adapters of a product's tokens: out += (x down^T) up, each token's own.
 //
-// As in ../lora: a run is an adapter's rank rows in the pool, (first row, rank); `down` has a row for
-// each rank and part, rank outermost; part q of the output has the columns up to part_ends[q]. Sums
-// between the two products are [splits of the inner axis, tokens, parts, max_rank].
+// As in ../lora: a run is an adapter's rank rows in the pool, (first row, rank); `down` has a row
+// for each rank and part, rank outermost; part q of the output has the columns up to part_ends[q].
+// Sums between the two products are [splits of the inner axis, tokens, parts, max_rank].
 #pragma once
 
 #include "ring.cuh"

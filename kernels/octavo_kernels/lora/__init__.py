@@ -15,6 +15,7 @@ behind it. Both take 16-bit floats to the tensor cores from Ampere on, if I and 
 multiples of 8 and rows begin at multiples of 16 bytes; all else is right too, and slow. Sums
 between the two are float32, rounded once to x's type, as PEFT's are. A result never depends on
 timing, with ``batch_invariant`` not on the other tokens either. On the CPU the reference computes.
+Where few tokens are multiplied, `octavo_kernels.linear.adapted` does all in the product's launch.
 """
 
 from __future__ import annotations
