@@ -33,13 +33,13 @@ def test_parameters_of_another_size_or_type_are_refused_by_name() -> None:
         layer_norm(x_TD, good_D, good_D.half(), 1e-5)
 
 
-SHAPES = [  # (rows, size, entries between rows), and the kernel's way
-    (1, 768, 0),  # few rows: one piece a thread
+SHAPES = [  # (rows, size, entries between rows)
+    (1, 768, 0),
     (3, 1280, 8),
     (7, 33, 0),  # an element at a time
     (64, 1280, 3),  # rows begin anywhere
-    (300, 64, 0),  # short rows: one warp
-    (2000, 1280, 0),  # many rows: four pieces a thread
+    (300, 64, 0),  # one warp
+    (2000, 1280, 0),
     (2000, 1152, 16),
     (300, 5120, 0),
     (270, 8192, 0),
@@ -72,6 +72,16 @@ def test_rows_far_from_zero_keep_their_variance() -> None:
     exact_TD = reference.layer_norm(x_TD.double(), None, None, 1e-5)
     found_TD = layer_norm(x_TD, None, None, 1e-5)
     torch.testing.assert_close(found_TD.double(), exact_TD, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_has_the_same_result_in_any_company(dtype: torch.dtype) -> None:
+    x_TD = torch.randn(3000, 1280, device="cuda").to(dtype)
+    parameters = torch.randn(2, 1280, device="cuda").to(dtype).unbind(0)
+    all_TD = layer_norm(x_TD, *parameters, 1e-5)
+    for some in (slice(0, 1), slice(17, 200), slice(100, 2000)):
+        assert torch.equal(layer_norm(x_TD[some], *parameters, 1e-5), all_TD[some])
 
 
 @pytest.mark.gpu

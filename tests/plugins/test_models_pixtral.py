@@ -22,9 +22,10 @@ from media_pictures import TEXT, levels, picture, shuffled
 from octavo.inputs.media import read_settings
 from octavo.layers.vision import normalised
 from octavo_plugins.models.pixtral.inputs import pixels
-from octavo_plugins.models.pixtral.vision import AxialAngles
+from octavo_plugins.models.pixtral.vision import DEFAULTS, AxialAngles, PixtralEncoder
 from octavo_registry import OctavoError
 from octavo_registry.modalities import MediaItem
+from octavo_registry.model import ModelSpec
 
 BREAK, END, IMAGE = 148, 149, 150
 PATCH, LONGEST = 4, 40
@@ -138,6 +139,29 @@ def test_swapped_axes_of_the_encoder_are_noticed(made, monkeypatch) -> None:
     monkeypatch.setattr(AxialAngles, "_of", swapped)
     (output,) = run(folder, [cases[3]])
     assert list(output.outputs[0].token_ids) != cases[3].expected
+
+
+@torch.inference_mode()
+def test_states_of_several_layers_stand_side_by_side() -> None:
+    spec = ModelSpec(
+        architecture="Test",
+        config={**DEFAULTS, **VISION, "rope_parameters": {"rope_theta": 10000.0}},
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        max_model_len=64,
+    )
+    deep = PixtralEncoder("tower", spec, [0, 1, 2])
+    for parameter in deep.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    images = [torch.randn(1, 3, 8, 12), torch.randn(1, 3, 16, 8)]
+    alone = []
+    for layer in range(1, 3):
+        tower = PixtralEncoder("tower", spec, [layer])
+        tower.load_state_dict({name: deep.state_dict()[name] for name in tower.state_dict()})
+        alone.append(tower(images))
+    first_PD, *others = deep(images).chunk(3, dim=-1)
+    torch.testing.assert_close(others, alone)
+    assert not torch.equal(first_PD, others[0])
 
 
 def test_tokens_of_images_are_found_in_files_old_and_new(tmp_path) -> None:

@@ -1,5 +1,6 @@
 // Layer norm of rows. A block a row; the row stays in registers between the mean, the variance
-// around it, and the result.
+// around it, and the result. How sums are cut depends on a row's size alone, so that the row's result
+// does not depend on how many others there are.
 #include "block_sum.cuh"
 
 namespace {
@@ -29,29 +30,18 @@ __device__ __forceinline__ float entry_or(const void *entries, int at, float oth
   return entries ? to_float(static_cast<const T *>(entries)[at]) : otherwise;
 }
 
-// With four pieces a thread, 1024 threads would have too few registers.
-constexpr int max_threads(int vecs) { return vecs == 4 ? kMaxThreads / 2 : kMaxThreads; }
+constexpr int kVecs = 4;  // pieces of 16 bytes that a thread holds, so that many are in flight
+constexpr int kMostThreads = kMaxThreads / 2;  // of 1024 each would have too few registers
 
-// Each thread holds kVecs pieces of 16 bytes: one where few rows are to be done soon, four where
-// many rows need many bytes in flight.
-template <typename T, int kVecs>
-__global__ void __launch_bounds__(max_threads(kVecs)) norm_rows(const Rows rows) {
+template <typename T>
+__global__ void __launch_bounds__(kMostThreads) norm_rows(const Rows rows) {
   constexpr int kSize = Vec<T>::kSize;
   __shared__ SumRoom room, squares_room;
   const int num_vecs = rows.size / kSize;
   const long long row = blockIdx.x;
   let_next_start();
-  Vec<T> weight[kVecs], bias[kVecs], x[kVecs];
-  const auto load_parameters = [&](int i) {
-    const int at = i * blockDim.x + threadIdx.x;
-    if (at < num_vecs) {
-      weight[i] = vec_or<T>(rows.weight, at, 1.f);
-      bias[i] = vec_or<T>(rows.bias, at, 0.f);
-    }
-  };
-  // Of many rows all but the first find them in the L1, and need the registers.
-  if constexpr (kVecs == 1) load_parameters(0);
   wait_for_previous();
+  Vec<T> x[kVecs];
   const Vec<T> *x_row =
       reinterpret_cast<const Vec<T> *>(static_cast<const T *>(rows.x) + row * rows.x_stride);
 #pragma unroll
@@ -83,15 +73,16 @@ __global__ void __launch_bounds__(max_threads(kVecs)) norm_rows(const Rows rows)
   Vec<T> *out_row = reinterpret_cast<Vec<T> *>(static_cast<T *>(rows.out) + row * rows.size);
 #pragma unroll
   for (int i = 0; i < kVecs; ++i) {
-    if constexpr (kVecs > 1) load_parameters(i);
     const int at = i * blockDim.x + threadIdx.x;
+    if (at >= num_vecs) break;
+    // All rows but the first find these in the L1; loaded before, they would take registers.
+    const Vec<T> weight = vec_or<T>(rows.weight, at, 1.f), bias = vec_or<T>(rows.bias, at, 0.f);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       const float normal = (to_float(x[i].data[j]) - mean) * inverse;
-      x[i].data[j] =
-          from_float<T>(normal * to_float(weight[i].data[j]) + to_float(bias[i].data[j]));
+      x[i].data[j] = from_float<T>(normal * to_float(weight.data[j]) + to_float(bias.data[j]));
     }
-    if (at < num_vecs) out_row[at] = x[i];
+    out_row[at] = x[i];
   }
 }
 
@@ -128,16 +119,10 @@ cudaError_t run(const Rows &rows, long long num_rows, cudaStream_t stream) {
   const int num_vecs = rows.size / kSize;
   const bool whole = rows.size % kSize == 0 && rows.x_stride % kSize == 0 && aligned(rows.x) &&
                      aligned(rows.weight) && aligned(rows.bias) && aligned(rows.out);
-  if (!whole || num_vecs > 4 * max_threads(4))
+  if (!whole || num_vecs > kVecs * kMostThreads)
     return launch(norm_odd_rows<T>, grid, 256, 0, stream, rows);
-  const auto threads = [&](int vecs) {
-    return dim3((num_vecs + 32 * vecs - 1) / (32 * vecs) * 32);
-  };
-  // Up to here all rows run at once, and the time is that of one row.
-  constexpr int kFewRows = 264;
-  if (num_vecs <= 64 || (num_rows <= kFewRows && num_vecs <= kMaxThreads))
-    return launch(norm_rows<T, 1>, grid, threads(1), 0, stream, rows);
-  return launch(norm_rows<T, 4>, grid, threads(4), 0, stream, rows);
+  const int threads = (num_vecs + 32 * kVecs - 1) / (32 * kVecs) * 32;
+  return launch(norm_rows<T>, grid, threads, 0, stream, rows);
 }
 
 }  // namespace
