@@ -232,3 +232,27 @@ def test_a_row_that_entered_without_tokens_enters_again_after_a_step_that_raised
     world.collect()
     world.drain()
     assert list(world.ends.values()) == ["error", "length"]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_a_preempted_row_goes_on_from_its_place_in_its_machine(mode) -> None:
+    for num_steps in range(2, 11):
+        world = World(Case("full", mode, "fcfs", 2, num_blocks=30), Counter())
+        for seed in range(2):
+            sampling = TokenSampling(seed=seed, max_tokens=20)
+            guide = RemainderGuide(seed, 9 - seed, vocab_size=VOCAB)
+            world.add([1, 2], 1, sampling, guide=guide, is_machine=True)
+        for _ in range(num_steps):
+            world.step()
+        for _ in range(2):  # so that each takes the other's slot
+            world.preempt(0)
+        world.drain()
+
+
+def test_a_machine_is_copied_once_before_steady_steps() -> None:
+    world = World(Case("full", "recompute", "fcfs", 2, num_blocks=30), Counter())
+    guide = RemainderGuide(1, 20, vocab_size=VOCAB)
+    world.add([1], 1, TokenSampling(seed=0, max_tokens=20), guide=guide, is_machine=True)
+    world.drain()
+    assert world.seen["machines"] > 10
+    assert world.scheduler.machines.num_loads == 1
