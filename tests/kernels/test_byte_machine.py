@@ -5,82 +5,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.guided.byte_machine import MachineGuide, MachineState, Place, pack
+from byte_machines import (
+    Rows,
+    bits_of,
+    random_machine,
+    random_place,
+    random_vocabulary,
+    state_at,
+    table_of,
+    to,
+)
+from octavo.guided.byte_machine import MachineGuide, Place, pack
 from octavo_kernels import byte_machine
 from octavo_kernels.byte_machine import MachineStates, TokenTable, fill_masks, reference, walk_
+from octavo_kernels.byte_machine.tables import GROUP, LENGTH_SHIFT, PLAIN_BIT, PLAIN_BYTES, WINDOW
 from octavo_registry import guided
-from octavo_registry.guided import CALL, GO, MOST_DEPTH, RETURN, ByteMachine, GuideVocabulary
-
-ALPHABET = b'ab{}"\\ \xc3\xa9'
-"""What most bytes of random tokens are, so that they share beginnings."""
-
-
-def random_machine(rng: np.random.Generator, num_states: int, num_classes: int) -> ByteMachine:
-    """Most bytes lead on; calls nest and recurse, and some chains of them never end."""
-    num_calls = int(rng.integers(0, 6))
-    shape = (num_states, num_classes + 1)
-    operations = rng.choice(
-        [GO, CALL, RETURN],
-        shape,
-        p=[0.8, 0.08 if num_calls else 0.0, 0.12 + 0.08 * (not num_calls)],
-    )
-    numbers = np.where(
-        operations == CALL,
-        rng.integers(0, max(num_calls, 1), shape),
-        rng.integers(0, num_states, shape),
-    )
-    table = np.where(rng.random(shape) < 0.25, -1, 4 * numbers + operations)
-    table[rng.random(num_states) < 0.2, :-1] = -1
-    return ByteMachine(
-        classes_B=rng.integers(0, num_classes, 256).astype(np.uint8),
-        table_QC=table.astype(np.int32),
-        calls_K2=rng.integers(0, num_states, (num_calls, 2)).astype(np.int32),
-    )
-
-
-def random_vocabulary(rng: np.random.Generator, num_tokens: int) -> GuideVocabulary:
-    """With tokens that have no bytes, long ones, stops with bytes, and ids past the list."""
-
-    def piece() -> bytes | None:
-        kind, length = rng.random(), int(rng.integers(1, 9))
-        if kind < 0.05:
-            return None if kind < 0.03 else b""
-        if kind < 0.1:
-            return bytes(rng.integers(0, 256, length, dtype=np.uint8))
-        repeated = bytes(rng.choice(list(ALPHABET), 2).tolist())
-        return repeated * 60 if kind < 0.12 else bytes(rng.choice(list(ALPHABET), length).tolist())
-
-    pieces = [piece() for _ in range(num_tokens)]
-    stops = tuple(int(token) for token in rng.choice(num_tokens, 3))
-    return GuideVocabulary(
-        token_bytes=pieces,
-        special_ids={},
-        stop_token_ids=stops,
-        vocab_size=num_tokens + int(rng.integers(0, 70)),
-        encode=lambda text: [],
-    )
-
-
-def table_of(vocabulary: GuideVocabulary, device: str = "cpu") -> TokenTable:
-    return TokenTable.of(
-        vocabulary.token_bytes, vocabulary.stop_token_ids, vocabulary.vocab_size, device
-    )
-
-
-def random_place(rng: np.random.Generator, machine: ByteMachine) -> Place:
-    """Shallow, deep, or at the stack's end."""
-    depth = int(rng.choice([0, 1, 3, MOST_DEPTH - 1, MOST_DEPTH]))
-    state, *stack = rng.integers(0, len(machine.table_QC), 1 + depth).tolist()
-    return Place(state, tuple(stack))
-
-
-def bits_of(mask_W: Tensor | np.ndarray, vocab_size: int) -> list[bool]:
-    words = np.asarray(mask_W, np.int32)
-    return np.unpackbits(words.view(np.uint8), bitorder="little")[:vocab_size].astype(bool).tolist()
-
-
-def state_at(guide: MachineGuide, place: Place) -> MachineState:
-    return MachineState(guide, [place])
+from octavo_registry.guided import CALL, MOST_DEPTH, RETURN, ByteMachine
 
 
 def test_limits_are_those_that_machines_have() -> None:
@@ -139,44 +79,6 @@ def test_a_call_too_deep_and_a_chain_too_long_may_not_come() -> None:
     assert bits_of(reference.mask(words_W, 0, stack, tokens), 1) == [True]
 
 
-class Rows:
-    """A pool of machines, and slots at random places of them."""
-
-    def __init__(self, rng: np.random.Generator, num_rows: int, tokens: int, states: int = 25):
-        self.vocabulary = random_vocabulary(rng, tokens)
-        machines = [random_machine(rng, int(rng.integers(1, states)), 9) for _ in range(5)]
-        self.guides = [MachineGuide(machine, self.vocabulary) for machine in machines]
-        starts, pool = [], [np.full(4, -7, np.int32)]
-        for guide in self.guides:
-            starts.append(sum(map(len, pool)))
-            pool += [guide.words, np.full(-len(guide.words) % 4, -7, np.int32)]
-        self.pool_W = torch.from_numpy(np.concatenate(pool))
-        num_slots = num_rows + 3
-        self.slots_R = torch.from_numpy(rng.permutation(num_slots)[:num_rows].astype(np.int32))
-        # By slot; None: no machine.
-        self.machines = [
-            int(x) if (x := rng.integers(-2, 5)) >= 0 else None for _ in range(num_slots)
-        ]
-        self.places: list[Place] = []
-        at_S = [0 if machine is None else starts[machine] for machine in self.machines]
-        lines = np.full((3 + MOST_DEPTH, num_slots), 3, np.int32)
-        for slot, machine in enumerate(self.machines):
-            place = random_place(rng, machines[machine or 0])
-            self.places.append(place)
-            dead = rng.random() < 0.05
-            lines[:3, slot] = at_S[slot], -1 if dead else place.state, len(place.stack)
-            lines[3 : 3 + len(place.stack), slot] = place.stack
-        self.states = MachineStates(
-            at_S=torch.from_numpy(lines[0].copy()),
-            state_S=torch.from_numpy(lines[1].copy()),
-            depth_S=torch.from_numpy(lines[2].copy()),
-            stack_SD=torch.from_numpy(lines[3:].T.copy()),
-        )
-        self.tokens = table_of(self.vocabulary)
-        self.masks_RW = torch.full((num_rows, -(-self.vocabulary.vocab_size // 32)), 5).int()
-        self.mask_rows_R = torch.full((num_rows,), 99).int()
-
-
 def test_rows_with_a_machine_get_masks_and_the_others_none() -> None:
     rows = Rows(np.random.default_rng(1), 40, 100)
     fill_masks(
@@ -226,6 +128,38 @@ def test_drawn_tokens_move_rows_as_the_walker_does() -> None:
     assert num_moved > 150
 
 
+def test_each_group_holds_its_tokens_bytes_word_by_word() -> None:
+    for num_tokens in (1, 40, 2500):
+        tokens = table_of(random_vocabulary(np.random.default_rng(4), num_tokens))
+        stops, words_M = set(tokens.stops_K.tolist()), tokens.words_M.numpy()
+        found: dict[int, bytes] = {}
+        for group, items in enumerate(tokens.order_GL.tolist()):
+            start = int(tokens.word_starts_G[group])
+            for lane, item in enumerate(items):
+                length, token = item >> LENGTH_SHIFT, item % WINDOW
+                token += group * GROUP // WINDOW * WINDOW
+                num_words = -(-max(length, 0) // 4)
+                data = words_M[start + lane :: GROUP][:num_words].tobytes()
+                found[token] = data[: max(length, 0)]
+                assert (length == -1) == (token in stops)
+                is_plain = length > 0 and all(PLAIN_BYTES[list(found[token])])
+                assert bool(item & PLAIN_BIT) == is_plain
+                assert not any(data[max(length, 0) :])
+        assert sorted(found) == list(range(-(-tokens.vocab_size // WINDOW) * WINDOW))
+        assert all(found[token] == tokens.data(token) for token in found)
+
+
+def test_a_vocabulary_without_bytes_allows_its_stops_alone() -> None:
+    tokens = TokenTable.of([None, b"", b"end"], [2], 3, "cpu")
+    machine = ByteMachine(
+        classes_B=np.zeros(256, np.uint8),
+        table_QC=np.zeros((1, 2), np.int32),
+        calls_K2=np.zeros((0, 2), np.int32),
+    )
+    found_W = reference.mask(torch.from_numpy(pack(machine)), 0, (), tokens)
+    assert bits_of(found_W, 3) == [False, False, True]
+
+
 def test_arguments_that_do_not_fit_are_refused() -> None:
     rows = Rows(np.random.default_rng(3), 4, 40)
     rest = (rows.states, rows.pool_W, rows.tokens)
@@ -233,9 +167,106 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         fill_masks(rows.slots_R.long(), *rest, rows.masks_RW, rows.mask_rows_R)
     with pytest.raises(ValueError, match="mask_rows has 3 rows; there are 4"):
         fill_masks(rows.slots_R, *rest, rows.masks_RW, rows.mask_rows_R[:3])
+    with pytest.raises(ValueError, match="8193 rows; there may be 8192"):
+        fill_masks(*(torch.zeros(8193).int(), *rest, rows.masks_RW, torch.zeros(8193).int()))
     with pytest.raises(ValueError, match="are not of 4 rows and"):
         fill_masks(rows.slots_R, *rest, rows.masks_RW[:3], rows.mask_rows_R)
     with pytest.raises(ValueError, match="must be contiguous int32"):
         fill_masks(rows.slots_R, *rest, rows.masks_RW[:, :-1], rows.mask_rows_R)
     with pytest.raises(ValueError, match="tokens has 1 rows; there are 4"):
         walk_(rows.slots_R, rows.slots_R[:1], *rest)
+
+
+class OnDevice:
+    """A copy of rows there; a graph of a mask and a walk reads and moves it."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.states = MachineStates(**to("cuda", rows.states))
+        self.tokens = TokenTable(**to("cuda", rows.tokens))
+        self.slots_R, self.pool_W = rows.slots_R.cuda(), rows.pool_W.cuda()
+        self.masks_RW, self.mask_rows_R = rows.masks_RW.cuda(), rows.mask_rows_R.cuda()
+        self.drawn_R = torch.zeros_like(self.slots_R)
+
+    def step(self) -> None:
+        rest = (self.states, self.pool_W, self.tokens)
+        fill_masks(self.slots_R, *rest, self.masks_RW, self.mask_rows_R)
+        walk_(self.slots_R, self.drawn_R, *rest)
+
+
+def assert_step_is_the_same(rows: Rows, found: OnDevice, drawn_R: Tensor) -> None:
+    """The reference's masks, then its states after these tokens."""
+    rest = (rows.states, rows.pool_W, rows.tokens)
+    fill_masks(rows.slots_R, *rest, rows.masks_RW, rows.mask_rows_R)
+    assert torch.equal(found.masks_RW.cpu(), rows.masks_RW)
+    assert torch.equal(found.mask_rows_R.cpu(), rows.mask_rows_R)
+    walk_(rows.slots_R, drawn_R, *rest)
+    states = to("cpu", found.states)
+    for name in ("at_S", "state_S", "depth_S"):
+        assert torch.equal(states[name], getattr(rows.states, name))
+    is_stacked_SD = torch.arange(MOST_DEPTH) < rows.states.depth_S[:, None]
+    expected_SD = rows.states.stack_SD
+    assert torch.equal(states["stack_SD"][is_stacked_SD], expected_SD[is_stacked_SD])
+
+
+def some_allowed(rows: Rows, rng: np.random.Generator) -> Tensor:
+    """For most rows a token that may come, for some any."""
+    drawn = rng.integers(-1, rows.vocabulary.vocab_size + 2, len(rows.slots_R))
+    rest = (rows.states, rows.pool_W, rows.tokens)
+    fill_masks(rows.slots_R, *rest, rows.masks_RW, rows.mask_rows_R)
+    for row, mask_W in enumerate(rows.masks_RW):
+        allowed = np.flatnonzero(bits_of(mask_W, rows.vocabulary.vocab_size))
+        if len(allowed) and rng.random() < 0.8:
+            drawn[row] = rng.choice(allowed)
+    return torch.from_numpy(drawn.astype(np.int32))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("num_rows", "num_tokens"), [(1, 5000), (7, 1000), (64, 40), (300, 3000)])
+def test_steps_on_the_device_equal_the_reference(num_rows: int, num_tokens: int) -> None:
+    rng = np.random.default_rng(num_rows)
+    for num_guided in (*[num_rows] * 6, 1, 0):  # at most
+        rows = Rows(rng, num_rows, num_tokens)
+        rows.states.at_S[rows.slots_R[num_guided:].long()] = 0
+        found = OnDevice(rows)
+        for _ in range(3):
+            found.drawn_R.copy_(some_allowed(rows, rng))
+            found.step()
+            assert_step_is_the_same(rows, found, found.drawn_R.cpu())
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_follows_the_states_that_it_left_and_that_were_changed() -> None:
+    rng = np.random.default_rng(6)
+    rows = Rows(rng, 64, 2000)
+    found = OnDevice(rows)
+    before = to("cuda", found.states)
+    found.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found.step()
+    for name, tensor in before.items():
+        getattr(found.states, name).copy_(tensor)
+    for step in range(6):
+        if step == 3:
+            for states in (rows.states, found.states):
+                states.state_S.zero_()
+                states.depth_S.zero_()
+        found.drawn_R.copy_(some_allowed(rows, rng))
+        graph.replay()
+        assert_step_is_the_same(rows, found, found.drawn_R.cpu())
+
+
+@pytest.mark.gpu
+def test_a_state_or_a_stack_of_another_machine_leads_nowhere() -> None:
+    rows = Rows(np.random.default_rng(7), 64, 2000)
+    found = OnDevice(rows)
+    found.states.state_S.fill_(2**30)
+    found.states.depth_S.fill_(2**30)
+    found.states.stack_SD.fill_(-(2**30))
+    found.step()
+    is_guided_R = found.mask_rows_R >= 0
+    assert is_guided_R.any()
+    assert not found.masks_RW[is_guided_R].any()
+    found.states.state_S.zero_()
+    found.step()
+    torch.cuda.synchronize()

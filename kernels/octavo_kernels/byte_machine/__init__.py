@@ -14,16 +14,32 @@ tokens. In the reference: B bytes, Q states, C classes, P places, T texts.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
+from octavo_kernels.build import I, KernelSpec, P
 from octavo_kernels.byte_machine import reference
 from octavo_kernels.byte_machine.tables import (
     MOST_DEPTH,
     MOST_HOPS,
+    WINDOW,
     MachineStates,
     TokenTable,
 )
+from octavo_kernels.library import library, stream_of
+
+SPEC = KernelSpec(
+    name="byte_machine",
+    functions={
+        "octavo_fill_masks": (*(P, I, P, P, P, P), P, *(P, P, P, I), *(P, I, P), I),
+        "octavo_walk_machines": (*(P, P, I, P, P, P, P), P, *(P, P, I, P, I)),
+    },
+)
+
+MAX_ROWS = 8192
+"""Each block of the kernel lists the rows with a machine in shared memory."""
 
 
 def fill_masks(
@@ -41,6 +57,8 @@ def fill_masks(
     """
     _check("fill_masks", states, pool_W, tokens, slots=slots_R, mask_rows=mask_rows_R)
     num_rows, num_words = len(slots_R), -(-tokens.vocab_size // 32)
+    if num_rows > MAX_ROWS:
+        raise ValueError(f"fill_masks: {num_rows} rows; there may be {MAX_ROWS}")
     if masks_RW.dtype is not torch.int32 or not masks_RW.is_contiguous():
         raise ValueError(
             f"fill_masks: masks are {masks_RW.dtype} of strides {masks_RW.stride()}; they must be "
@@ -51,7 +69,25 @@ def fill_masks(
             f"fill_masks: masks {list(masks_RW.shape)} are not of {num_rows} rows and {num_words} "
             f"words for {tokens.vocab_size} tokens"
         )
-    reference.fill_masks(slots_R, states, pool_W, tokens, masks_RW, mask_rows_R)
+    device = slots_R.device
+    if device.type != "cuda":
+        reference.fill_masks(slots_R, states, pool_W, tokens, masks_RW, mask_rows_R)
+    elif num_rows:
+        library(SPEC, device.index).octavo_fill_masks(
+            slots_R.data_ptr(),
+            num_rows,
+            *_pointers(states),
+            pool_W.data_ptr(),
+            tokens.order_GL.data_ptr(),
+            tokens.word_starts_G.data_ptr(),
+            tokens.words_M.data_ptr(),
+            -(-tokens.vocab_size // WINDOW),
+            masks_RW.data_ptr(),
+            num_words,
+            mask_rows_R.data_ptr(),
+            _num_sms(device.index),
+            stream_of(device.index),
+        )
 
 
 def walk_(
@@ -63,7 +99,33 @@ def walk_(
     depth and stack stay. A slot may stand in several rows only if it has no machine.
     """
     _check("walk_", states, pool_W, tokens, slots=slots_R, tokens=tokens_R)
-    reference.walk_(slots_R, tokens_R, states, pool_W, tokens)
+    device = slots_R.device
+    if device.type != "cuda":
+        reference.walk_(slots_R, tokens_R, states, pool_W, tokens)
+    elif len(slots_R):
+        library(SPEC, device.index).octavo_walk_machines(
+            slots_R.data_ptr(),
+            tokens_R.data_ptr(),
+            len(slots_R),
+            *_pointers(states),
+            pool_W.data_ptr(),
+            tokens.bytes_N.data_ptr(),
+            tokens.starts_V1.data_ptr(),
+            tokens.vocab_size,
+            tokens.stops_K.data_ptr(),
+            len(tokens.stops_K),
+            stream_of(device.index),
+        )
+
+
+def _pointers(states: MachineStates) -> tuple[int, ...]:
+    tensors = (states.at_S, states.state_S, states.depth_S, states.stack_SD)
+    return tuple(tensor.data_ptr() for tensor in tensors)
+
+
+@functools.cache
+def _num_sms(device_index: int) -> int:
+    return int(torch.cuda.get_device_properties(device_index).multi_processor_count)
 
 
 def _check(
@@ -80,25 +142,26 @@ def _check(
         if name in lists and len(tensor) != num_rows:
             raise ValueError(f"{function}: {name} has {len(tensor)} rows; there are {num_rows}")
     stack_SD = states.stack_SD
-    if stack_SD.dtype is not torch.int32 or stack_SD.stride(1) != 1:
+    if stack_SD.dtype is not torch.int32 or not stack_SD.is_contiguous():
         raise ValueError(
             f"{function}: stacks are {stack_SD.dtype} of strides {stack_SD.stride()}; they must be "
-            "int32 with rows of neighbours"
+            "contiguous int32"
         )
     if stack_SD.shape != (len(states.at_S), MOST_DEPTH):
         raise ValueError(
             f"{function}: stacks {list(stack_SD.shape)} are not of {len(states.at_S)} slots and "
             f"{MOST_DEPTH} states"
         )
-    if tokens.starts_V1.device != pool_W.device:
-        raise ValueError(
-            f"{function}: tokens are on {tokens.starts_V1.device}, the pool is on {pool_W.device}"
-        )
+    devices = {tensor.device for tensor in (stack_SD, pool_W, tokens.starts_V1, *lists.values())}
+    if len(devices) > 1:
+        raise ValueError(f"{function}: tensors are on {', '.join(sorted(map(str, devices)))}")
 
 
 __all__ = [
+    "MAX_ROWS",
     "MOST_DEPTH",
     "MOST_HOPS",
+    "SPEC",
     "MachineStates",
     "TokenTable",
     "fill_masks",

@@ -1,0 +1,227 @@
+// Masks of the tokens that may come in each row, and the step over the drawn ones.
+#include "runs.cuh"
+
+namespace octavo::byte_machine {
+
+// As in tables.py. Ids come in windows; within one they are sorted, so that the 32 of a group, a
+// warp's work, are alike plain or not, long, and begin alike.
+constexpr unsigned kWindow = 1024, kGroup = 32;
+constexpr int kPlainBit = 1024, kLengthShift = 11;
+constexpr unsigned kWindowGroups = kWindow / kGroup;
+
+constexpr unsigned kBlock = 256, kWarps = kBlock / 32;
+constexpr int kBlocksPerSm = OCTAVO_ARCH < 80 ? 4 : 6;  // all the threads that one has, or nearly
+constexpr int kTurns = kWindowGroups / kWarps;     // groups of a window that a warp takes
+constexpr int kWarpWords = kWindow / 32 / kWarps;  // words of its mask that a warp writes
+static_assert(kTurns % 2 == 0);
+constexpr int kWalkBlock = 128;
+
+struct Tokens {
+  const int* order;             // by group and lane: length << kLengthShift | is plain | place
+  const unsigned* word_starts;  // by group
+  const unsigned* words;        // bytes of a group's tokens, word by word, the lanes side by side
+  unsigned num_windows;
+};
+
+// A lane's token. A stop's length is -1: it is one byte long, and that is the end.
+struct Token {
+  int item;
+  unsigned at;
+  unsigned first_word;
+
+  __device__ Token(const Tokens& tokens, unsigned group, unsigned lane)
+      : item(__ldg(tokens.order + (group * kGroup + lane))),
+        at(__ldg(tokens.word_starts + group) + lane), first_word(__ldg(tokens.words + at)) {}
+
+  __device__ int length() const { return item >> kLengthShift; }
+  __device__ bool is_plain() const { return item & kPlainBit; }
+  __device__ unsigned place() const { return item % kWindow; }
+};
+
+__device__ __forceinline__ bool may_come(const Machine& machine, const Place& place,
+                                         const Run& run, const unsigned char* classes,
+                                         const Tokens& tokens, const Token& token) {
+  if (token.is_plain() && token.length() <= run.known) return token.length() <= run.reach;
+  int pushed[kMostDepth];
+  Walker walker(machine, place, pushed);
+  unsigned at = token.at, word = token.first_word;
+  for (int left = abs(token.length()); left > 0 && walker.lives();) {
+    unsigned columns[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) columns[i] = classes[(word >> 8 * i) & 255];
+    if (token.length() < 0) columns[0] = machine.end_column();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (i < left && walker.lives()) walker.enter(columns[i]);
+    }
+    left -= 4;
+    at += kGroup;
+    if (left > 0) word = __ldg(tokens.words + at);
+  }
+  return token.length() != 0 && walker.lives();
+}
+
+struct Masks {
+  unsigned* words;
+  unsigned row_words;
+  int* rows;
+};
+
+// Lists the rows with a machine, in their order, and counts them; every block finds the same.
+__device__ __forceinline__ unsigned list_guided(const int* slots, const int* at, unsigned num_rows,
+                                                const Masks& masks, int* guided) {
+  __shared__ unsigned counts[kWarps];
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  unsigned num_guided = 0;
+  for (unsigned start = 0; start < num_rows; start += kBlock) {
+    const unsigned row = start + threadIdx.x;
+    const bool is_guided = row < num_rows && at[slots[row]] != 0;
+    const unsigned bits = __ballot_sync(~0u, is_guided);
+    if (lane == 0) counts[warp] = __popc(bits);
+    __syncthreads();
+    unsigned place = num_guided + __popc(bits & ((1u << lane) - 1));
+    for (unsigned i = 0; i < kWarps; i++) {
+      if (i < warp) place += counts[i];
+      num_guided += counts[i];
+    }
+    if (is_guided) guided[place] = static_cast<int>(row);
+    if (blockIdx.x == 0 && row < num_rows) masks.rows[row] = is_guided ? static_cast<int>(row) : -1;
+    __syncthreads();
+  }
+  return num_guided;
+}
+
+// Windows [begin, end) of a row's mask.
+__device__ __forceinline__ void fill_windows(const Machine& machine, const Place& place,
+                                             const Tokens& tokens, unsigned begin, unsigned end,
+                                             unsigned row, const Masks& masks) {
+  __shared__ unsigned class_words[kClassWords];
+  __shared__ bool may[2][kWindow];
+  __shared__ RunMemory run_memory;
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // Work grows within a window, so the warps take its groups there and back.
+  unsigned group = begin * kWindowGroups + warp, ahead = 2 * (kWarps - warp) - 1;
+  const unsigned last = end * kWindowGroups - 1;
+  Token next(tokens, group, lane);
+  if (threadIdx.x < kClassWords) {
+    class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
+  }
+  __syncthreads();
+  const auto* classes = reinterpret_cast<const unsigned char*>(class_words);
+  const Run run = run_at(machine, place, classes, run_memory);
+  for (unsigned window = begin; window < end; window++) {
+    bool(&found)[kWindow] = may[window % 2];
+#pragma unroll 1
+    for (int turn = 0; turn < kTurns; turn++) {
+      const Token token = next;
+      group += ahead;
+      ahead = 2 * kWarps - ahead;
+      next = Token(tokens, min(group, last), lane);
+      found[token.place()] = may_come(machine, place, run, classes, tokens, token);
+    }
+    __syncthreads();
+    // The next window fills the other half, so that one barrier a window is enough.
+    unsigned mine = 0;
+#pragma unroll
+    for (unsigned i = 0; i < kWarpWords; i++) {
+      const unsigned bits = __ballot_sync(~0u, found[(warp * kWarpWords + i) * 32 + lane]);
+      if (lane == i) mine = bits;
+    }
+    const unsigned word = (window * kWarps + warp) * kWarpWords + lane;
+    if (lane < kWarpWords && word < masks.row_words) {
+      masks.words[static_cast<size_t>(row) * masks.row_words + word] = mine;
+    }
+  }
+}
+
+// The blocks share the windows of all rows with a machine evenly, be they many or few.
+__global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(const int* slots, int num_rows,
+                                                                   States states, const int* pool,
+                                                                   Tokens tokens, Masks masks) {
+  extern __shared__ int guided[];  // num_rows
+  let_next_start();
+  wait_for_previous();
+  const unsigned num_guided = list_guided(slots, states.at, num_rows, masks, guided);
+  const uint64_t num_windows = num_guided * tokens.num_windows;
+  const unsigned end = num_windows * (blockIdx.x + 1) / gridDim.x;
+  for (unsigned at = num_windows * blockIdx.x / gridDim.x; at < end;) {
+    const int row = guided[at / tokens.num_windows], slot = slots[row];
+    const unsigned first = at % tokens.num_windows;
+    const unsigned stop = min(first + end - at, tokens.num_windows);
+    fill_windows(Machine(pool, states.at[slot]), Place(states, slot), tokens, first, stop, row,
+                 masks);
+    at += stop - first;
+  }
+}
+
+// A warp a row; its lanes go the same way.
+__global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* drawn, int num_rows,
+                                                   States states, const int* pool,
+                                                   const unsigned char* bytes, const int* starts,
+                                                   int vocab, const int* stops, int num_stops) {
+  const int row = (blockIdx.x * kWalkBlock + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  let_next_start();
+  wait_for_previous();
+  if (row >= num_rows) return;
+  const int slot = slots[row], token = drawn[row], at = states.at[slot];
+  if (at == 0) return;
+  const Machine machine(pool, at);
+  int pushed[kMostDepth];
+  Walker walker(machine, Place(states, slot), pushed);
+  if (!walker.lives()) return;
+  bool stops_here = false;
+  for (int i = lane; i < num_stops; i += 32) stops_here |= __ldg(stops + i) == token;
+  if (__any_sync(~0u, stops_here)) {
+    walker.enter(machine.end_column());
+    if (lane == 0 && !walker.lives()) states.state[slot] = kNowhere;
+    return;
+  }
+  int begin = 0, end = 0;
+  if (token >= 0 && token < vocab) {
+    begin = __ldg(starts + token);
+    end = __ldg(starts + token + 1);
+  }
+  if (begin == end) walker.entry = kNowhere;
+  const auto* classes = reinterpret_cast<const unsigned char*>(pool + machine.classes);
+  for (int start = begin; start < end && walker.lives(); start += 32) {
+    const int column = start + lane < end ? __ldg(classes + __ldg(bytes + start + lane)) : 0;
+    for (int i = 0; i < min(32, end - start) && walker.lives(); i++) {
+      walker.enter(__shfl_sync(~0u, column, i));
+    }
+  }
+  if (lane != 0) return;
+  states.state[slot] = walker.lives() ? walker.state() : kNowhere;
+  if (!walker.lives()) return;
+  states.depth[slot] = walker.kept + walker.num_pushed;
+  int* const stack = states.stack + static_cast<size_t>(slot) * kMostDepth;
+  for (int i = 0; i < walker.num_pushed; i++) stack[walker.kept + i] = pushed[i];
+}
+
+}  // namespace octavo::byte_machine
+
+OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* at, int* state,
+                                    int* depth, int* stack, const int* pool, const int* order,
+                                    const unsigned* word_starts, const unsigned* words,
+                                    int num_windows, unsigned* mask_words, int row_words,
+                                    int* mask_rows, int num_sms, cudaStream_t stream) {
+  using namespace octavo;
+  using namespace octavo::byte_machine;
+  const States states = {at, state, depth, stack};
+  const Tokens tokens = {order, word_starts, words, static_cast<unsigned>(num_windows)};
+  const Masks masks = {mask_words, static_cast<unsigned>(row_words), mask_rows};
+  const int grid = min(num_rows * num_windows, kBlocksPerSm * num_sms);
+  return launch(fill_masks, grid, kBlock, num_rows * sizeof(int), stream, slots, num_rows, states,
+                pool, tokens, masks);
+}
+
+OCTAVO_EXPORT int octavo_walk_machines(const int* slots, const int* drawn, int num_rows,
+                                       const int* at, int* state, int* depth, int* stack,
+                                       const int* pool, const unsigned char* bytes,
+                                       const int* starts, int vocab, const int* stops,
+                                       int num_stops, cudaStream_t stream) {
+  using namespace octavo;
+  using namespace octavo::byte_machine;
+  const dim3 grid((num_rows + kWalkBlock / 32 - 1) / (kWalkBlock / 32));
+  return launch(byte_machine::walk, grid, kWalkBlock, 0, stream, slots, drawn, num_rows,
+                States{at, state, depth, stack}, pool, bytes, starts, vocab, stops, num_stops);
+}
