@@ -25,7 +25,7 @@ def machine_guide(guide: Any) -> MachineGuide:
     vocabulary = GuideVocabulary(
         token_bytes=[bytes([token]) for token in range(guide.vocab_size)],
         special_ids={},
-        stop_token_ids=(),
+        stop_token_ids=(guide.vocab_size,),
         vocab_size=guide.vocab_size,
         encode=list,
     )

@@ -176,7 +176,7 @@ def make_frontend(
             vocab_size=client.ready.vocab_size,
             stop_token_ids=eos,
         )
-        guides = GuideChecker(host.manifest(), vocabulary)
+        guides = GuideChecker(host.manifest(), vocabulary, on_device=client.ready.masks_on_device)
     return Frontend(
         config=config,
         host=host,
@@ -198,7 +198,9 @@ def make_frontend(
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
             media=media,
-            choose_guide=remembering_choice(host) if guides is None else guides.check,
+            choose_guide=remembering_choice(host, on_device=client.ready.masks_on_device)
+            if guides is None
+            else guides.check,
         ),
         outputs=_outputs(tokenizer, host),
         client=client,

@@ -86,7 +86,7 @@ class PluginHost:
         self.tokenizers = LazyRegistry("tokenizer", faults=faults)
         self.logits_processors = LazyRegistry("logits processor", faults=faults)
         self.guided_backends = LazyRegistry(
-            "guided backend", faults=faults, keywords=(), rank=100, native=False
+            "guided backend", faults=faults, keywords=(), rank=100, native=False, machines=False
         )
         self.attention_backends = LazyRegistry("attention backend", faults=faults)
         self.quantizations = LazyRegistry("quantization", faults=faults)

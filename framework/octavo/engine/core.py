@@ -86,9 +86,9 @@ class EngineCore:
                 architecture=folder.architecture,
                 dtype=folder.dtype,
                 **{
-                    name: value
-                    for name, value in msgspec.structs.asdict(self.ready).items()
-                    if name not in ("adapters", "masks_on_device")
+                    k: v
+                    for k, v in msgspec.structs.asdict(self.ready).items()
+                    if k not in ("adapters", "masks_on_device")
                 },
             ),
         )

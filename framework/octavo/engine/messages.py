@@ -307,7 +307,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True):
     adapters: AdapterFacts | None = None
     """None: it takes none."""
     masks_on_device: bool = False
-    """Whether it masks tokens by byte machines sooner than by other guides."""
+    """Its device walks the machines of guides."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True):

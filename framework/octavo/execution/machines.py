@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from octavo_kernels.byte_machine import TokenTable, fill_masks, walk_
 from torch import Tensor
 
 from octavo.execution.device_state import DeviceState
 from octavo.guided.machine_pool import POOL_WORDS, MachineLoad
 from octavo.sampling.uploads import upload
+from octavo_kernels.byte_machine import TokenTable, fill_masks, walk_
 from octavo_registry.guided import GuideVocabulary
 
-TOKEN_BYTES = 16
+TOKEN_BYTES = 32
 """Of the table, for each token: its text, and where that begins."""
 
 

@@ -10,7 +10,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.errors import ParameterError
+from octavo.errors import ParameterError, UnsupportedConstraint
+from octavo.guided.token_automaton import mask_of
+from octavo.guided.token_tree import TokenTree
 from octavo_registry.guided import (
     CALL,
     GO,
@@ -21,6 +23,8 @@ from octavo_registry.guided import (
 )
 
 HEADER_WORDS = 4
+MOST_MASKS = 256
+"""Kept by a guide that is walked on the host."""
 CLASS_WORDS = 64
 """Of 4 bytes: the class of each byte."""
 
@@ -129,6 +133,10 @@ class MachineGuide:
     """A guide that a device can walk; on the host it makes masks too, in more time."""
 
     def __init__(self, machine: ByteMachine, vocabulary: GuideVocabulary) -> None:
+        if not vocabulary.stop_token_ids:
+            raise UnsupportedConstraint(
+                "a byte machine needs a token that ends a text, and the model names none"
+            )
         self.machine = machine
         self.vocabulary = vocabulary
 
@@ -149,26 +157,27 @@ class MachineGuide:
 
     @cached_property
     def mask(self) -> Callable[[Place], NDArray[np.int32]]:
-        """The tokens that may come at a place; the last few places' are remembered."""
-        # Torch is for engines and tests: machines are compiled and packed without.
-        import torch
+        """The tokens that may come at a place, as bits; places come again."""
+        tree = TokenTree(self.vocabulary)
+        walker, stops = self.walker, list(self.vocabulary.stop_token_ids)
 
-        from octavo_kernels.byte_machine import TokenTable, reference
-
-        vocabulary, words_W = self.vocabulary, torch.from_numpy(self.words)
-        tokens = TokenTable.of(
-            vocabulary.token_bytes, vocabulary.stop_token_ids, vocabulary.vocab_size, "cpu"
-        )
-
-        @lru_cache(maxsize=64)
+        @lru_cache(MOST_MASKS)
         def mask(place: Place) -> NDArray[np.int32]:
-            return reference.mask(words_W, place.state, place.stack, tokens).numpy()
+            found = tree.allowed(place, walker.walk)
+            if walker.may_end(place):
+                found += stops
+            return mask_of(np.array(found, np.int64), self.vocabulary.vocab_size)
 
         return mask
 
     def start(self) -> MachineState:
         """At the beginning."""
         return MachineState(self, [Place()])
+
+
+def machine_guide(packed: bytes, vocabulary: GuideVocabulary) -> MachineGuide:
+    """The guide of a machine that came with a request."""
+    return MachineGuide(unpack(np.frombuffer(packed, np.int32)), vocabulary)
 
 
 class MachineState:
@@ -208,7 +217,7 @@ class MachineState:
         return []
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
-        """By the kernel's reference, of all tokens together."""
+        """By a tree of all tokens, which the guide's first mask makes."""
         row[:] = self.guide.mask(self.place)
 
     def is_complete(self) -> bool:

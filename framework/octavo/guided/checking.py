@@ -50,7 +50,7 @@ WAIT_SECONDS: Final = 30.0
 LONG_WAIT_SECONDS: Final = 10.0
 """For the place of those that take long."""
 MOST_CHARS_REMEMBERED: Final = 2**24
-"""Of constraints whose outcome is known."""
+"""Of constraints whose outcome is known, with their machines."""
 CHILD: Final = "octavo.guided.child"
 _Outcome = TypeVar("_Outcome")
 
@@ -63,9 +63,13 @@ class StartChild(msgspec.Struct, frozen=True, kw_only=True):
     special_ids: dict[str, int]
     stop_token_ids: tuple[int, ...]
     vocab_size: int
+    on_device: bool
+    """Whether the engine's device walks machines."""
 
     @classmethod
-    def of(cls, manifest: Manifest, vocabulary: GuideVocabulary) -> StartChild:
+    def of(
+        cls, manifest: Manifest, vocabulary: GuideVocabulary, *, on_device: bool = False
+    ) -> StartChild:
         """Written in the parent."""
         return cls(
             manifest=manifest,
@@ -73,6 +77,7 @@ class StartChild(msgspec.Struct, frozen=True, kw_only=True):
             special_ids=dict(vocabulary.special_ids),
             stop_token_ids=vocabulary.stop_token_ids,
             vocab_size=vocabulary.vocab_size,
+            on_device=on_device,
         )
 
     def vocabulary(self) -> GuideVocabulary:
@@ -130,8 +135,15 @@ class _Work:
 class GuideChecker:
     """Checks constraints for one front end; may be used by several threads at a time."""
 
-    def __init__(self, manifest: Manifest, vocabulary: Callable[[], GuideVocabulary]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        vocabulary: Callable[[], GuideVocabulary],
+        *,
+        on_device: bool = False,
+    ) -> None:
         self._manifest = manifest
+        self._on_device = on_device
         self._read_vocabulary = vocabulary
         self._lock = threading.Lock()
         self._start: bytes | None = None
@@ -247,10 +259,9 @@ class GuideChecker:
             if asked in self._known:
                 return
             self._known[asked] = checked
-            self._num_chars += len(asked.value)
+            self._num_chars += _size(asked, checked)
             while self._num_chars > MOST_CHARS_REMEMBERED:
-                oldest, _ = self._known.popitem(last=False)
-                self._num_chars -= len(oldest.value)
+                self._num_chars -= _size(*self._known.popitem(last=False))
 
     def _take_child(self) -> ChildProcess:
         with self._lock:
@@ -260,9 +271,10 @@ class GuideChecker:
                     return child
                 self._children.discard(child)
             if self._start is None:
-                self._start = msgspec.msgpack.encode(
-                    StartChild.of(self._manifest, self._read_vocabulary())
+                start = StartChild.of(
+                    self._manifest, self._read_vocabulary(), on_device=self._on_device
                 )
+                self._start = msgspec.msgpack.encode(start)
             if self._is_closed:
                 raise RequestFailedError("the engine is closed")
             child = ChildProcess(CHILD)
@@ -278,6 +290,10 @@ def _submitted(
         return threads.submit(work, asked)
     except RuntimeError:  # they have been shut down
         raise RequestFailedError("the engine is closed") from None
+
+
+def _size(asked: AskedGuide, checked: Checked) -> int:
+    return len(asked.value) + (0 if checked.guide is None else len(checked.guide.machine))
 
 
 def _begin(child: ChildProcess, start: bytes) -> None:

@@ -10,8 +10,9 @@ from typing import IO
 import msgspec
 import numpy as np
 
-from octavo.engine.messages import AskedGuide
+from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import BadRequestError
+from octavo.guided.byte_machine import machine_guide
 from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
 from octavo.guided.choose import choose_guide, read_asked
 from octavo.guided.copies import NICENESS, Copy
@@ -41,6 +42,7 @@ class _Compiler:
 
     def __init__(self, start: StartChild) -> None:
         self._host = PluginHost.from_manifest(start.manifest)
+        self._on_device = start.on_device
         self._vocabulary = start.vocabulary()
         self._to_load = ""
         """The backend that the next message asks for; loading is no constraint's to pay."""
@@ -96,7 +98,11 @@ class _Compiler:
         self._backends[name] = self._host.guided_backends.load(name)(self._vocabulary)
 
     def _compiled(self, asked: AskedGuide) -> Checked:
-        guide = choose_guide(read_asked(asked), self._host)
+        guide = choose_guide(read_asked(asked), self._host, on_device=self._on_device)
+        if guide.machine:
+            first = machine_guide(guide.machine, self._vocabulary).start()
+            tokens = range(self._vocabulary.vocab_size)
+            return _checked(guide, asked, any(map(first.allowed, tokens)))
         if guide.backend not in self._backends:
             return Checked(loads=guide.backend)
         constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
@@ -104,9 +110,13 @@ class _Compiler:
         mask_W = np.zeros((self._vocabulary.vocab_size + 31) // 32, np.int32)
         state.fill_bitmask(mask_W)
         state.forced()
-        if not mask_W.any():
-            return Checked(error=f"no text satisfies the {asked.name} constraint")
-        return Checked(guide=guide)
+        return _checked(guide, asked, bool(mask_W.any()))
+
+
+def _checked(guide: GuideRequest, asked: AskedGuide, has_tokens: bool) -> Checked:
+    if not has_tokens:
+        return Checked(error=f"no text satisfies the {asked.name} constraint")
+    return Checked(guide=guide)
 
 
 def _answer(pipe: IO[bytes], checked: Checked) -> None:

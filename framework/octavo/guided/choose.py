@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import cast
 
 from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
+from octavo.guided.byte_machine import pack
 from octavo.guided.constraint import (
     MOST_CHARS,
     CheckedConstraint,
@@ -17,6 +19,7 @@ from octavo.guided.constraint import (
 )
 from octavo.params import GuidedParams, shown
 from octavo_registry import PluginHost
+from octavo_registry.guided import Constraint, MachineBackend
 from octavo_registry.naming import near_matches
 from octavo_registry.structure import Structure, from_plain, plain
 
@@ -51,25 +54,34 @@ def read_asked(asked: AskedGuide) -> GuidedParams:
     return GuidedParams(**{asked.name: value}, backend=asked.backend)
 
 
-def choose_guide(params: GuidedParams, host: PluginHost) -> GuideRequest:
-    """Check the constraint and name its backend; raises where none enforces all of it."""
+def choose_guide(
+    params: GuidedParams, host: PluginHost, *, on_device: bool = False
+) -> GuideRequest:
+    """Check the constraint and name its backend; raises where none enforces all of it.
+
+    With ``on_device`` the engine's device can walk machines, and backends that make them may be
+    chosen without their name. A machine is made here and goes with the request.
+    """
     with _blaming(params):
         checked = checked_constraint(params)
-        backend = _backend_for(checked, params.backend or AUTO, host)
+        backend, machine = _backend_for(checked, params.backend or AUTO, host, on_device)
     constraint = checked.constraint
     return GuideRequest(
         backend=backend,
         kind=constraint.kind,
         value=json.dumps(constraint.value, ensure_ascii=False, separators=(",", ":")),
+        machine=machine,
     )
 
 
-def remembering_choice(host: PluginHost) -> Callable[[GuidedParams], GuideRequest]:
+def remembering_choice(
+    host: PluginHost, *, on_device: bool = False
+) -> Callable[[GuidedParams], GuideRequest]:
     """``choose_guide`` for constraints that come again: understanding one takes milliseconds."""
 
     @lru_cache(MOST_REMEMBERED)
     def chosen(asked: AskedGuide) -> GuideRequest:
-        return choose_guide(read_asked(asked), host)
+        return choose_guide(read_asked(asked), host, on_device=on_device)
 
     def choose(params: GuidedParams) -> GuideRequest:
         with _blaming(params):
@@ -88,25 +100,43 @@ def _blaming(params: GuidedParams) -> Iterator[None]:
         raise
 
 
-def _backend_for(checked: CheckedConstraint, asked: str, host: PluginHost) -> str:
+def _backend_for(
+    checked: CheckedConstraint, asked: str, host: PluginHost, on_device: bool
+) -> tuple[str, bytes]:
+    """Its name, and the machine if it makes one."""
     backends = host.guided_backends
     names = sorted(backends.names(), key=lambda name: backends.info(name).metadata["rank"])
+    if asked == AUTO and not on_device:
+        names = [name for name in names if not backends.info(name).metadata["machines"]]
     if asked != AUTO:
         if asked not in names:
             raise ParameterError(
                 f"guided backend {shown(asked)} is not registered; {near_matches(asked, names)}"
             )
         names = [asked]
-    missing: dict[str, list[str]] = {}
+    reasons: list[str] = []
     for name in names:
-        lacks = checked.features - set(backends.info(name).metadata["keywords"])
-        if not lacks:
-            return name
-        missing[name] = sorted(lacks)
-    if not missing:
+        metadata = backends.info(name).metadata
+        if lacks := checked.features - set(metadata["keywords"]):
+            reasons.append(f"{name} lacks {', '.join(sorted(lacks))}")
+        elif not metadata["machines"]:
+            return name, b""
+        else:
+            try:
+                return name, _machine(name, checked.constraint, host)
+            except UnsupportedConstraint as error:
+                reasons.append(f"{name}: {error}")
+    if not reasons:
         raise UnsupportedConstraint(
             f"{checked.constraint.kind} cannot be enforced: no guided backend is registered; "
             "install a plugin that gives one"
         )
-    reasons = "; ".join(f"{name} lacks {', '.join(lacks)}" for name, lacks in missing.items())
-    raise UnsupportedConstraint(f"the constraint cannot be enforced: {reasons}")
+    raise UnsupportedConstraint(f"the constraint cannot be enforced: {'; '.join(reasons)}")
+
+
+def _machine(name: str, constraint: Constraint, host: PluginHost) -> bytes:
+    backends = host.guided_backends
+    backend = cast(MachineBackend, backends.load(name))
+    call = f"guided backend {name!r}"
+    with host.faults.guard(backends.info(name).plugin, call, request=True):
+        return pack(backend.machine(constraint)).tobytes()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.engine.messages import GuideRequest
+from octavo.guided.byte_machine import machine_guide
 from octavo.guided.choose import AUTO, choose_guide
 from octavo.guided.vocabulary import read_vocabulary
 from octavo.params import GuidedParams
@@ -44,14 +45,19 @@ def compile_guide(
     Raises ``UnsupportedConstraint``, which names the keyword, where nothing enforces all of it.
     """
     host = host or PluginHost.discover()
+    began = time.monotonic()
     request = choose_guide(
         params if params.backend is not None else replace(params, backend=backend), host
     )
+    seconds = time.monotonic() - began
     stops = [tokenizer.eos_token_id] if stop_token_ids is None else list(stop_token_ids)
     vocabulary = read_vocabulary(
         tokenizer, vocab_size=vocab_size or len(tokenizer), stop_token_ids=stops
     )
+    if request.machine:  # compiled when it was chosen
+        guide = machine_guide(request.machine, vocabulary)
+        return ReceiptGuide(guide=guide, request=request, seconds=seconds)
     made = host.guided_backends.load(request.backend)(vocabulary)
     began = time.monotonic()
-    guide = made.compile(Constraint(kind=request.kind, value=json.loads(request.value)))
-    return ReceiptGuide(guide=guide, request=request, seconds=time.monotonic() - began)
+    compiled = made.compile(Constraint(kind=request.kind, value=json.loads(request.value)))
+    return ReceiptGuide(guide=compiled, request=request, seconds=time.monotonic() - began)

@@ -11,13 +11,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from octavo.engine.messages import EngineRequest, GuideRequest
 from octavo.errors import RequestFailedError
+from octavo.guided.byte_machine import machine_guide
 from octavo.guided.remote import RemoteBackend
 from octavo.guided.sequence import CompiledGuide
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
 MOST_SOURCE_CHARS = 2**22
-"""Of the guides that are kept after their last use, as JSON; a guide takes some ten times more."""
+"""Of the guides that are kept after their last use, as JSON, which takes some ten times more as a
+guide, or as machines, which take no more."""
 COMPILE_THREADS = 2
 
 
@@ -32,24 +34,25 @@ class Guides:
         self._native: dict[str, GuidedBackend] = {}
         self._remote: dict[str, RemoteBackend] = {}
         self._is_closed = False
-        self._guides: OrderedDict[tuple[str, str, str], Future[Guide]] = OrderedDict()
+        self._guides: OrderedDict[tuple[str, str, str], tuple[Future[Guide], int]] = OrderedDict()
         self._num_chars = 0
         self._threads = ThreadPoolExecutor(COMPILE_THREADS, "octavo-guides")
 
     def guide(self, request: GuideRequest) -> Future[Guide]:
         """The guide, or its failure, when it is compiled; equal requests share one."""
         key = (request.backend, request.kind, request.value)
-        future = self._guides.pop(key, None)
+        future, num_chars = self._guides.pop(key, (None, 0))
         if future is not None and _has_failed(future):  # a busy machine's failure passes
             future = None
-            self._num_chars -= len(request.value)
+            self._num_chars -= num_chars
         if future is None:
             future = self._threads.submit(self._compile, request)
-            self._num_chars += len(request.value)
-        self._guides[key] = future
+            num_chars = len(request.value) + len(request.machine)
+            self._num_chars += num_chars
+        self._guides[key] = future, num_chars
         while self._num_chars > MOST_SOURCE_CHARS and len(self._guides) > 1:
-            (_, _, value), _ = self._guides.popitem(last=False)
-            self._num_chars -= len(value)
+            _, (_, num_chars) = self._guides.popitem(last=False)
+            self._num_chars -= num_chars
         return future
 
     def close(self) -> None:
@@ -64,25 +67,32 @@ class Guides:
         plugin = self._host.guided_backends.info(request.backend).plugin
         call = f"guided backend {request.backend!r}"
         with self._host.faults.guard(plugin, call, request=True):
+            if request.machine:  # made where the constraint was checked
+                return machine_guide(request.machine, self._known_vocabulary())
             constraint = Constraint(kind=request.kind, value=json.loads(request.value))
             return self._backend(request.backend).compile(constraint)
 
     def _backend(self, name: str) -> GuidedBackend:
         """What is not native works in processes of its own, and is never imported here."""
         backends = self._host.guided_backends
+        vocabulary = self._known_vocabulary()
+        with self._lock:
+            if backends.info(name).metadata["native"]:
+                if name not in self._native:
+                    self._native[name] = backends.load(name)(vocabulary)
+                return self._native[name]
+            if name not in self._remote:
+                manifest = self._host.manifest()
+                self._remote[name] = RemoteBackend(name, manifest, vocabulary)
+            return self._remote[name]
+
+    def _known_vocabulary(self) -> GuideVocabulary:
         with self._lock:
             if self._is_closed:
                 raise RequestFailedError("the engine is closed")
             if self._vocabulary is None:
                 self._vocabulary = self._make_vocabulary()
-            if backends.info(name).metadata["native"]:
-                if name not in self._native:
-                    self._native[name] = backends.load(name)(self._vocabulary)
-                return self._native[name]
-            if name not in self._remote:
-                manifest = self._host.manifest()
-                self._remote[name] = RemoteBackend(name, manifest, self._vocabulary)
-            return self._remote[name]
+            return self._vocabulary
 
 
 class CompilingRequests:

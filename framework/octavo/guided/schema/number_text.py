@@ -51,7 +51,10 @@ def numbers(core: Mapping[str, Any]) -> Regex:
     high = _bound(core, "maximum", "exclusiveMaximum")
     if low is None and high is None:
         return cat(alt(EMPTY_TEXT, _MINUS), _WHOLE, _FRACTION, alt(EMPTY_TEXT, _EXPONENT))
-    return alt(_between(low, high), cat(_MINUS, _between(_negated(high), _negated(low))))
+    above = _between(low, high)
+    if low is not None and low[0] >= 0:  # zero needs no sign
+        return above
+    return alt(above, cat(_MINUS, _between(_negated(high), _negated(low))))
 
 
 def _bound(core: Mapping[str, Any], closed: str, open_: str) -> _Bound | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
@@ -25,8 +28,24 @@ SPACES: list[Range] = [
     *((0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)),
 ]
 LINE_ENDS: list[Range] = [(10, 10), (13, 13), (0x2028, 0x2029)]
-_CLASSES = {"d": DIGITS, "w": WORD, "s": SPACES}
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What patterns mean where dialects differ."""
+
+    classes: Mapping[str, list[Range]]
+    """Of the letters behind a backslash; capitals mean the others."""
+    line_ends: list[Range]
+    """What a dot leaves out."""
+    has_plain_classes: bool
+    """Whether ``[``, ``&&`` and their like stand for themselves between brackets."""
+
+
+ECMA = Dialect(
+    classes={"d": DIGITS, "w": WORD, "s": SPACES}, line_ends=LINE_ENDS, has_plain_classes=True
+)
 
 
 class _Anchor:
@@ -41,11 +60,11 @@ _Sequences = list[tuple[_Item, ...]]
 """Alternatives; anchors stand only at this level."""
 
 
-def parse_pattern(pattern: str) -> Regex:
+def parse_pattern(pattern: str, dialect: Dialect = ECMA) -> Regex:
     """Every string in which the pattern is found."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise PatternError(f"longer than {MAX_PATTERN_CHARS} characters")
-    parser = _Parser(pattern)
+    parser = _Parser(pattern, dialect)
     sequences = parser.choices(0)
     if parser.peek() is not None:
         raise PatternError(f"an unmatched ) at character {parser.position}")
@@ -69,8 +88,9 @@ def _whole(sequence: tuple[_Item, ...]) -> Regex:
 
 
 class _Parser:
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, dialect: Dialect) -> None:
         self.pattern = pattern
+        self.dialect = dialect
         self.position = 0
 
     def peek(self) -> str | None:
@@ -121,7 +141,7 @@ class _Parser:
         if char == "[":
             return self.bracket()
         if char == ".":
-            return regex.other_chars(LINE_ENDS)
+            return regex.other_chars(self.dialect.line_ends)
         if char == "\\":
             return chars(self.escape())
         if char in "*+?":
@@ -188,6 +208,7 @@ class _Parser:
         return bounds
 
     def bracket(self) -> Regex:
+        begin = self.position
         negated = self.skip("^")
         ranges: list[Range] = []
         while not self.skip("]"):
@@ -203,6 +224,9 @@ class _Parser:
                 ranges.append((low[0][0], high[0][1]))
             else:
                 ranges += low
+        content = self.pattern[begin : self.position - 1]
+        if not self.dialect.has_plain_classes and _NESTED.search(content):
+            raise PatternError(f"[{content}], which dialects read differently")
         return regex.other_chars(ranges) if negated else chars(ranges)
 
     def member(self) -> list[Range]:
@@ -215,10 +239,11 @@ class _Parser:
 
     def escape(self) -> list[Range]:
         char = self.take()
-        if char in _CLASSES:
-            return _CLASSES[char]
-        if char.lower() in _CLASSES:
-            return list(regex.other_chars(_CLASSES[char.lower()]).ranges)
+        classes = self.dialect.classes
+        if char in classes:
+            return classes[char]
+        if char.lower() in classes:
+            return list(regex.other_chars(classes[char.lower()]).ranges)
         if char in _CONTROLS:
             return [(_CONTROLS[char], _CONTROLS[char])]
         if char in "pP":
@@ -271,6 +296,8 @@ class _Parser:
         return list((regex.other_chars(ranges) if negated else chars(ranges)).ranges)
 
 
+_NESTED = re.compile(r"^\^?$|^(?:[^\\]|\\.)*?(?:\[|&&|--|~~)", re.DOTALL)
+"""Between brackets: nothing, what may be a class inside a class, or sets of classes."""
 _HEXADECIMAL = set("0123456789abcdefABCDEF")
 _LONG_CATEGORIES = {
     "Letter": "L",

@@ -16,7 +16,8 @@ def utf8(node: Regex) -> Regex:
     """The texts in UTF-8; for sets without ``Both`` and ``Other``."""
     match node:
         case Chars(ranges):
-            return alt(*(found for low, high in ranges for found in _sequences(low, high)))
+            runs = [run for low, high in ranges for run in byte_ranges(low, high)]
+            return alt(*(cat(*(Chars((each,)) for each in run)) for run in runs))
         case Cat(parts):
             return cat(*map(utf8, parts))
         case Alt(choices):
@@ -26,12 +27,12 @@ def utf8(node: Regex) -> Regex:
     raise AssertionError("only plain sets have bytes")
 
 
-def _sequences(low: int, high: int) -> Iterator[Regex]:
-    """One for each run of characters whose bytes vary independently."""
+def byte_ranges(low: int, high: int) -> Iterator[list[Range]]:
+    """The bytes of these characters: one list for each run in which they vary independently."""
     for border in _BORDERS:
         if low <= border < high:
-            yield from _sequences(low, border)
-            yield from _sequences(border + 1, high)
+            yield from byte_ranges(low, border)
+            yield from byte_ranges(border + 1, high)
             return
     first, last = chr(low).encode(), chr(high).encode()
     for place in range(1, len(first)):
@@ -43,11 +44,7 @@ def _sequences(low: int, high: int) -> Iterator[Regex]:
                 middle = high - high % step
             else:
                 continue
-            yield from _sequences(low, middle - 1)
-            yield from _sequences(middle, high)
+            yield from byte_ranges(low, middle - 1)
+            yield from byte_ranges(middle, high)
             return
-    yield cat(*(Chars((_range(a, b),)) for a, b in zip(first, last, strict=True)))
-
-
-def _range(low: int, high: int) -> Range:
-    return low, high
+    yield list(zip(first, last, strict=True))

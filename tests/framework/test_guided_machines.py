@@ -1,0 +1,135 @@
+"""Who is given a machine: where the device walks them, by name, and otherwise the next backend."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from octavo import GuidedParams
+from octavo.engine.messages import GuideRequest
+from octavo.errors import PluginError, UnsupportedConstraint
+from octavo.guided.byte_machine import MachineGuide, MachineState, machine_guide, pack
+from octavo.guided.checking import GuideChecker
+from octavo.guided.choose import choose_guide, remembering_choice
+from octavo.guided.guides import Guides
+from octavo.testing.guided_samples import vocabulary
+from octavo_plugins.guided.automaton.backend import Backend
+from octavo_registry import PluginHost
+from octavo_registry.guided import Constraint
+
+WORD = GuidedParams(choice=["yes", "no"])
+TOO_LONG = GuidedParams(json={"type": "string", "maxLength": 10**9})
+GRAMMAR = GuidedParams(grammar='start: "a"')
+
+
+@pytest.fixture(scope="module")
+def host() -> PluginHost:
+    return PluginHost.discover()
+
+
+def test_a_device_that_walks_machines_is_given_one(host: PluginHost) -> None:
+    request = choose_guide(WORD, host, on_device=True)
+    assert (request.backend, request.kind) == ("automaton", "choice")
+    expected = pack(Backend.machine(Constraint(kind="choice", value=["yes", "no"])))
+    assert len(request.machine) == 4 * len(expected)
+    state = machine_guide(request.machine, vocabulary()).start()
+    assert all(map(state.accept, vocabulary().encode("yes")))
+    assert state.is_finished()
+
+
+def test_without_such_a_device_the_next_backend_is_taken(host: PluginHost) -> None:
+    request = choose_guide(WORD, host)
+    assert (request.backend, request.machine) == ("llguidance", b"")
+
+
+def test_a_backend_of_machines_works_anywhere_by_its_name(host: PluginHost) -> None:
+    request = choose_guide(GuidedParams(choice=["yes"], backend="automaton"), host)
+    assert request.backend == "automaton"
+    assert request.machine
+
+
+@pytest.mark.parametrize("params", [TOO_LONG, GRAMMAR], ids=["too long", "a grammar"])
+def test_what_is_no_machine_is_for_the_next_backend(host: PluginHost, params) -> None:
+    request = choose_guide(params, host, on_device=True)
+    assert (request.backend, request.machine) == ("llguidance", b"")
+
+
+def test_by_name_the_reason_is_told(host: PluginHost) -> None:
+    params = GuidedParams(json={"type": "string", "maxLength": 10**9}, backend="automaton")
+    with pytest.raises(UnsupportedConstraint, match=r"automaton: .* too large for a table"):
+        choose_guide(params, host, on_device=True)
+    with pytest.raises(UnsupportedConstraint, match="automaton lacks grammar"):
+        choose_guide(GuidedParams(grammar='start: "a"', backend="automaton"), host)
+
+
+def test_a_backend_that_breaks_is_named(host: PluginHost, monkeypatch) -> None:
+    def breaks(constraint: Constraint) -> None:
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(Backend, "machine", staticmethod(breaks))
+    with pytest.raises(
+        PluginError, match="'guided_automaton' failed in guided backend 'automaton'"
+    ):
+        choose_guide(WORD, host, on_device=True)
+
+
+def test_a_choice_is_remembered_with_its_machine(host: PluginHost, monkeypatch) -> None:
+    choose = remembering_choice(host, on_device=True)
+    first = choose(WORD)
+    monkeypatch.delattr(Backend, "machine")
+    assert choose(GuidedParams(choice=["yes", "no"])) is first
+
+
+def test_an_engine_makes_the_guide_without_the_backend(host: PluginHost) -> None:
+    request = choose_guide(WORD, host, on_device=True)
+    guides = Guides(host, vocabulary)
+    guide = guides.guide(request).result()
+    assert isinstance(guide, MachineGuide)
+    assert guides.guide(request).result() is guide
+    assert not guides._native
+    assert guides._num_chars == len(request.value) + len(request.machine)
+    guides.close()
+
+
+def test_children_that_check_constraints_make_machines_for_a_device(host: PluginHost) -> None:
+    for on_device, expected in ((True, "automaton"), (False, "llguidance")):
+        checker = GuideChecker(host.manifest(), vocabulary, on_device=on_device)
+        try:
+            request = checker.check(WORD)
+            assert request.backend == expected
+            assert bool(request.machine) == on_device
+            assert checker.check(WORD) is request
+            assert checker.check(TOO_LONG).backend == "llguidance"
+            assert checker.check(GRAMMAR).backend == "llguidance"
+        finally:
+            checker.close()
+
+
+def test_a_machine_that_no_token_satisfies_is_refused_by_the_children(host: PluginHost) -> None:
+    words = vocabulary()
+    few = type(words)(
+        token_bytes=[None, b"a", b"b"],
+        special_ids={},
+        stop_token_ids=(0,),
+        vocab_size=3,
+        encode=lambda text: [],
+    )
+    checker = GuideChecker(host.manifest(), lambda: few, on_device=True)
+    try:
+        with pytest.raises(UnsupportedConstraint, match="no text satisfies the choice"):
+            checker.check(GuidedParams(choice=["c"]))
+    finally:
+        checker.close()
+
+
+def test_a_request_by_name_alone_is_compiled_in_the_engine(host: PluginHost) -> None:
+    guides = Guides(host, vocabulary)
+    request = GuideRequest(backend="automaton", kind="regex", value=json.dumps("[ab]+"))
+    state = guides.guide(request).result().start()
+    assert isinstance(state, MachineState)
+    row = np.zeros((vocabulary().vocab_size + 31) // 32, np.int32)
+    state.fill_bitmask(row)
+    assert row.any()
+    guides.close()
