@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from itertools import count
 
+import numpy as np
 import pytest
 
 from machine_guides import MACHINES, short
 from octavo import LLM, BeamSearchParams, GuidedParams, SamplingParams
 from octavo.engine import core
 from octavo.execution.machines import DeviceMachines
-from octavo.guided.byte_machine import MachineWalker, Place, pack
+from octavo.guided.byte_machine import MachineWalker, Place, pack, unpack
+from octavo.guided.choose import choose_guide
+from octavo_registry import PluginHost
 
 KINDS = ("nested", "others", "short")
 
@@ -267,3 +271,20 @@ def test_a_step_that_raises_changes_no_token(start, expected, monkeypatch, depth
         monkeypatch.setattr(DeviceMachines, what, failing)
         assert run(llm, "walked free filled free") == expected
         assert next(times) > 3
+
+
+def test_a_schemas_machine_goes_to_the_engine_with_its_request(llm, monkeypatch) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 9}, "tags": {"type": "array"}},
+        "required": ["name", "tags"],
+    }
+    asked = GuidedParams(json=schema, backend="automaton")
+    request = choose_guide(asked, PluginHost.discover())
+    monkeypatch.setitem(MACHINES, "schema", unpack(np.frombuffer(request.machine, np.int32)))
+    walked = [SamplingParams(seed=i, max_tokens=40, guided=asked) for i in range(4)]
+    filled = [guided("filled", "schema", seed=i, max_tokens=40) for i in range(4)]
+    found = ask(llm, *walked)
+    assert told(found) == told(ask(llm, *filled))
+    whole = [o.outputs[0].text for o in found if o.outputs[0].finish_reason == "stop"]
+    assert all(set(json.loads(text)) >= {"name", "tags"} for text in whole)
