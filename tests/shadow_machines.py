@@ -25,7 +25,7 @@ def machine_guide(guide: Any) -> MachineGuide:
     vocabulary = GuideVocabulary(
         token_bytes=[bytes([token]) for token in range(guide.vocab_size)],
         special_ids={},
-        stop_token_ids=(),
+        stop_token_ids=(guide.vocab_size,),
         vocab_size=guide.vocab_size,
         encode=list,
     )
@@ -35,7 +35,10 @@ def machine_guide(guide: Any) -> MachineGuide:
 
 @lru_cache
 def _machine(kind: type, remainder: int, length: int, vocab_size: int) -> ByteMachine:
-    """A state for each sum and count of tokens. Every fifth token pushes what the end pops."""
+    """A state for each sum and count of tokens, and the same behind a call.
+
+    The second of ten tokens pushes what the sixth pops, and the first what the end does.
+    """
     num_states = 6 * (length + 1)
     last, under = num_states, num_states + 1
     table = np.full((num_states + 2, vocab_size + 2), -1, np.int32)
@@ -47,11 +50,20 @@ def _machine(kind: type, remainder: int, length: int, vocab_size: int) -> ByteMa
             tokens = ([total] + [0] * (count - 1))[:count]
             for token in kind(remainder, length, vocab_size, tokens).choices():
                 table[inner, token] = 4 * (6 * (count + 1) + (total + token) % 3) + GO
-            if count % 5:
+            if count % 10 == 5:
+                table[outer] = RETURN
+                continue
+            behind = under if count else last
+            if count % 10 == 1 and count + 4 < length:  # till there no token has a choice
+                ahead = kind(remainder, length, vocab_size, tokens)
+                for _ in range(4):
+                    ahead.accept(*ahead.choices())
+                behind = 6 * (count + 4) + sum(ahead.tokens) % 3 + 3
+            elif count % 10:
                 table[outer] = table[inner]
-            else:
-                table[outer] = np.where(table[inner] < 0, -1, 4 * len(calls) + CALL)
-                calls.append((inner, under if count else last))
+                continue
+            table[outer] = np.where(table[inner] < 0, -1, 4 * len(calls) + CALL)
+            calls.append((inner, behind))
     table[6 * length : num_states, -1] = RETURN
     classes = np.full(256, vocab_size, np.uint8)
     classes[:vocab_size] = np.arange(vocab_size)

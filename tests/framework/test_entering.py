@@ -17,7 +17,7 @@ from octavo_registry.guided import GuideVocabulary
 
 MACHINES = {name: machine([{name: (GO, 0), END: (GO, 0)}]) for name in "wx"}
 WORDS = GuideVocabulary(
-    token_bytes=[b"a"], special_ids={}, stop_token_ids=(), vocab_size=1, encode=list
+    token_bytes=[b"a", None], special_ids={}, stop_token_ids=(1,), vocab_size=2, encode=list
 )
 
 

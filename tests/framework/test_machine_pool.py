@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -136,7 +136,7 @@ def test_what_the_first_machine_brings_is_in_the_plan() -> None:
     machines.load(MachineLoad(4, MachineGuide(short(1), vocabulary)))
     made = machines._memory
     tensors = [made.pool_W, made.masks_RW, made.mask_rows_R]
-    tensors += [made.tokens.bytes_N, made.tokens.starts_V1, made.tokens.stops_K]
+    tensors += [getattr(made.tokens, each.name) for each in fields(made.tokens)]
     taken = sum(each.nbytes for each in tensors)
     assert 0.9 * machine_bytes(3, 100_000) < taken <= machine_bytes(3, 100_000)
 

@@ -203,3 +203,56 @@ def test_an_adapter_is_copied_while_its_request_waits_for_a_slot_and_once():
     world.drain()
     assert world.seen["steps"] > 5
     assert world.scheduler.adapters.num_loads == 1
+
+
+def test_a_copy_on_the_host_is_not_used_again_after_a_step_that_raised() -> None:
+    world = World(Case("full", "swap", "fcfs", 1), Counter())
+    world.add([7] * 30, 1, TokenSampling(seed=0, max_tokens=2, prompt_logprobs=1))
+    for _ in range(2):
+        world.step()
+    (sequence,) = world.scheduler.sequences.values()
+    world.preempt(0)
+    assert sequence.swapped is not None
+    assert 0 < len(sequence.prompt_logprobs) < 29
+    world.device.swap[:] = -3
+    world.scheduler.start_over()
+    world.drain()
+
+
+def test_a_row_that_entered_without_tokens_enters_again_after_a_step_that_raised() -> None:
+    world = World(Case("full", "recompute", "fcfs", 2), Counter())
+    world.device.steps_to_fault = 0
+    for seed in range(2):
+        world.add([1, 2, 3], 1, TokenSampling(seed=seed, max_tokens=5))
+        if not seed:
+            world.step()
+    sequence = world.scheduler.waiting.peek()
+    world.scheduler.placement.place(sequence, 5, lambda *_: 0)  # its media come later, say
+    world.scheduler.waiting.remove(sequence)
+    world.collect()
+    world.drain()
+    assert list(world.ends.values()) == ["error", "length"]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_a_preempted_row_goes_on_from_its_place_in_its_machine(mode) -> None:
+    for num_steps in range(2, 11):
+        world = World(Case("full", mode, "fcfs", 2, num_blocks=30), Counter())
+        for seed in range(2):
+            sampling = TokenSampling(seed=seed, max_tokens=20)
+            guide = RemainderGuide(seed, 9 - seed, vocab_size=VOCAB)
+            world.add([1, 2], 1, sampling, guide=guide, is_machine=True)
+        for _ in range(num_steps):
+            world.step()
+        for _ in range(2):  # so that each takes the other's slot
+            world.preempt(0)
+        world.drain()
+
+
+def test_a_machine_is_copied_once_before_steady_steps() -> None:
+    world = World(Case("full", "recompute", "fcfs", 2, num_blocks=30), Counter())
+    guide = RemainderGuide(1, 20, vocab_size=VOCAB)
+    world.add([1], 1, TokenSampling(seed=0, max_tokens=20), guide=guide, is_machine=True)
+    world.drain()
+    assert world.seen["machines"] > 10
+    assert world.scheduler.machines.num_loads == 1

@@ -8,10 +8,13 @@ import time
 import numpy as np
 import pytest
 
+from octavo.guided.byte_machine import MachineGuide
 from octavo.guided.schema import FEATURES
 from octavo.testing.guided import check_guided_backend
+from octavo_plugins.guided.automaton.backend import Backend as Automaton
 from octavo_plugins.guided.llguidance.backend import Backend, Guide, State
 from octavo_registry import OctavoError
+from octavo_registry.guided import Constraint
 
 KINDS = ("json", "regex", "choice", "grammar", "structure")
 KEYWORDS = ("choice", "regex")
@@ -279,3 +282,22 @@ def test_a_backend_that_raises_is_a_failed_check_and_no_exception() -> None:
 
     found = failures(with_states(Raising), ("choice",))
     assert "raised RuntimeError: no more" in found["it masks what it accepts"]
+
+
+class OtherMachines(Automaton):
+    """Sends to the engine another machine than it compiles."""
+
+    def compile(self, constraint):
+        return MachineGuide(Automaton.machine(constraint), self._vocabulary)
+
+    @staticmethod
+    def machine(constraint):
+        return Automaton.machine(Constraint(kind="choice", value=["else"]))
+
+
+@pytest.mark.parametrize("make", [Backend, OtherMachines], ids=["none", "others"])
+def test_machines_that_are_not_the_guides_are_found(make) -> None:
+    checks = check_guided_backend("it", make, KEYWORDS, native=True, machines=True)
+    assert "it makes machines that are its guides" in {
+        each.name for each in checks if not each.passed
+    }

@@ -57,7 +57,7 @@ def test_what_a_feature_admits_is_accepted_and_nothing_else(case: Case) -> None:
 
 
 def test_it_is_a_guided_backend() -> None:
-    checks = check_guided_backend("it", Backend, KEYWORDS, native=True)
+    checks = check_guided_backend("it", Backend, KEYWORDS, native=True, machines=True)
     assert [each for each in checks if not each.passed] == []
 
 

@@ -16,7 +16,7 @@ from octavo.sampling.uploads import upload
 from octavo_kernels.byte_machine import TokenTable, fill_masks, walk_
 from octavo_registry.guided import GuideVocabulary
 
-TOKEN_BYTES = 16
+TOKEN_BYTES = 32
 """Of the table, for each token: its text, and where that begins."""
 
 

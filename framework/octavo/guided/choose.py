@@ -10,7 +10,6 @@ from typing import cast
 
 from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
-from octavo.guided.byte_machine import pack
 from octavo.guided.constraint import (
     MOST_CHARS,
     CheckedConstraint,
@@ -135,6 +134,8 @@ def _backend_for(
 
 
 def _machine(name: str, constraint: Constraint, host: PluginHost) -> bytes:
+    from octavo.guided.byte_machine import pack  # imports numpy, which few need that import this
+
     backends = host.guided_backends
     backend = cast(MachineBackend, backends.load(name))
     call = f"guided backend {name!r}"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.engine.messages import GuideRequest
-from octavo.guided.byte_machine import machine_guide
 from octavo.guided.choose import AUTO, choose_guide
 from octavo.guided.vocabulary import read_vocabulary
 from octavo.params import GuidedParams
@@ -55,6 +54,8 @@ def compile_guide(
         tokenizer, vocab_size=vocab_size or len(tokenizer), stop_token_ids=stops
     )
     if request.machine:  # compiled when it was chosen
+        from octavo.guided.byte_machine import machine_guide  # imports numpy
+
         guide = machine_guide(request.machine, vocabulary)
         return ReceiptGuide(guide=guide, request=request, seconds=seconds)
     made = host.guided_backends.load(request.backend)(vocabulary)

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import OctavoError
+from octavo.guided.byte_machine import machine_guide, pack
 from octavo.guided.schema.features import FEATURES
 from octavo.testing.guided_samples import CALL, Sample, samples, vocabulary
 from octavo.testing.report import Check
 from octavo_registry import GuidedBackend, GuideState, GuideVocabulary
 from octavo_registry.faults import one_line
-from octavo_registry.guided import Constraint, ConstraintKind, FillsTogether
+from octavo_registry.guided import Constraint, ConstraintKind, FillsTogether, MachineBackend
 from octavo_registry.naming import near_matches
 from octavo_registry.structure import Literal, plain
 
@@ -43,6 +44,7 @@ def check_guided_backend(
     keywords: Collection[str],
     *,
     native: bool = False,
+    machines: bool = False,
 ) -> list[Check]:
     """Lead guides of all that ``keywords`` lists through texts and random walks."""
     words = vocabulary()
@@ -62,6 +64,8 @@ def check_guided_backend(
     if native:
         checks.append((f"{title} fills masks in several threads", bench.wrong_in_threads))
         checks.append((f"{title} fills masks of many as those of one", bench.wrong_together))
+    if machines:
+        checks.append((f"{title} makes machines that are its guides", bench.wrong_machines))
     return [_check(name, problems) for name, problems in checks]
 
 
@@ -246,6 +250,22 @@ class _Bench:
                 yield f"fill_bitmasks() says {one_line(error)}, and fill_bitmask() nothing"
             elif not np.array_equal(self._mask(state), bits_of(row_W)):
                 yield "fill_bitmasks() gives another mask than fill_bitmask()"
+
+    def wrong_machines(self) -> Iterator[str]:
+        """They must be the same without the backend, as an engine has them."""
+        if not isinstance(self.backend, MachineBackend):
+            yield "it has no machine()"
+            return
+        for sample in self.samples:
+            packed = pack(self.backend.machine(sample.constraint)).tobytes()
+            for tokens in self._token_lists(sample):
+                first = machine_guide(packed, self.words).start()
+                second = self.backend.compile(sample.constraint).start()
+                for token in tokens:
+                    if not np.array_equal(self._mask(first), self._mask(second)):
+                        yield f"{sample.name}: before {token} the machine's mask is another"
+                    first.accept(token)
+                    second.accept(token)
 
     def _follow(self, sample: Sample, tokens: Sequence[int]) -> str:
         """What the guide has against tokens and the end behind them."""

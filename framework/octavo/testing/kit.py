@@ -127,7 +127,13 @@ def _check_guided_backend(host: PluginHost, name: str) -> list[Check]:
     metadata = host.guided_backends.info(name).metadata
     make = host.guided_backends.load(name)
     title = f"guided backend {name!r}"
-    return check_guided_backend(title, make, metadata["keywords"], native=metadata["native"])
+    return check_guided_backend(
+        title,
+        make,
+        metadata["keywords"],
+        native=metadata["native"],
+        machines=metadata["machines"],
+    )
 
 
 _FURTHER: dict[str, Callable[[PluginHost, str], list[Check]]] = {

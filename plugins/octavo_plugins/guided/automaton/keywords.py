@@ -1,9 +1,53 @@
-"""What the machines were shown to enforce; a schema whose table is too large is refused as well."""
+"""What machines were shown to enforce; those that take too large a table are refused as well.
 
-from octavo.guided.schema import FEATURES
+Names that differ cannot be told from those that come again, so that it lacks ``minProperties``.
+"""
 
-LACKS = (
-    "minProperties",  # names that differ cannot be told from those that come again
-    "multipleOf:large",
+KEYWORDS = (
+    "json",
+    "regex",
+    "choice",
+    "any",
+    "null",
+    "boolean",
+    "enum",
+    "controls",
+    "number",
+    "number:minimum",
+    "number:maximum",
+    "number:exclusiveMinimum",
+    "number:exclusiveMaximum",
+    "number:bounds within a unit",
+    "number:multipleOf",
+    "number:multipleOf+bounds",
+    "integer",
+    "integer:minimum",
+    "integer:maximum",
+    "integer:multipleOf",
+    "integer:multipleOf+bounds",
+    "string",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "pattern+length",
+    "pattern:quotes",
+    "array",
+    "prefixItems",
+    "items:false",
+    "minItems",
+    "maxItems",
+    "object",
+    "properties",
+    "properties:false",
+    "required",
+    "additionalProperties:false",
+    "additionalProperties:true",
+    "additionalProperties:schema",
+    "patternProperties",
+    "patternProperties:quotes",
+    "minProperties:one more",
+    "maxProperties",
+    "anyOf",
+    "$ref",
+    "recursion",
 )
-KEYWORDS = ("json", "regex", "choice", *(name for name in FEATURES if name not in LACKS))

@@ -1,9 +1,8 @@
 """What a stack of so many levels means for states: which lead to an end, and with what room.
 
 A text must never stand where it cannot end. So steps into what no text ends in are taken away, and
-where something may be nested without limit, a step into what takes more levels to end looks first
-whether they are there: it calls as many parts inside one another as there must be levels, all of
-which return at once.
+where the stack may be full, a step into what takes more levels to end looks first whether they are
+there: it calls as many states inside one another as there must be levels, all of which return.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from octavo_plugins.guided.automaton.subsets import Row
 from octavo_registry.guided import MOST_DEPTH
 
 MOST_NEEDED = 16
-"""Levels that are looked for."""
+"""Levels that are looked for: each takes two hops of the byte's."""
 _NEVER = 1 << 30
 
 
@@ -26,10 +25,7 @@ def bounded(rows: list[Row]) -> list[Row]:
     for row in rows:
         row.steps = [step for step in row.steps if needs[step[1]] < _NEVER]
         row.calls = [call for call in row.calls if max(needs[call[1]], needs[call[2]]) < _NEVER]
-    if _most_depth(rows) > MOST_DEPTH:
-        if needs[0] > MOST_NEEDED:
-            raise UnsupportedConstraint("the constraint is nested too deep for a machine's stack")
-        _Guards(rows, needs).add()
+    _Guards(rows, needs, _depths(rows)).add()
     return rows
 
 
@@ -52,56 +48,58 @@ def _needs(rows: list[Row]) -> list[int]:
     return needs
 
 
-def _most_depth(rows: list[Row]) -> int:
-    """The levels that a text may take; more than there are, where something contains itself."""
-    depths: dict[int, int] = {}
-
-    def depth(start: int) -> int:
-        if start in depths:
-            return depths[start]
-        depths[start] = MOST_DEPTH + 1  # until it is known: what comes back here has no limit
-        seen, waiting, called = {start}, [start], set[int]()
-        while waiting:
-            row = rows[waiting.pop()]
-            called.update(part for _, part, _ in row.calls)
-            for state in (*(step[1] for step in row.steps), *(call[2] for call in row.calls)):
-                if state not in seen:
-                    seen.add(state)
-                    waiting.append(state)
-        depths[start] = max((1 + depth(part) for part in called), default=0)
-        return depths[start]
-
-    return depth(0)
+def _depths(rows: list[Row]) -> list[int]:
+    """On what level a state may be at most; the last one, where something contains itself."""
+    depths = [-1] * len(rows)
+    starts = {0: 0}
+    waiting = [0]
+    while waiting:
+        start = waiting.pop()
+        depth = starts[start]
+        within, called = [start], set[int]()
+        while within:
+            state = within.pop()
+            if depths[state] >= depth:
+                continue
+            depths[state] = depth
+            row = rows[state]
+            within += (target for _, target in row.steps)
+            for _, part, behind in row.calls:
+                called.add(part)
+                within.append(behind)
+        for part in called:
+            if starts.get(part, -1) < min(depth + 1, MOST_DEPTH):
+                starts[part] = min(depth + 1, MOST_DEPTH)
+                waiting.append(part)
+    return depths
 
 
 class _Guards:
     """Makes sure that there is room before a byte is taken that needs more."""
 
-    def __init__(self, rows: list[Row], needs: list[int]) -> None:
+    def __init__(self, rows: list[Row], needs: list[int], depths: list[int]) -> None:
         self._rows = rows
         self._needs = needs
-        self._returns = self._added(Row(ends=True))
-        self._rooms = [self._returns]
+        self._depths = depths
+        self._rooms: list[int] = []
 
     def add(self) -> None:
-        """To all rows."""
+        """To all states that may be too deep for what follows them."""
         needs = self._needs
-        for state in range(len(needs)):
+        for state, depth in enumerate(self._depths):
             row = self._rows[state]
             steps, calls = row.steps, row.calls
             row.steps, row.calls = [], []
             for step in steps:
                 need = needs[step[1]]
-                if need > needs[state]:
-                    behind = self._added(Row(steps=[step]))
-                    row.calls.append((step[0], self._room(need), behind))
+                if needs[state] < need > MOST_DEPTH - depth:
+                    row.calls.append((step[0], self._room(need), self._added(Row(steps=[step]))))
                 else:
                     row.steps.append(step)
             for call in calls:
                 need = max(1 + needs[call[1]], needs[call[2]])
-                if need > needs[state]:
-                    behind = self._added(Row(calls=[call]))
-                    row.calls.append((call[0], self._room(need), behind))
+                if needs[state] < need > MOST_DEPTH - depth:
+                    row.calls.append((call[0], self._room(need), self._added(Row(calls=[call]))))
                 else:
                     row.calls.append(call)
 
@@ -109,8 +107,10 @@ class _Guards:
         """A state that is called and returns where there are so many levels, with its own."""
         if need > MOST_NEEDED:
             raise UnsupportedConstraint("the constraint is nested too deep for a machine's stack")
+        if not self._rooms:
+            self._rooms.append(self._added(Row(ends=True)))
         while len(self._rooms) < need:
-            call = (ALL_BYTES, self._rooms[-1], self._returns)
+            call = (ALL_BYTES, self._rooms[-1], self._rooms[0])
             self._rooms.append(self._added(Row(calls=[call])))
         return self._rooms[need - 1]
 

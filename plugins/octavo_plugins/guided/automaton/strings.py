@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from octavo.errors import UnsupportedConstraint
@@ -32,6 +32,8 @@ MOST_STATES = 500
 """Of the automaton of sets that stand together, over characters."""
 MOST_COUNTED = 4000
 """The same, once for each number of characters."""
+MOST_WRITTEN = 1024
+"""Sets of characters of which it is kept how they are written."""
 _ASCII = byte_range(0, 0x7F)
 _ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 
@@ -170,7 +172,7 @@ def _led(graph: Graph, written: Written, target: int) -> list[int]:
     return nodes
 
 
-@cache
+@lru_cache(MOST_WRITTEN)
 def _in_json(label: Chars) -> Written:
     """Control characters have short escapes or none."""
     ascii_ = _ascii(label)
@@ -178,7 +180,7 @@ def _in_json(label: Chars) -> Written:
     return Written(ascii_ & PLAIN, escapes, _long(label))
 
 
-@cache
+@lru_cache(MOST_WRITTEN)
 def _as_it_is(label: Chars) -> Written:
     return Written(_ascii(label), 0, _long(label))
 

@@ -11,7 +11,6 @@ from octavo_registry.guided import CALL, GO, RETURN, ByteMachine
 
 MOST_WORDS = 2**18
 """Of a table: 1 MiB."""
-MOST_CLASSES = 256
 
 
 def machine_of(rows: list[Row]) -> ByteMachine:
@@ -55,44 +54,37 @@ def _merged(rows: list[Row]) -> list[Row]:
     names: dict[int, int] = {}
     known: dict[tuple[object, ...], int] = {}
     kept: list[Row] = []
-    order = _ends_first(rows)
-    # A loop leads back to states that have no name yet: these keep a name of their own.
-    for place in order:
-        row = rows[place]
-        targets: dict[int, int] = {}
+    for state in _ends_first(rows):
+        row = rows[state]
+        sets: dict[int, int] = {}
         for data, target in row.steps:
+            # Below 0: a loop leads back to a state that has no name yet.
             name = names.get(target, ~target)
-            targets[name] = targets.get(name, 0) | data
+            sets[name] = sets.get(name, 0) | data
         calls = [
             (data, names.get(part, ~part), names.get(behind, ~behind))
             for data, part, behind in row.calls
         ]
-        key = (frozenset(targets.items()), frozenset(calls), row.ends, row.completes)
-        found = known.get(key)
-        if found is None:
-            found = known[key] = len(kept)
-            steps = [(data, name) for name, data in targets.items()]
+        key = (frozenset(sets.items()), frozenset(calls), row.ends, row.completes)
+        name = known.setdefault(key, len(kept))
+        if name == len(kept):
+            steps = [(data, target) for target, data in sets.items()]
             kept.append(Row(steps, calls, row.ends, row.completes))
-        names[place] = found
-    num = len(kept)
+        names[state] = name
     first = names[0]
 
-    def final(name: int) -> int:
-        """Numbers from the back, so that the first is the beginning."""
-        number = num - 1 - (names[~name] if name < 0 else name)
-        return number
+    def number(name: int) -> int:
+        found = names[~name] if name < 0 else name
+        return 0 if found == first else found + (found < first)
 
-    if first != num - 1:
-        raise AssertionError("the beginning is not the last of all")
     for row in kept:
-        row.steps = [(data, final(name)) for data, name in row.steps]
-        row.calls = [(data, final(part), final(behind)) for data, part, behind in row.calls]
-    return kept[::-1]
+        row.steps = [(data, number(target)) for data, target in row.steps]
+        row.calls = [(data, number(part), number(behind)) for data, part, behind in row.calls]
+    return [kept.pop(first), *kept]
 
 
 def _ends_first(rows: list[Row]) -> list[int]:
-    """The states that can be reached, each behind those that it leads to, as far as there are no
-    loops."""
+    """The states that can be reached, each behind those that it leads to but for loops."""
     order: list[int] = []
     seen = {0}
     waiting = [(0, iter(_targets(rows[0])))]
