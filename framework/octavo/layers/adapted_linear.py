@@ -22,7 +22,7 @@ from octavo_registry.linear import Activation, Axis, FusedProducts, Quantization
 if TYPE_CHECKING:
     from octavo.layers.adapted import AdapterRows
 
-Place = Literal["layers", "embedding", "head", "experts"]
+Place = Literal["layers", "embedding", "head", "experts", "latent"]
 
 
 class AdaptedLinear:
