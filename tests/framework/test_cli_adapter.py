@@ -21,6 +21,7 @@ TARGETS = {
     "LlamaForCausalLM": ["q_proj", "down_proj", "embed_tokens", "lm_head"],
     "GPT2LMHeadModel": ["c_attn", "attn.c_proj"],  # weights of [in, out], one of them square
     "Phi3ForCausalLM": ["qkv_proj", "gate_up_proj"],
+    "DeepseekV3ForCausalLM": ["q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"],
 }
 
 

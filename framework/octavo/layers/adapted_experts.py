@@ -88,7 +88,8 @@ class AdaptedExperts:
         )
         entries = num_experts * (num_outputs + moe.down_proj.shape[2] + hidden + others_TP.shape[1])
         num_tokens = max(1, SCRATCH_BYTES // (entries * (x_TD.element_size() + 4)))
-        pieces = zip(*(each.split(num_tokens) for each in (x_TD, weight_TX, others_TP)), strict=True)
+        given = (x_TD, weight_TX, others_TP)
+        pieces = zip(*(each.split(num_tokens) for each in given), strict=True)
         return torch.cat([self._sum(moe, *piece) for piece in pieces])
 
     def _sum(self, moe: MoE, x_TD: Tensor, weight_TX: Tensor, others_TP: Tensor) -> Tensor:
