@@ -38,15 +38,20 @@ def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return with_adapters(plain, RANKS, num_rank_rows=sum(RANKS))
 
 
-def test_all_linears_of_latent_attention_are_changed(trial: Trial) -> None:
-    names = {name.rpartition(".")[2] for name in trial.adapters[0].down}
-    queries = {"q_a_proj", "q_b_proj"} if "q_b_proj" in names else {"q_proj"}
+@each_version
+def test_all_linears_of_latent_attention_can_be_changed(
+    case: tuple[str, str], tmp_path: Path
+) -> None:
+    linears = Checkpoint(case, VARIANTS[case], tmp_path).linears()
+    names = {name.rpartition(".")[2] for name in linears}
+    queries = {"q_a_proj", "q_b_proj"} if case == V3 else {"q_proj"}
     assert names == {
         *queries, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
         "gate_proj", "up_proj", "down_proj", "gate", "gate_up_proj", "embed_tokens", "lm_head",
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [
     lambda trial: in_a_batch(trial, max_num_batched_tokens=7),
     with_warm_prefix_cache,
@@ -68,6 +73,7 @@ def of_all_rows(self: AdaptedLatent, product: Tensor, other: Tensor) -> Tensor:
     return product.baddbmm_(torch.bmm(other, down_HLP), values_HPV)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "method", "mistake"),
     [
