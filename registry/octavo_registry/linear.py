@@ -96,6 +96,18 @@ class ExpertAdapters(Protocol):
         ...
 
 
+class LatentAdapters(Protocol):
+    """What adds adapters to the projection that latent attention multiplies into others."""
+
+    def add_to_queries_(self, absorbed_HTL: Tensor, q_HTN: Tensor) -> Tensor:
+        """Add the adapters' part to queries times the keys' projection, in place; return them."""
+        ...
+
+    def add_to_values_(self, values_HTV: Tensor, out_HTL: Tensor) -> Tensor:
+        """Add it to results times the values' projection, in place, and return them."""
+        ...
+
+
 @runtime_checkable
 class LayerAdapters(Protocol):
     """What adds adapters to layers, whatever method multiplies there."""
@@ -114,4 +126,12 @@ class LayerAdapters(Protocol):
 
     def of_experts(self, layer: nn.Module) -> ExpertAdapters | None:
         """Return what adds to a layer of experts; None: nothing may."""
+        ...
+
+    def of_latent(self, layer: nn.Module) -> LatentAdapters:
+        """Return what adds to the projection of compressed keys of a layer's latent attention."""
+        ...
+
+    def reorder(self, name: str, order_O: Tensor) -> None:
+        """Say which of the checkpoint's outputs of a linear is each of the layer's; on the host."""
         ...

@@ -21,6 +21,7 @@ TARGETS = {
     "LlamaForCausalLM": ["q_proj", "down_proj", "embed_tokens", "lm_head"],
     "GPT2LMHeadModel": ["c_attn", "attn.c_proj"],  # weights of [in, out], one of them square
     "Phi3ForCausalLM": ["qkv_proj", "gate_up_proj"],
+    "DeepseekV3ForCausalLM": ["q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"],
 }
 
 
@@ -113,7 +114,8 @@ def test_merged_weights_are_those_that_peft_merges(architecture, tmp_path, capsy
     assert shown(capsys, *args)["merged_into"] == str(output)
     before = load_file(tmp_path / "model" / "model.safetensors")
     found = load_file(output / "model.safetensors")
-    expected = model.merge_and_unload().state_dict()
+    model.merge_and_unload().save_pretrained(tmp_path / "by_peft")
+    expected = load_file(tmp_path / "by_peft" / "model.safetensors")
     assert found.keys() == before.keys()
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, expected[name], msg=name)

@@ -18,6 +18,8 @@ TARGETS = {
     ],
     "GPT2LMHeadModel": ["c_attn", "c_proj", "c_fc"],
     "Phi3ForCausalLM": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    "DeepseekV2ForCausalLM": ["q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
+    "DeepseekV3ForCausalLM": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
 }  # fmt: skip
 NEAR = 1e-3
 """By so much another token may be likelier in PEFT's float32 sums."""

@@ -21,11 +21,10 @@ WRAPPERS = ("base_model", "model", "language_model", "text_model", "transformer"
 Transformers differ in it."""
 EXPERTS = re.compile(r"\.experts(\.|$)")
 NOT_YET = re.compile(
-    r"(^|\.)(kv_b_proj|embed_positions|wpe|score|visual|(vision|audio)_\w+|multi_modal_projector)"
+    r"(^|\.)(embed_positions|wpe|score|visual|(vision|audio)_\w+|multi_modal_projector)"
     r"(\.|$)"
 )
-"""Parts of names that PEFT can adapt and an engine cannot: latent projections that are multiplied
-into others, learned positions, towers of media."""
+"""Parts of names that PEFT can adapt and an engine cannot: learned positions, towers of media."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -89,8 +88,8 @@ def matching_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]
         )
     if not_yet := [name for name in unknown if NOT_YET.search(name)]:
         raise AdapterError(
-            "adapters of latent projections, learned positions and towers of media are not "
-            f"supported: {listed(not_yet)}"
+            "adapters of learned positions and towers of media are not supported: "
+            f"{listed(not_yet)}"
         )
     if len(unknown) == len(names):
         raise AdapterError(

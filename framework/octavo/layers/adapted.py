@@ -26,8 +26,10 @@ from octavo.layers.adapted_experts import (
     RankUse,
     StackedRows,
 )
+from octavo.layers.adapted_latent import AdaptedLatent
 from octavo.layers.adapted_linear import AdaptedEmbedding, AdaptedLinear, Place
 from octavo.layers.embedding import VocabParallelEmbedding
+from octavo.layers.latent_attention import LatentAttention
 from octavo.layers.logits import LMHead
 from octavo.layers.moe import MoE, StackedTensors
 from octavo.layers.sharding import Shard
@@ -64,6 +66,8 @@ class AdapterRuns(NamedTuple):
 
 LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
 """Of a token's rank row in an embedding: its number, twice, and what is looked up, twice."""
+MASK_BYTES: Final = 8 + 1 + 1 + 1
+"""Of a token's rank row in what says which belong to others: a number, and three answers."""
 
 
 class AdapterRows:
@@ -101,7 +105,12 @@ class AdapterRows:
         self._shrinks: set[tuple[int, int]] = set()
         """Inputs and parts of what is multiplied with."""
         self._homes: dict[str, list[_Home | StackedRows]] = defaultdict(list)
-        self._rank_use = RankUse() if experts else None
+        self._orders: dict[str, Tensor] = {}
+        self._rank_uses: dict[Place, RankUse] = {"latent": RankUse()}
+        if experts:
+            self._rank_uses["experts"] = RankUse()
+        self._latent_bytes = 0
+        """Of a token in one layer."""
 
     def around(self, method: QuantizationMethod) -> AdaptedLinear:
         """See ``LayerAdapters``."""
@@ -134,7 +143,7 @@ class AdapterRows:
             shape=(num_inputs, num_outputs),
             like=(embedding.weight.dtype, embedding.weight.device),
             transposed=True,
-            is_looked_up=True,
+            is_grouped=False,
         )
         self._is_at("embedding", embedding.name, embedding.weight)
         down_PQV, up_PD = self._pools[-2:]
@@ -142,7 +151,8 @@ class AdapterRows:
 
     def of_experts(self, layer: nn.Module) -> AdaptedExperts | None:
         """See ``LayerAdapters``."""
-        if self._rank_use is None:
+        use = self._rank_uses.get("experts")
+        if use is None:
             return None
         moe = cast(MoE, layer)
         hidden, checkpoint = Shard.whole(moe.hidden_size), moe.checkpoint
@@ -150,8 +160,36 @@ class AdapterRows:
         return AdaptedExperts(
             self._stacked(moe, "gate_up", hidden, moe.part, 2, stacked),
             self._stacked(moe, "down", moe.part, hidden, 1, stacked),
-            self._rank_use,
+            use,
         )
+
+    def of_latent(self, layer: nn.Module) -> AdaptedLatent:
+        """See ``LayerAdapters``."""
+        attention = cast(LatentAttention, layer)
+        name, weight_HBL = f"{attention.name}.kv_b_proj", attention.kv_b_proj
+        num_heads, size, latent_dim = weight_HBL.shape
+        self.add(
+            attention,
+            Shard.whole(latent_dim),
+            {name: [attention.heads.scaled(size)]},
+            shape=(latent_dim, num_heads * size),
+            like=(weight_HBL.dtype, weight_HBL.device),
+            is_grouped=False,
+        )
+        self._is_at("latent", name, weight_HBL)
+        token_bytes = self.num_rank_rows * (num_heads * weight_HBL.element_size() + MASK_BYTES)
+        self._latent_bytes = max(self._latent_bytes, token_bytes)
+        down_PQL, up_PO = self._pools[-2:]
+        return AdaptedLatent(
+            down_PQL[:, 0],
+            up_PO.unflatten(1, (num_heads, size)),
+            attention.plain_dim,
+            self._rank_uses["latent"],
+        )
+
+    def reorder(self, name: str, order_O: Tensor) -> None:
+        """See ``LayerAdapters``."""
+        self._orders[name] = order_O
 
     def _stacked(
         self,
@@ -200,10 +238,9 @@ class AdapterRows:
         self.runs = runs
         self.groups = {"layers": self._grouped(runs, settled=True)}
         self._begin_at("embedding", runs)
-        if self._rank_use is not None and "experts" in runs.places:
-            rows_P = torch.arange(self.num_rank_rows, device=runs.first.device)
-            past_TP = rows_P - runs.first[:, None]
-            self._rank_use.uses_TP = (past_TP >= 0) & (past_TP < runs.rank[:, None])
+        others_TP = self._others(runs) if self._rank_uses.keys() & runs.places else None
+        for place, use in self._rank_uses.items():
+            use.others_TP = others_TP if place in runs.places else None
 
     def begin_logits(self, runs: AdapterRuns | None) -> None:
         """Take those of the rows whose logits are to come; None: no row has one."""
@@ -215,13 +252,17 @@ class AdapterRows:
         """No token has an adapter, unless the step begins."""
         self.runs = None
         self.groups = {}
-        if self._rank_use is not None:
-            self._rank_use.uses_TP = None
+        for use in self._rank_uses.values():
+            use.others_TP = None
 
     def _begin_at(self, place: Place, runs: AdapterRuns) -> None:
         if place in runs.places:
             ranks = self._rare[place].ranks_P.index_select(0, runs.first).minimum(runs.rank)
             self.groups[place] = self._grouped(runs._replace(rank=ranks))
+
+    def _others(self, runs: AdapterRuns) -> Tensor:
+        past_TP = torch.arange(self.num_rank_rows, device=runs.first.device) - runs.first[:, None]
+        return (past_TP < 0) | (past_TP >= runs.rank[:, None])
 
     def _grouped(self, runs: AdapterRuns, *, settled: bool = False) -> TokenGroups:
         return group_tokens(
@@ -240,6 +281,7 @@ class AdapterRows:
         lookup = LOOKUP_BYTES * kept_ranks if "embedding" in self._rare else 0
         return max(
             num_tokens * lookup,
+            num_tokens * self._latent_bytes,
             SCRATCH_BYTES if "experts" in self._rare else 0,
             *(
                 sums_bytes(num_tokens, *shape, self._max_rank, batch_invariant=invariant)
@@ -266,6 +308,8 @@ class AdapterRows:
                 self._present[load.run].add(place)
         for name, down_RI, up_RO in matrices(load.adapter):
             rows = slice(first, first + len(down_RI))
+            if (order_O := self._orders.get(name)) is not None:
+                up_RO = up_RO[:, order_O]
             for home in self._homes.get(name, ()):
                 home.load(rows, down_RI, up_RO)
 
@@ -278,12 +322,13 @@ class AdapterRows:
         shape: tuple[int, int],
         like: tuple[torch.dtype, torch.device],
         transposed: bool = False,
-        is_looked_up: bool = False,
+        is_grouped: bool = True,
     ) -> tuple[int, ...]:
         """Make the rows of a layer and return where its parts end.
 
         ``parts`` are what adapters name, with their outputs here. ``shape`` are the inputs and
-        outputs that the layer has, which may be padded.
+        outputs that the layer has, which may be padded. Without ``is_grouped`` what adds does
+        not go by the step's groups of tokens.
         """
         (num_inputs, num_outputs), (dtype, device) = shape, like
         num_rows = self.num_rank_rows
@@ -292,7 +337,7 @@ class AdapterRows:
         layer.register_buffer("adapter_down_PQI", down_PQI, persistent=False)
         layer.register_buffer("adapter_up_PO", up_PO, persistent=False)
         self._pools += down_PQI, up_PO
-        if not is_looked_up:
+        if is_grouped:
             self._shrinks.add((num_inputs, len(parts)))
         ends, end = [], 0
         for index, (name, shards) in enumerate(parts.items()):

@@ -49,21 +49,22 @@ class StackedRows:
         self.up_PXHO[rows].copy_(_part(up_RXHO, self.outputs), non_blocking=True)
 
     def product(
-        self, x_XTI: Tensor, weight_XOI: Tensor, bias_XO: Tensor | None, uses_TP: Tensor
+        self, x_XTI: Tensor, weight_XOI: Tensor, bias_XO: Tensor | None, others_TP: Tensor
     ) -> Tensor:
-        """All experts' outputs [X, T, O]; of the rank rows each token uses some."""
+        """All experts' outputs [X, T, O]; rank rows of ``others_TP`` add nothing."""
         out_XTO = torch.bmm(x_XTI, weight_XOI.mT)
-        sums_XTP = torch.bmm(x_XTI, self.down_PXI.permute(1, 2, 0)).mul_(uses_TP)
+        sums_XTP = torch.bmm(x_XTI, self.down_PXI.permute(1, 2, 0))
+        sums_XTP.masked_fill_(others_TP, 0)
         out_XTO.baddbmm_(sums_XTP, self.up_PXHO.flatten(2).transpose(0, 1))
         return out_XTO if bias_XO is None else out_XTO.add_(bias_XO.unsqueeze(1))
 
 
 @dataclass(slots=True)
 class RankUse:
-    """Which rank rows the tokens of the step that runs use."""
+    """Which rank rows belong to others, not to the token of the step that runs."""
 
-    uses_TP: Tensor | None = None
-    """None: no token has an adapter of experts."""
+    others_TP: Tensor | None = None
+    """None: no token has an adapter there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +79,25 @@ class AdaptedExperts:
         self, layer: nn.Module, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor
     ) -> Tensor | None:
         """See ``ExpertAdapters``."""
-        uses_TP, moe = self.use.uses_TP, cast("MoE", layer)
-        if uses_TP is None:
+        others_TP, moe = self.use.others_TP, cast("MoE", layer)
+        if others_TP is None:
             return None
         num_experts, num_outputs, hidden = moe.gate_up_proj.shape
         weight_TX = weights_TK.new_zeros(len(x_TD), num_experts).scatter_(
             1, ids_TK.long(), weights_TK
         )
-        entries = num_experts * (num_outputs + moe.down_proj.shape[2] + hidden + uses_TP.shape[1])
+        entries = num_experts * (num_outputs + moe.down_proj.shape[2] + hidden + others_TP.shape[1])
         num_tokens = max(1, SCRATCH_BYTES // (entries * (x_TD.element_size() + 4)))
-        pieces = zip(*(each.split(num_tokens) for each in (x_TD, weight_TX, uses_TP)), strict=True)
+        given = (x_TD, weight_TX, others_TP)
+        pieces = zip(*(each.split(num_tokens) for each in given), strict=True)
         return torch.cat([self._sum(moe, *piece) for piece in pieces])
 
-    def _sum(self, moe: MoE, x_TD: Tensor, weight_TX: Tensor, uses_TP: Tensor) -> Tensor:
+    def _sum(self, moe: MoE, x_TD: Tensor, weight_TX: Tensor, others_TP: Tensor) -> Tensor:
         x_XTD = x_TD.expand(weight_TX.shape[1], -1, -1)
-        gate_up_XTE = self.gate_up.product(x_XTD, moe.gate_up_proj, moe.gate_up_bias, uses_TP)
+        gate_up_XTE = self.gate_up.product(x_XTD, moe.gate_up_proj, moe.gate_up_bias, others_TP)
         between_XTI = ACTIVATIONS[moe.activation](*gate_up_XTE.float().chunk(2, dim=-1))
         bias_XD = moe.down_bias if moe.adds_bias else None
-        out_XTD = self.down.product(between_XTI.to(x_TD.dtype), moe.down_proj, bias_XD, uses_TP)
+        out_XTD = self.down.product(between_XTI.to(x_TD.dtype), moe.down_proj, bias_XD, others_TP)
         weight_XT1 = weight_TX.T.unsqueeze(2)
         # An expert that was not chosen may have left the range of 16 bits.
         out_XTD = out_XTD.float().masked_fill_(weight_XT1 == 0, 0).mul_(weight_XT1)

@@ -31,7 +31,7 @@ from octavo_registry.linear import (
 if TYPE_CHECKING:
     from octavo.layers.adapted import AdapterRows
 
-Place = Literal["layers", "embedding", "head", "experts"]
+Place = Literal["layers", "embedding", "head", "experts", "latent"]
 
 
 class AdaptedLinear:

@@ -79,13 +79,14 @@ class LatentAttention(nn.Module):
         self.kv_a_layernorm = RMSNorm(
             f"{name}.kv_a_layernorm", self.latent_dim, NORM_EPS, spec=spec
         )
-        self._heads = Shard.of_rank(heads, spec, f"attention heads of {name}")
+        self.heads = Shard.of_rank(heads, spec, f"attention heads of {name}")
         empty_HBL = torch.empty(
-            (self._heads.size, self.plain_dim + self.value_dim, self.latent_dim),
+            (self.heads.size, self.plain_dim + self.value_dim, self.latent_dim),
             dtype=spec.dtype,
             device=spec.device,
         )
         self.kv_b_proj = nn.Parameter(empty_HBL, requires_grad=False)
+        self._adapters = None if spec.adapters is None else spec.adapters.of_latent(self)
         self.attention = Attention(
             f"{name}.attention",
             kv_heads=1,
@@ -103,7 +104,7 @@ class LatentAttention(nn.Module):
         compressed = self.qkv_a_proj(x_TD)
         q_THQ = self.q_proj(
             self.q_a_layernorm(compressed[:, : self.query_rank]) if self.query_rank else x_TD
-        ).unflatten(-1, (self._heads.size, -1))
+        ).unflatten(-1, (self.heads.size, -1))
         k_TC = compressed[:, self.query_rank :]
         rotary_(q_THQ[..., self.plain_dim :], *angles)
         rotary_(k_TC[:, self.latent_dim :].unsqueeze(1), *angles)
@@ -115,18 +116,24 @@ class LatentAttention(nn.Module):
             step,
         )
         value_HVL = self.kv_b_proj[:, self.plain_dim :]
-        out_HTV = torch.bmm(out_THL.transpose(0, 1), value_HVL.mT)
+        out_HTL = out_THL.transpose(0, 1)
+        out_HTV = torch.bmm(out_HTL, value_HVL.mT)
+        if self._adapters is not None:
+            out_HTV = self._adapters.add_to_values_(out_HTV, out_HTL)
         return self.o_proj.add_to(residual_TD, out_HTV.transpose(0, 1).flatten(1))
 
     def _absorbed(self, q_THQ: Tensor) -> Tensor:
         """Queries that meet cached keys instead of each head's own; [T, H, C]."""
         key_HNL = self.kv_b_proj[:, : self.plain_dim]
-        q_HTL = torch.bmm(q_THQ[..., : self.plain_dim].transpose(0, 1), key_HNL)
+        q_HTN = q_THQ[..., : self.plain_dim].transpose(0, 1)
+        q_HTL = torch.bmm(q_HTN, key_HNL)
+        if self._adapters is not None:
+            q_HTL = self._adapters.add_to_queries_(q_HTL, q_HTN)
         return torch.cat((q_HTL.transpose(0, 1), q_THQ[..., self.plain_dim :]), dim=-1)
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``; the other layers tell their own."""
-        rows = self._heads.scaled(self.plain_dim + self.value_dim)
+        rows = self.heads.scaled(self.plain_dim + self.value_dim)
         yield Source(
             name=f"{self.name}.kv_b_proj.weight",
             shape=(rows.total, self.latent_dim),

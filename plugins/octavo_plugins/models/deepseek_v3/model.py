@@ -15,9 +15,11 @@ from torch import Tensor
 from octavo.errors import ModelError
 from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.latent_attention import LatentAttention
+from octavo.layers.linear import Linear
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.moe import MoE, Routing
 from octavo.layers.rotary import RotaryEmbedding, rope_parameters, yarn_magnitude
+from octavo_registry.linear import LayerAdapters
 from octavo_registry.model import ModelSpec
 
 EXPECTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
@@ -48,14 +50,28 @@ class Deepseek(CausalLM):
                     f"{spec.architecture}; known: {', '.join(map(repr, values))}"
                 )
         self._config = config
+        self._in_pairs = config.get("rope_interleave", True)
         rotary = RotaryEmbedding(config["qk_rope_head_dim"], spec=spec)
         super().__init__(spec, partial(decoder_layer, routing=routing), rotary)
+        if self._in_pairs and spec.adapters is not None:
+            self._reorder(spec.adapters)
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Fill this stage's parameters from a Hugging Face checkpoint."""
-        if self._config.get("rope_interleave", True):
+        if self._in_pairs:
             tensors = with_halves(tensors, self._config)
         return super().load(tensors)
+
+    def _reorder(self, adapters: LayerAdapters) -> None:
+        """Let adapters' outputs follow the weights of ``load``."""
+        head_dims, rotary_dim = rotated_head_dims(self._config), self._config["qk_rope_head_dim"]
+        for module in self.modules():
+            if isinstance(module, Linear):
+                for name, part in module.parts:
+                    head_dim = head_dims.get(name.rpartition(".")[2])
+                    if head_dim is not None:
+                        outputs_O = torch.arange(part.total, device="cpu")
+                        adapters.reorder(name, in_halves(outputs_O, head_dim, rotary_dim))
 
     def is_not_needed(self, name: str) -> bool:
         """So are the layers behind the last one, which predict tokens further ahead."""
@@ -159,14 +175,19 @@ def with_halves(
 
     Queries and keys are reordered alike, which leaves their products as they are.
     """
-    query_dim = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
-    key_dim = config["kv_lora_rank"] + config["qk_rope_head_dim"]
-    head_dims = {"q_proj": query_dim, "q_b_proj": query_dim, "kv_a_proj_with_mqa": key_dim}
+    head_dims = rotated_head_dims(config)
     for name, tensor in tensors:
         _, _, layer_name = name.rpartition(".")[0].rpartition(".")
         if layer_name in head_dims:
             tensor = in_halves(tensor, head_dims[layer_name], config["qk_rope_head_dim"])
         yield name, tensor
+
+
+def rotated_head_dims(config: Mapping[str, Any]) -> Mapping[str, int]:
+    """By the linears whose outputs end with rotated entries: a head's outputs."""
+    query_dim = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+    key_dim = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+    return {"q_proj": query_dim, "q_b_proj": query_dim, "kv_a_proj_with_mqa": key_dim}
 
 
 def in_halves(tensor: Tensor, head_dim: int, rotary_dim: int) -> Tensor:
