@@ -31,9 +31,9 @@ MIN_SPLIT, MAX_SPLITS = 512, 16
 
 
 MIN_ROWS = 16384
-"""Of a weight, for which one launch is the faster way whatever the adapters. On an H200 with 1, 8 and
-32 of them among 32 tokens, gates and ups of an 8B model take 62, 63 and 80 us in one launch and 68, 70
-and 97 in three; its other products 2 to 6 less with one adapter, and 3 to 8 more with 32."""
+"""Of a weight, for which one launch is the faster way whatever the adapters. On an H200 with 1, 8
+and 32 of them among 32 tokens, gates and ups of an 8B model take 62, 63 and 80 us in one launch and
+68, 70 and 97 in three; its other products 2 to 6 less with one adapter, and 3 to 8 more with 32."""
 
 
 @dataclass(frozen=True, slots=True)
