@@ -82,13 +82,15 @@ def test_what_is_evicted_before_a_step_is_not_copied_in_it() -> None:
     assert loads(pool) == [(4, B)]
 
 
-def test_after_a_step_that_raised_all_that_is_there_is_copied_again() -> None:
+def test_after_a_step_that_raised_what_is_needed_is_copied_again() -> None:
     pool = MachinePool(2**20)
     pool.provide(A)
-    pool.provide(B)
     loads(pool)
-    pool.load_again()
-    assert loads(pool) == [(4, A), (108, B)]
+    pool.provide(B)
+    pool.forget_all()
+    assert loads(pool) == []
+    assert [pool.provide(each) for each in (C, A)] == [4, 108]
+    assert loads(pool) == [(4, C), (108, A)]
 
 
 def test_a_machine_that_never_fits_is_refused() -> None:

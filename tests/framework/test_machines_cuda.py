@@ -56,6 +56,7 @@ def run(llm: LLM, *backends: str, **more):
 )
 def test_tokens_are_those_of_masks_from_the_host(options) -> None:
     with LLM("octavo/tiny", **OPTIONS, **options) as llm:
+        assert llm._front.client.ready.masks_on_device
         expected = run(llm, "filled")
         assert run(llm, "walked") == expected
         assert run(llm, "walked", "filled") == expected

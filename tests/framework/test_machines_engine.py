@@ -288,3 +288,17 @@ def test_a_schemas_machine_goes_to_the_engine_with_its_request(llm, monkeypatch)
     assert told(found) == told(ask(llm, *filled))
     whole = [o.outputs[0].text for o in found if o.outputs[0].finish_reason == "stop"]
     assert all(set(json.loads(text)) >= {"name", "tags"} for text in whole)
+
+
+def test_a_device_without_memory_for_machines_fails_none_but_their_requests(
+    start, expected, monkeypatch
+) -> None:
+    def fails(self, load) -> None:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(DeviceMachines, "load", fails)
+    with start() as llm:
+        found = run(llm, "walked free filled free")
+    assert found[1::2] == expected[1::2]
+    assert found[2::4] == expected[2::4]
+    assert all("no memory" in error for error, *_ in found[::4])

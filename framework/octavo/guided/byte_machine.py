@@ -75,13 +75,26 @@ class Place:
     stack: tuple[int, ...] = ()
 
 
+class _Lines(dict[int, list[int]]):
+    """Of a table, those that were looked at: all of a million entries would take 80 ms."""
+
+    def __init__(self, table: NDArray[np.int32]) -> None:
+        self._whole = table
+
+    def __missing__(self, number: int) -> list[int]:
+        line: list[int] = self._whole[number].tolist()
+        self[number] = line
+        return line
+
+
 class MachineWalker:
     """A machine in Python's own numbers, which one byte after the other reads soonest."""
 
     def __init__(self, machine: ByteMachine) -> None:
         self._classes: list[int] = machine.classes_B.tolist()
-        self._table: list[list[int]] = machine.table_QC.tolist()
-        self._calls: list[list[int]] = machine.calls_K2.tolist()
+        self._num_columns = machine.table_QC.shape[1]
+        self._table = _Lines(machine.table_QC)
+        self._calls = _Lines(machine.calls_K2)
 
     def walk(self, place: Place, data: bytes) -> Place | None:
         """The place behind these bytes; None where they may not come."""
@@ -99,7 +112,7 @@ class MachineWalker:
 
     def must_end(self, place: Place) -> bool:
         """Whether it may, and no byte may follow."""
-        columns = range(len(self._table[0]) - 1)
+        columns = range(self._num_columns - 1)
         return self.may_end(place) and all(
             self._enter(place.state, list(place.stack), column) is None for column in columns
         )

@@ -103,9 +103,15 @@ class MachinePool:
         self.num_loads += len(loads)
         return list(loads.values())
 
-    def load_again(self) -> None:
-        """A step has raised: nobody knows what it has copied."""
-        self._loads = {digest: held.load for digest, held in self._held.items()}
+    def forget_all(self) -> None:
+        """A step has raised, and nobody knows what it has copied; no sequence runs.
+
+        Each machine is copied again for those that need it, and fails none but them.
+        """
+        for held in self._held.values():
+            self._lines.give(held.run)
+        self._held.clear()
+        self._loads.clear()
 
     def stats(self) -> dict[str, int]:
         """Counts, now or since the start."""

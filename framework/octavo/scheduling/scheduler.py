@@ -191,7 +191,7 @@ class Scheduler:
         self.placement.start_over(self.sequences.values())
         self.media.forget_all()
         self.adapters.load_again()
-        self.machines.load_again()
+        self.machines.forget_all()
 
     def _release_followers(self, leader: Sequence) -> None:
         for follower in leader.followers:
