@@ -179,7 +179,9 @@ def test_so_they_do_in_recorded_steps_on_a_device(
     )
     comparison = in_a_batch(trial)
     assert comparison.passed, comparison.as_text()
-    assert any("with adapters" in message for message in caplog.messages)
+    # DeepSeek's attention is PyTorch's, whose steps are not recorded.
+    recorded = any("with adapters" in message for message in caplog.messages)
+    assert recorded is not case[0].startswith("Deepseek")
 
 
 LINEARS = {
