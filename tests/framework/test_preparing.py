@@ -43,7 +43,7 @@ def test_without_threads_all_are_there_at_once() -> None:
         assert requests.take(0.0) == []
 
 
-def test_who_leaves_does_not_wait_for_what_was_not_begun() -> None:
+def test_what_cannot_be_made_tells_who_asks_and_the_rest_is_not_begun() -> None:
     made = []
 
     def slow() -> PreparedRequest:
@@ -51,9 +51,12 @@ def test_who_leaves_does_not_wait_for_what_was_not_begun() -> None:
         made.append(0)
         return cast(PreparedRequest, "slow")
 
-    with pytest.raises(ValueError, match="wrong"), Preparing([slow] * 100, num_threads=2) as all_:
-        all_.take(60)
+    def wrong() -> PreparedRequest:
         raise ValueError("wrong")
+
+    calls = [wrong, *[slow] * 100]
+    with Preparing(calls, num_threads=2) as requests, pytest.raises(ValueError, match="wrong"):
+        requests.take(60)
     num_made = len(made)
     time.sleep(0.2)
     assert len(made) == num_made < 100
