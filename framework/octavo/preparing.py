@@ -28,7 +28,11 @@ class Preparing:
         if self._threads is None:
             self.made = [call() for call in calls]
         else:
-            self._coming.extend(self._threads.submit(call) for call in calls)
+            try:
+                self._coming.extend(self._threads.submit(call) for call in calls)
+            except BaseException:  # Ctrl-C: nobody else ends the threads
+                self._threads.shutdown(cancel_futures=True)
+                raise
 
     def take(self, seconds: float) -> list[PreparedRequest]:
         """Those made since it was asked before; waits so long for the next."""

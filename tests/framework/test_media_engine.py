@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, BeamSearchParams, SamplingParams
-from octavo.errors import PromptError
+from octavo.errors import EngineDeadError, PromptError
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.inputs.media import MediaInputs, PlacedMedia
 from octavo.scheduling.results import StepResults
@@ -198,3 +200,52 @@ def test_a_wrong_prompt_behind_one_that_runs_ends_the_call_and_leaves_nothing(ll
     stats = llm._front.client.call("stats")
     assert stats["num_running"] == stats["num_waiting"] == 0
     assert len(tokens(llm, [prompt("one", 0)])[0]) == 6
+
+
+def test_ctrl_c_while_prompts_are_prepared_ends_the_call_and_the_rest_is_not_read(
+    folder, monkeypatch
+) -> None:
+    place, num_placed = MediaInputs.place, itertools.count(1)
+
+    def interrupting(self: MediaInputs, *args: Any, **kwargs: Any) -> PlacedMedia:
+        if next(num_placed) == 1:
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(0.05)
+        return place(self, *args, **kwargs)
+
+    prompts = [prompt(f"number {number}", 0) for number in range(80)]
+    with open_llm(folder, media_threads=2) as llm:
+        monkeypatch.setattr(MediaInputs, "place", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(prompts, PARAMS, use_tqdm=False)
+        reached = next(num_placed)
+        time.sleep(0.3)
+        assert next(num_placed) == reached + 1 < 80
+        stats = llm._front.client.call("stats")
+        assert stats["num_running"] == stats["num_waiting"] == 0
+        assert len(tokens(llm, [prompt("after", 1)])[0]) == 6
+
+
+def test_to_close_ends_a_call_whose_prompts_are_still_prepared(folder, monkeypatch) -> None:
+    preparing, closing = threading.Event(), threading.Event()
+    place = MediaInputs.place
+
+    def late(self: MediaInputs, *args: Any, **kwargs: Any) -> PlacedMedia:
+        preparing.set()
+        assert closing.wait(60)
+        return place(self, *args, **kwargs)
+
+    monkeypatch.setattr(MediaInputs, "place", late)
+    with open_llm(folder, media_threads=2) as llm:
+
+        def close() -> None:
+            assert preparing.wait(60)
+            threading.Timer(1.5, closing.set).start()  # what is read must not be waited for
+            llm.close()
+
+        closer = threading.Thread(target=close)
+        closer.start()
+        with pytest.raises(EngineDeadError, match="closed"):
+            llm.generate([prompt("one", 0), prompt("two", 1)], PARAMS, use_tqdm=False)
+        closer.join(60)
+    assert not closer.is_alive()

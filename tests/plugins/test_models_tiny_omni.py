@@ -32,8 +32,10 @@ from octavo.config import open_model
 from octavo.errors import PromptError
 from octavo.execution.worker import Worker
 from octavo_plugins.models.tiny_omni.inputs import tensors
+from octavo_plugins.models.tiny_omni.model import Eye
 from octavo_registry import PluginHost
 from octavo_registry.modalities import AudioClip, MediaItem, MediaSettings, VideoClip
+from octavo_registry.model import ModelSpec
 from plan_equality import config_of
 
 SMALL = EncoderConfig(
@@ -229,3 +231,24 @@ def test_the_config_names_all_that_the_plugin_goes_by(cases) -> None:
     config = json.loads((cases[0] / "config.json").read_text())
     assert config["architectures"] == ["OctavoOmniForConditionalGeneration"]
     assert len({config[f"{name}_token_id"] for name in ("image", "video", "audio")}) == 3
+
+
+@torch.inference_mode()
+def test_pictures_of_four_places_are_seen_together_as_alone() -> None:
+    config = {
+        **{"image_size": 8, "channels": [4], "hidden_size": 8, "num_attention_heads": 2},
+        **{"intermediate_size": 12, "num_hidden_layers": 2, "layer_norm_eps": 1e-5},
+    }
+    spec = ModelSpec(
+        architecture="Test",
+        config=config,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        max_model_len=64,
+    )
+    eye = Eye("vision", spec, 16)
+    for parameter in eye.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    pictures_NCHW = torch.randn(3, 3, 8, 8)
+    together_NRD, alone_NRD = eye(pictures_NCHW), torch.cat([eye(p[None]) for p in pictures_NCHW])
+    torch.testing.assert_close(together_NRD, alone_NRD)

@@ -101,7 +101,7 @@ class PatchEmbedding(nn.Module):
 class VisionLayer(nn.Module):
     """Attention of all patches of an image to each other, and a feed-forward layer.
 
-    It adds to the hidden state in place.
+    It adds to the hidden state, which is contiguous, in place.
     """
 
     def __init__(self, name: str, spec: ModelSpec, activation: PlainActivation, eps: float) -> None:

@@ -97,7 +97,7 @@ class Encoder(nn.Module):
 
     def rows_of(self, x_NPD: Tensor) -> Tensor:
         """Rows [N, R, D] of what is at the places."""
-        x_NPD = x_NPD + self.positions.weight
+        x_NPD = (x_NPD + self.positions.weight).contiguous()  # few places of pictures are not
         for layer in self.layers:
             x_NPD = layer(x_NPD)
         merged_NRD = self.norm(x_NPD).unflatten(1, (-1, MERGED)).flatten(2)
