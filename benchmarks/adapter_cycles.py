@@ -145,7 +145,7 @@ class Cycles:
                     await self.cycle(f"adapter-{place}", turn)
                 except httpx.HTTPError as error:
                     self.counts[f"lost: {type(error).__name__}"] += 1
-                if (turn + 1) % (num_cycles // 10) == 0:
+                if (turn + 1) % max(num_cycles // 10, 1) == 0:
                     self.memory.append((host_mib(self._pid), device_mib()))
 
         await asyncio.gather(*(client(place) for place in range(num_clients)))

@@ -1,6 +1,6 @@
 // Layer norm of rows. A block a row; the row stays in registers between the mean, the variance
-// around it, and the result. How sums are cut depends on a row's size alone, so that the row's result
-// does not depend on how many others there are.
+// around it, and the result. How sums are cut depends on a row's size and on whether pieces
+// of 16 bytes are whole, so that its result does not depend on how many others there are.
 #include "block_sum.cuh"
 
 namespace {
