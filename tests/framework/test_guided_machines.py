@@ -107,6 +107,19 @@ def test_children_that_check_constraints_make_machines_for_a_device(host: Plugin
             checker.close()
 
 
+def test_what_takes_too_long_as_a_machine_is_for_the_next_backend(host: PluginHost) -> None:
+    bounds = [{"minimum": -1.2345e-5 * i, "maximum": 1e15 + i} for i in range(1, 301)]
+    numbers = {f"n{i}": {"type": "number", **bound} for i, bound in enumerate(bounds)}
+    schema = {"type": "object", "properties": numbers, "required": list(numbers)}
+    checker = GuideChecker(host.manifest(), vocabulary, on_device=True)
+    try:
+        assert checker.check(GuidedParams(json=schema)).backend == "llguidance"
+        with pytest.raises(UnsupportedConstraint, match="is too large to compile: it was given up"):
+            checker.check(GuidedParams(json=schema, backend="automaton"))
+    finally:
+        checker.close()
+
+
 def test_a_machine_that_no_token_satisfies_is_refused_by_the_children(host: PluginHost) -> None:
     words = vocabulary()
     few = type(words)(

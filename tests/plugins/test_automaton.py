@@ -260,6 +260,11 @@ def test_tables_are_small() -> None:
 
 
 REFUSED = {
+    "too many digits": ({"type": "number", "maximum": 1e300}, "more than 20 digits"),
+    "too many digits behind the point": (
+        {"type": "number", "exclusiveMinimum": 1e-300},
+        "more than 20 digits",
+    ),
     "too many states": ({"type": "string", "maxLength": 10**9}, "too large for a table"),
     "too many items": ({"type": "array", "items": True, "maxItems": 10**6}, "counts no more than"),
     "too many words": (
@@ -330,6 +335,18 @@ def test_what_takes_long_is_given_up_soon(pattern: str) -> None:
     began = time.process_time()
     assert "too large" in refusal(Constraint(kind="regex", value=pattern))
     assert time.process_time() - began < 2.0  # some 0.3 s where nothing else runs
+
+
+@pytest.mark.parametrize("num_bits", [32, 53, 64])
+def test_bounds_of_many_digits_are_cheap_and_exact(num_bits: int) -> None:
+    low, high = 1 - 2**num_bits, 2**num_bits - 1
+    began = time.process_time()
+    machine = walker(json_of({"type": "integer", "minimum": low, "maximum": high}))
+    assert time.process_time() - began < 0.5
+    for inside in (low, low + 1, -(10**9), 0, 10**9, high - 1, high):
+        assert accepts(machine, str(inside)), inside
+    for outside in (low - 1, 10 * low, high + 1, 10 * high, "00", "-0", "01"):
+        assert not accepts(machine, str(outside)), outside
 
 
 def test_a_vocabulary_without_an_end_is_refused_by_name() -> None:

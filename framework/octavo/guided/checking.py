@@ -26,7 +26,7 @@ from octavo.errors import (
     UnsupportedConstraint,
     error_class,
 )
-from octavo.guided.choose import asked_guide
+from octavo.guided.choose import AUTO, asked_guide
 from octavo.guided.process import HEADROOM_SECONDS, ChildProcess
 from octavo.guided.vocabulary import longest_tokens
 from octavo.params import GuidedParams
@@ -63,13 +63,9 @@ class StartChild(msgspec.Struct, frozen=True, kw_only=True):
     special_ids: dict[str, int]
     stop_token_ids: tuple[int, ...]
     vocab_size: int
-    on_device: bool
-    """Whether the engine's device walks machines."""
 
     @classmethod
-    def of(
-        cls, manifest: Manifest, vocabulary: GuideVocabulary, *, on_device: bool = False
-    ) -> StartChild:
+    def of(cls, manifest: Manifest, vocabulary: GuideVocabulary) -> StartChild:
         """Written in the parent."""
         return cls(
             manifest=manifest,
@@ -77,7 +73,6 @@ class StartChild(msgspec.Struct, frozen=True, kw_only=True):
             special_ids=dict(vocabulary.special_ids),
             stop_token_ids=vocabulary.stop_token_ids,
             vocab_size=vocabulary.vocab_size,
-            on_device=on_device,
         )
 
     def vocabulary(self) -> GuideVocabulary:
@@ -97,6 +92,8 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     asked: AskedGuide
     cpu_seconds: float
     seconds: float
+    on_device: bool
+    """Whether it may become a machine by itself."""
     is_long: bool = False
     """It comes after what else the machine has to do."""
 
@@ -223,15 +220,32 @@ class GuideChecker:
         )
 
     def _compile_first(self, asked: AskedGuide) -> Checked | None:
-        first = Try(asked=asked, cpu_seconds=FIRST_CPU_SECONDS, seconds=FIRST_WALL_SECONDS)
+        first = Try(
+            asked=asked,
+            cpu_seconds=FIRST_CPU_SECONDS,
+            seconds=FIRST_WALL_SECONDS,
+            on_device=self._on_device,
+        )
         checked = self._compile(first)
         if checked.by_core or checked.by_clock:
             return None
         return self._concluded(first, checked)
 
     def _compile_long(self, asked: AskedGuide) -> Checked:
-        last = Try(asked=asked, cpu_seconds=CPU_SECONDS, seconds=WALL_SECONDS, is_long=True)
-        return self._concluded(last, self._compile(last))
+        last = Try(
+            asked=asked,
+            cpu_seconds=CPU_SECONDS,
+            seconds=WALL_SECONDS,
+            on_device=self._on_device,
+            is_long=True,
+        )
+        checked = self._compile(last)
+        by_name = asked.backend not in (None, AUTO)
+        if checked.died is not None and self._on_device and not by_name:
+            # As a machine, most likely; the next backend has its own time.
+            last = msgspec.structs.replace(last, on_device=False)
+            checked = self._compile(last)
+        return self._concluded(last, checked)
 
     def _concluded(self, tried: Try, checked: Checked) -> Checked:
         """What to say of it; it is remembered where it will always be so."""
@@ -271,9 +285,7 @@ class GuideChecker:
                     return child
                 self._children.discard(child)
             if self._start is None:
-                start = StartChild.of(
-                    self._manifest, self._read_vocabulary(), on_device=self._on_device
-                )
+                start = StartChild.of(self._manifest, self._read_vocabulary())
                 self._start = msgspec.msgpack.encode(start)
             if self._is_closed:
                 raise RequestFailedError("the engine is closed")

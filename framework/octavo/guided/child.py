@@ -42,7 +42,6 @@ class _Compiler:
 
     def __init__(self, start: StartChild) -> None:
         self._host = PluginHost.from_manifest(start.manifest)
-        self._on_device = start.on_device
         self._vocabulary = start.vocabulary()
         self._to_load = ""
         """The backend that the next message asks for; loading is no constraint's to pay."""
@@ -84,7 +83,7 @@ class _Compiler:
         limits = Limits()
         limits.begin(cpu_seconds=asked.cpu_seconds, seconds=asked.seconds, mib=MEMORY_MIB)
         try:
-            return self._compiled(asked.asked)
+            return self._compiled(asked.asked, on_device=asked.on_device)
         except MemoryError:
             raise
         except BadRequestError as error:
@@ -97,8 +96,8 @@ class _Compiler:
     def _load(self, name: str) -> None:
         self._backends[name] = self._host.guided_backends.load(name)(self._vocabulary)
 
-    def _compiled(self, asked: AskedGuide) -> Checked:
-        guide = choose_guide(read_asked(asked), self._host, on_device=self._on_device)
+    def _compiled(self, asked: AskedGuide, *, on_device: bool) -> Checked:
+        guide = choose_guide(read_asked(asked), self._host, on_device=on_device)
         if guide.machine:
             first = machine_guide(guide.machine, self._vocabulary).start()
             tokens = range(self._vocabulary.vocab_size)

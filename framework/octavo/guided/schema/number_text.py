@@ -124,9 +124,9 @@ def _whole(low: int, high: int | None) -> Regex:
 
 
 def _same_length(low: str, high: str) -> Regex:
-    if not low:
-        return EMPTY_TEXT
     num = len(low) - 1
+    if not low.strip("0") and not high.strip("9"):  # else each of the two below would ask twice
+        return repeat(_DIGIT, num + 1, num + 1)
     if low[0] == high[0]:
         return cat(text(low[0]), _same_length(low[1:], high[1:]))
     return alt(

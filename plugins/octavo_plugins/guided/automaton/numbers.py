@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from octavo_plugins.guided.automaton.parts import Graph, byte_set
 from octavo_plugins.guided.automaton.strings import plain
 
 MOST_STATES = 4096
+MOST_DIGITS = 20
+"""Of a bound, before and behind the point: more take more than a tenth of a second."""
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _ANY = numbers({})
 _SIGN = regex.alt(regex.EMPTY_TEXT, regex.text("-"))
@@ -29,8 +31,9 @@ _ANY_DECIMAL = regex.cat(_SIGN, _WHOLE, regex.alt(regex.EMPTY_TEXT, _FRACTION))
 
 def number(graph: Graph, core: Mapping[str, Any], target: int) -> int:
     """A number of a core schema, then the target."""
-    is_whole, is_bounded = core["type"] == "integer", bool(core.keys() & _BOUNDS)
-    if is_bounded:
+    is_whole, bounds = core["type"] == "integer", core.keys() & _BOUNDS
+    if bounds:
+        _check_digits(core, bounds)
         texts = integers(core) if is_whole else numbers(core)
     elif is_whole:
         texts = _ANY_WHOLE
@@ -39,6 +42,13 @@ def number(graph: Graph, core: Mapping[str, Any], target: int) -> int:
     if "multipleOf" in core:
         return _multiples(graph, texts, Fraction(Decimal(repr(core["multipleOf"]))), target)
     return plain(graph, texts, target)
+
+
+def _check_digits(core: Mapping[str, Any], bounds: Iterable[str]) -> None:
+    for name in sorted(bounds):
+        whole, _, fraction = f"{abs(Decimal(repr(core[name]))):f}".partition(".")
+        if max(len(whole), len(fraction)) > MOST_DIGITS:
+            raise UnsupportedConstraint(f"{name} has more than {MOST_DIGITS} digits")
 
 
 class _Read(NamedTuple):
