@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from octavo import GuidedParams
-from octavo.engine.messages import GuideRequest
+from octavo.engine.messages import EngineRequest, GuideRequest, TokenSampling
 from octavo.errors import PluginError, UnsupportedConstraint
 from octavo.guided.byte_machine import MachineGuide, MachineState, machine_guide, pack
 from octavo.guided.checking import GuideChecker
 from octavo.guided.choose import choose_guide, remembering_choice
-from octavo.guided.guides import Guides
+from octavo.guided.guides import CompilingRequests, Guides
+from octavo.guided.schema.regex import TooManyStates
+from octavo.guided.sequence import CompiledGuide
 from octavo.testing.guided_samples import vocabulary
+from octavo_plugins.guided.automaton import backend
 from octavo_plugins.guided.automaton.backend import Backend
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint
@@ -146,3 +149,36 @@ def test_a_request_by_name_alone_is_compiled_in_the_engine(host: PluginHost) -> 
     state.fill_bitmask(row)
     assert row.any()
     guides.close()
+
+
+def test_a_request_that_waits_does_not_hold_its_machine(host: PluginHost) -> None:
+    asked = choose_guide(WORD, host, on_device=True)
+    compiling = CompilingRequests(Guides(host, vocabulary))
+    try:
+        for number in (1, 2):
+            request = EngineRequest(
+                request_id=str(number),
+                sequences=(number,),
+                prompt_token_ids=[1],
+                sampling=TokenSampling(seed=0, temperature=0.0, max_tokens=1),
+                guide=asked,
+            )
+            compiling.add(request, asked)
+        found = [each for _ in range(2) for each in compiling.take(30)]
+    finally:
+        compiling.close()
+    assert [request.guide.machine for request, _ in found if request.guide] == [b"", b""]
+    (_, first), (_, second) = found
+    assert isinstance(first, CompiledGuide)
+    assert isinstance(second, CompiledGuide)
+    assert isinstance(first.guide, MachineGuide)
+    assert first.guide is second.guide
+
+
+def test_too_many_states_anywhere_are_no_fault_of_the_backend(monkeypatch) -> None:
+    def too_many(*_: object) -> None:
+        raise TooManyStates
+
+    monkeypatch.setattr(backend, "machine_of", too_many)
+    with pytest.raises(UnsupportedConstraint, match="too many states"):
+        Backend.machine(Constraint(kind="choice", value=["yes"]))

@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
+from msgspec import structs
+
 from octavo.engine.messages import EngineRequest, GuideRequest
 from octavo.errors import RequestFailedError
 from octavo.guided.byte_machine import machine_guide
@@ -107,7 +109,10 @@ class CompilingRequests:
 
     def add(self, request: EngineRequest, guide: GuideRequest) -> None:
         """Begin to compile."""
-        self._waiting.append((request, self._guides.guide(guide), time.monotonic()))
+        future = self._guides.guide(guide)
+        # Whose machine is large, and is kept with the guide: a request may wait for long.
+        bare = structs.replace(request, guide=structs.replace(guide, machine=b""))
+        self._waiting.append((bare, future, time.monotonic()))
 
     def abort(self, sequences: list[int]) -> list[EngineRequest]:
         """Forget requests of which nothing is left to do, and return them."""

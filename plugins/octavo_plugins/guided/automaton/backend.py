@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo.errors import UnsupportedConstraint
 from octavo.guided.byte_machine import MachineGuide
+from octavo.guided.schema.regex import TooManyStates
 from octavo.guided.schema.regex_parse import PatternError
 from octavo_plugins.guided.automaton.levels import bounded
 from octavo_plugins.guided.automaton.parts import DONE, Graph
@@ -30,6 +31,8 @@ class Backend:
             return machine_of(bounded(Subsets(graph, start).rows))
         except RecursionError:
             raise UnsupportedConstraint("the constraint is nested too deep") from None
+        except TooManyStates:
+            raise UnsupportedConstraint("the constraint has too many states for a table") from None
         except PatternError as error:
             raise UnsupportedConstraint(f"{constraint.kind}: {error}") from None
 

@@ -133,10 +133,7 @@ def _walked(
     high: int | None = None,
 ) -> int:
     """The same by the set's automaton over characters, of which there are so many."""
-    try:
-        table = regex.automaton(node, MOST_STATES)
-    except regex.TooManyStates:
-        raise UnsupportedConstraint("the pattern has too many states for a table") from None
+    table = regex.automaton(node, MOST_STATES)
     most = low if high is None else high
     if len(table) * (most + 1) > max(MOST_COUNTED, len(table)):
         raise UnsupportedConstraint("the pattern with its length has too many states for a table")
