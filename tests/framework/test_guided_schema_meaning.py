@@ -1,5 +1,8 @@
 """A core schema admits exactly the documents that the user's schema admits."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -42,3 +45,19 @@ def test_few_of_the_random_schemas_are_refused():
 
     count()
     assert outcomes["rewritten"] > 2 * outcomes["refused"], outcomes
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_may_contain_itself_does_so_whatever_the_order_of_sets(seed: int) -> None:
+    """The order follows from the seed of hashes, which is a process's own."""
+    code = (
+        "from octavo.guided.schema import core_schema; "
+        "node = {'type': 'object', 'required': ['below'], 'properties': {"
+        "'below': {'anyOf': [{'type': 'null'}, {'$ref': '#/$defs/node'}]}}}; "
+        "print(core_schema({'$ref': '#/$defs/node', '$defs': {'node': node}}).schema)"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "$ref" in done.stdout, done.stdout

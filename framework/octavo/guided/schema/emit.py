@@ -80,7 +80,7 @@ class Graph:
                 if all(not child or child in found for child in needed(shape))
             ]
             if kept and state not in found:
-                waiting |= users.get(state, set()) - {state}
+                waiting |= users.get(state, set())  # itself too: other shapes may contain it
             if kept:
                 found[state] = kept
         self.shapes = found
