@@ -278,24 +278,29 @@ class ShadowDevice:
         slots, starts = parts["slots"], parts["query_starts"]
         counts = np.diff(starts)
         computed, tokens = self.field("computed"), self.field("tokens")
+        if broken:  # what stands in the arena may be anything
+            garbage = [0] * len(plan.features)
+            return StepResult(
+                tokens=np.array(garbage, np.int32),
+                logprobs=logprobs_of(garbage, garbage, plan.num_logprobs),
+                prompt_logprobs=prompt_logprobs,
+            )
         drawn: list[int] = []
         places: list[int] = []
         row_of = {int(slot): row for row, slot in enumerate(slots)}
         num_tokens = self.field("num_tokens")
-        if not broken:
-            assert plan.masked == any(map(self.machines.has, parts["sample_slots"]))
+        assert plan.masked == any(map(self.machines.has, parts["sample_slots"]))
         for at, slot in enumerate(parts["sample_slots"].tolist()):
             row = row_of[slot]
             end = computed[slot] + counts[row]
-            assert broken or end == num_tokens[slot], "draws before its last token"
+            assert end == num_tokens[slot], "draws before its last token"
             assert parts["logit_tokens"][at] == starts[row + 1] - 1
             allowed = None if masks is None else _allowed(masks, at)
-            if self.machines.has(slot) and not broken:
+            if self.machines.has(slot):
                 assert allowed is None, "the host masks a row that the device masks"
                 allowed = self.machines.allowed(slot)
-            features = None if broken else int(plan.features[at])
-            drawn.append(self._draw(slot, digests[row], features, allowed))
-            if self.machines.has(slot) and not broken:
+            drawn.append(self._draw(slot, digests[row], int(plan.features[at]), allowed))
+            if self.machines.has(slot):
                 self.machines.walk(slot, drawn[-1])
             places.append(int(num_tokens[slot]))
             tokens[slot, num_tokens[slot]] = drawn[-1]
@@ -308,13 +313,11 @@ class ShadowDevice:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def _draw(
-        self, slot: int, digest: int, planned_features: int | None, allowed: set[int] | None
-    ) -> int:
+    def _draw(self, slot: int, digest: int, planned_features: int, allowed: set[int] | None) -> int:
         features = int(self.field("features")[slot])
         if self.field("num_tokens")[slot] >= self.field("min_len")[slot]:
             features &= ~RowFeature.MIN_TOKENS
-        assert planned_features in (None, features), "the host plans another row's work"
+        assert planned_features == features, "the host plans another row's work"
         banned = self.field("stop_ids")[slot].tolist() if features & RowFeature.MIN_TOKENS else ()
         if allowed:  # a row that has ended may have none left: its draw is nobody's
             banned = set(range(self.vocab_size)) - allowed

@@ -3,118 +3,110 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from octavo.engine.messages import TokenSampling
 from scheduling_cases import ADAPTERS, FACTS, LATE_FACTS, MAX_LEN, POISON, VOCAB, Case
 from scheduling_world import World
 from shadow_device import RemainderGuide
 
-# Few distinct beginnings, so that prefixes meet.
-prompts = st.builds(
-    lambda head, length, tail: (head * 12)[:length] + tail,
-    st.sampled_from([[1, 2, 3, 4, 5], [1, 2, 3, 9], [7]]),
-    st.integers(1, 30),
-    st.lists(st.integers(0, VOCAB - 1), max_size=3),
+HEADS = ([1, 2, 3, 4, 5], [1, 2, 3, 9], [7])
+"""Few distinct beginnings, so that prefixes meet."""
+
+DETAILS = (
+    {},
+    {},
+    {"stop_token_ids": (3, 5, 8, 13)},
+    {"stop_token_ids": (3, 5, 8, 13), "min_tokens": 5},
+    {"stop_token_ids": tuple(range(0, VOCAB, 2)), "min_tokens": 9, "logprobs": 0},
+    {"logprobs": 2, "logit_bias": {4: 1.0}},
+    {"prompt_logprobs": 1},
+    {"logit_bias": {4: 2.0, 5: 0.5}},
 )
 
 
-details = st.sampled_from(
-    [
-        {},
-        {},
-        {"stop_token_ids": (3, 5, 8, 13)},
-        {"stop_token_ids": (3, 5, 8, 13), "min_tokens": 5},
-        {"stop_token_ids": tuple(range(0, VOCAB, 2)), "min_tokens": 9, "logprobs": 0},
-        {"logprobs": 2, "logit_bias": {4: 1.0}},
-        {"prompt_logprobs": 1},
-        {"logit_bias": {4: 2.0, 5: 0.5}},
-    ]
-)
-
-
-guides = st.builds(RemainderGuide, st.integers(0, 2), st.integers(1, 20), vocab_size=st.just(VOCAB))
-
-
-class SchedulingMachine(RuleBasedStateMachine):
-    @rule(
-        prompt=prompts,
-        n=st.sampled_from([1, 1, 1, 2, 4]),
-        max_tokens=st.integers(1, 18),
-        seed=st.integers(0, 3),
-        priority=st.integers(0, 2),
-        salt=st.sampled_from(["", "", "s"]),
-        detail=details,
-        poison=st.sampled_from([False] * 15 + [True]),
-        guide=guides,
-        guided_by=st.sampled_from([None] * 8 + ["host", "host", "device", "device", "device"]),
-        adapter=st.sampled_from(["", "", *ADAPTERS]),
+def add(world: World, rng: random.Random) -> None:
+    if len(world.live()) >= 12:
+        return
+    prompt = (rng.choice(HEADS) * 30)[: rng.randint(1, 30)]
+    prompt += [rng.randrange(VOCAB) for _ in range(rng.randint(0, 3))]
+    prompt += [POISON] * (rng.random() < 0.06)
+    detail = rng.choice(DETAILS)
+    guide = None
+    if guided := rng.random() < 0.4:
+        guide = RemainderGuide(rng.randint(0, 2), rng.randint(1, 20), vocab_size=VOCAB)
+        detail = {k: v for k, v in detail.items() if k != "min_tokens"}
+    max_tokens = min(rng.randint(1, 18), MAX_LEN - len(prompt))
+    world.add(
+        prompt,
+        n=rng.choice([1, 1, 1, 2, 4]),
+        sampling=TokenSampling(seed=rng.randint(0, 3), max_tokens=max_tokens, **detail),
+        priority=rng.randint(0, 2),
+        salt=rng.choice(["", "", "s"]),
+        guide=guide,
+        adapter=rng.choice(["", "", *ADAPTERS]),
+        is_machine=guided and rng.random() < 0.6,
     )
-    def add(
-        self, prompt, n, max_tokens, seed, priority, salt, detail, poison, guide, guided_by, adapter
-    ):
-        if len(self.world.live()) < 12:
-            guide = None if guided_by is None else guide
-            prompt = [*prompt, POISON] if poison else prompt
-            max_tokens = min(max_tokens, MAX_LEN - len(prompt))
-            if guide is not None:
-                detail = {k: v for k, v in detail.items() if k != "min_tokens"}
-            sampling = TokenSampling(seed=seed, max_tokens=max_tokens, **detail)
-            is_machine = guided_by == "device"
-            self.world.add(prompt, n, sampling, priority, salt, guide, adapter, is_machine)
-
-    @rule(count=st.sampled_from([1, 2, 4, 8, 16]))
-    def step(self, count):
-        for _ in range(count):
-            self.world.step()
-
-    @rule(adapter=st.sampled_from([*ADAPTERS]))
-    def load_or_unload(self, adapter):
-        self.world.hold(adapter)
-
-    @rule(count=st.integers(1, 9))
-    def let_masks_be_late(self, count):
-        self.world.filler.num_late = count
-
-    @rule(pick=st.integers(0, 100))
-    def abort(self, pick):
-        live = self.world.live()
-        if live:
-            self.world.abort(live[pick % len(live)])
-
-    @rule(pick=st.integers(0, 100))
-    def preempt(self, pick):
-        self.world.preempt(pick)
-
-    @rule(count=st.integers(0, 12), at_once=st.booleans())
-    def fail(self, count, at_once):
-        self.world.device.steps_to_fault = count
-        self.world.device.fails_at_once = at_once
-
-    @rule()
-    def forget_prefixes(self):
-        self.world.scheduler.placement.pool.forget_all()
-
-    @invariant()
-    def references_add_up(self):
-        self.world.check()
-
-    def teardown(self):
-        self.world.drain()
 
 
-def machine(case: Case, seen: Counter[str]):
-    class Configured(SchedulingMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.world = World(case, seen)
+def step(world: World, rng: random.Random) -> None:
+    for _ in range(rng.choice([1, 2, 4, 8, 16])):
+        world.step()
 
-    return Configured
+
+def load_or_unload(world: World, rng: random.Random) -> None:
+    world.hold(rng.choice([*ADAPTERS]))
+
+
+def let_masks_be_late(world: World, rng: random.Random) -> None:
+    world.filler.num_late = rng.randint(1, 9)
+
+
+def abort(world: World, rng: random.Random) -> None:
+    if live := world.live():
+        world.abort(rng.choice(live))
+
+
+def preempt(world: World, rng: random.Random) -> None:
+    world.preempt(rng.randint(0, 100))
+
+
+def fail(world: World, rng: random.Random) -> None:
+    world.device.steps_to_fault = rng.randint(0, 12)
+    world.device.fails_at_once = rng.random() < 0.5
+
+
+def forget_prefixes(world: World, rng: random.Random) -> None:
+    world.scheduler.placement.pool.forget_all()
+
+
+DISTURBANCES: tuple[Callable[[World, random.Random], None], ...] = (
+    load_or_unload,
+    let_masks_be_late,
+    abort,
+    preempt,
+    fail,
+    forget_prefixes,
+)
+
+
+def walk(case: Case, number: int, seen: Counter[str]) -> None:
+    """Forty operations; of the disturbances some, so that what one hides is met too."""
+    world, rng = World(case, seen), random.Random(f"{case} {number}")
+    operations = [add, step] * rng.randint(1, 2)
+    operations += rng.sample(DISTURBANCES, rng.randint(0, len(DISTURBANCES)))
+    try:
+        for _ in range(40):
+            rng.choice(operations)(world, rng)
+            world.check()
+        world.drain()
+    except Exception as error:
+        error.add_note(f"in walk {number}")
+        raise
 
 
 CASES = [
@@ -137,28 +129,19 @@ def quiet():
 
 
 @pytest.mark.parametrize(
-    "num_examples", [20, pytest.param(200, marks=pytest.mark.slow)], ids=["quick", "8000 steps"]
+    "num_walks", [20, pytest.param(200, marks=pytest.mark.slow)], ids=["quick", "8000 steps"]
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_examples):
-    """Eight configurations of 8,000 steps, in which all that can happen does."""
+def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_walks):
+    """Eight configurations of 8,000 operations, in which all that can happen does."""
     seen = Counter()
-    run_state_machine_as_test(
-        machine(case, seen),
-        settings=settings(
-            max_examples=num_examples,
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate],  # shrinking takes minutes; the seed is fixed anyway
-        ),
-    )
+    for number in range(num_walks):
+        walk(case, number, seen)
     facts = FACTS if case.depth == 1 else FACTS + LATE_FACTS
     if case.has_processors:  # they may change any draw, so that none is left out
         facts = [fact for fact in facts if fact != "appended"]
-    if num_examples >= 200:
-        assert [fact for fact in facts if not seen[fact]] == []
+    if num_walks >= 200:
+        assert [fact for fact in facts if seen[fact] < 10] == []
 
 
 def test_rows_go_on_steadily_while_others_wait_for_a_slot():
