@@ -27,7 +27,7 @@ MASK = 2**63 - 1
 
 def first_digest(adapter: str) -> int:
     """An adapter makes other keys and values of the same tokens."""
-    return hash(adapter) & MASK if adapter else 0
+    return extend_digest(0, int.from_bytes(adapter.encode())) if adapter else 0
 
 
 def extend_digest(digest: int, token: int) -> int:
@@ -279,12 +279,8 @@ class ShadowDevice:
         counts = np.diff(starts)
         computed, tokens = self.field("computed"), self.field("tokens")
         if broken:  # what stands in the arena may be anything
-            garbage = [0] * len(plan.features)
-            return StepResult(
-                tokens=np.array(garbage, np.int32),
-                logprobs=logprobs_of(garbage, garbage, plan.num_logprobs),
-                prompt_logprobs=prompt_logprobs,
-            )
+            garbage = np.zeros(len(plan.features), np.int32)
+            return StepResult(tokens=garbage, prompt_logprobs=prompt_logprobs)
         drawn: list[int] = []
         places: list[int] = []
         row_of = {int(slot): row for row, slot in enumerate(slots)}
