@@ -1,10 +1,14 @@
-"""/tokenize and /detokenize."""
+"""/tokenize, /detokenize and /tokenizer_info."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from jinja2 import Template
+
+from live_server import LiveServer, running_server
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -63,3 +67,47 @@ def test_long_texts_do_not_hold_up_others(http) -> None:
         quick = [http.get("/ping").elapsed.total_seconds() for _ in range(20)]
         assert all(len(each.result()) > 20_000 for each in slow)
     assert sorted(quick)[len(quick) // 2] < 0.25
+
+
+@pytest.fixture(scope="module")
+def telling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("tokenizer_info")
+    with running_server(folder / "log", "--enable-tokenizer-info-endpoint") as live:
+        yield live
+
+
+def test_the_tokenizer_is_told_under_the_names_of_its_own_file(telling) -> None:
+    told = telling.get("/tokenizer_info").json()
+    assert told["tokenizer_class"] == "TokenizersBackend"
+    assert told["vocab_size"] == 2048
+    assert (told["bos_token"], told["eos_token"]) == ("<|endoftext|>", "<|im_end|>")
+    special = told["added_tokens_decoder"]
+    assert {"<|endoftext|>", "<|im_end|>"} <= {each["content"] for each in special.values()}
+    assert all(each["special"] for each in special.values())
+    with telling.client() as http:
+        for id, each in special.items():
+            assert tokens(http, prompt=each["content"], add_special_tokens=False) == [int(id)]
+
+
+def test_its_template_makes_the_prompt_of_a_conversation(telling) -> None:
+    told = telling.get("/tokenizer_info").json()
+    text = Template(told["chat_template"]).render(
+        messages=HELLO, add_generation_prompt=True, bos_token=told["bos_token"]
+    )
+    with telling.client() as http:
+        assert tokens(http, prompt=text, add_special_tokens=False) == tokens(http, messages=HELLO)
+
+
+def test_it_is_documented_and_among_the_features(telling) -> None:
+    paths = telling.get("/openapi.json").json()["paths"]
+    assert set(paths["/tokenizer_info"]) == {"get"}
+    assert telling.get("/capabilities").json()["features"]["tokenizer_info"] == {"on": True}
+
+
+def test_it_is_told_to_nobody_where_the_operator_has_not_asked_for_it(http) -> None:
+    reply = http.get("/tokenizer_info")
+    assert reply.status_code == 404
+    assert "--enable-tokenizer-info-endpoint" in reply.json()["error"]["message"]
+    assert "/tokenizer_info" not in http.get("/openapi.json").json()["paths"]
+    why = http.get("/capabilities").json()["features"]["tokenizer_info"]["why"]
+    assert "--enable-tokenizer-info-endpoint" in why

@@ -46,7 +46,6 @@ _REFUSED: Final = {
     "diagnostics": Refused("usage tells how many tokens came from the cache"),
     "inference_geo": Refused("this server runs where it runs"),
     "speed": Refused("there is one speed", ("standard",)),
-    "chat_template_kwargs": Refused("/v1/chat/completions has it", ({},)),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
 }
 COUNT_FIELDS: Final = FieldTable(no_effect=_NO_EFFECT, refused=_REFUSED)
@@ -77,6 +76,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: Thinking | None = None
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class MessageRequest(CountRequest, kw_only=True):

@@ -93,9 +93,9 @@ class MessageRoutes:
         )
         return Reply(encode(TokenCount(len(ids))))
 
-    def _template_kwargs(self, request: CountRequest) -> dict[str, bool]:
-        thinking = request.thinking
-        return {} if thinking is None else self._server.thinking_kwargs(thinking.is_on)
+    def _template_kwargs(self, request: CountRequest) -> dict[str, Any]:
+        given, thinking = request.chat_template_kwargs, request.thinking
+        return given if thinking is None else given | self._server.thinking_kwargs(thinking.is_on)
 
     def _params(self, request: MessageRequest) -> SamplingParams:
         given = {
