@@ -196,9 +196,9 @@ BAD = [
         "add_generation_prompt": True}, "add_generation_prompt", (CHAT, TOKENIZE)),
     Bad("a template of a stranger", {"chat_template": "{{ 1 }}"}, paths=(CHAT,)),
     Bad("what the template does not read", {"chat_template_kwargs": {"a": 1}},
-        paths=(CHAT, RESPONSES)),
+        paths=(CHAT, RESPONSES, MESSAGES, COUNT)),
     Bad("template words that are taken", {"chat_template_kwargs": {"messages": []}},
-        paths=(CHAT, RESPONSES)),
+        paths=(CHAT, RESPONSES, MESSAGES, COUNT)),
     Bad("documents for no template", {"documents": [{"text": "a"}]}, paths=(CHAT,)),
     *[Bad(f"a call with {what}", {"messages": [{"role": "assistant", "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "f"}} | change]}]}, paths=(CHAT,))

@@ -11,6 +11,10 @@ from jinja2 import Template
 from live_server import LiveServer, running_server
 
 HELLO = [{"role": "user", "content": "Hello"}]
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
+    "{% if shouts %}Shout it.{% endif %}{% if add_generation_prompt %}It says:{% endif %}"
+)
 
 
 def tokens(http, **body) -> list[int]:
@@ -72,7 +76,9 @@ def test_long_texts_do_not_hold_up_others(http) -> None:
 @pytest.fixture(scope="module")
 def telling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("tokenizer_info")
-    with running_server(folder / "log", "--enable-tokenizer-info-endpoint") as live:
+    (folder / "template").write_text(TEMPLATE)
+    flags = ("--enable-tokenizer-info-endpoint", "--chat-template", str(folder / "template"))
+    with running_server(folder / "log", *flags) as live:
         yield live
 
 
@@ -89,13 +95,24 @@ def test_the_tokenizer_is_told_under_the_names_of_its_own_file(telling) -> None:
             assert tokens(http, prompt=each["content"], add_special_tokens=False) == [int(id)]
 
 
-def test_its_template_makes_the_prompt_of_a_conversation(telling) -> None:
+def test_its_template_is_the_one_that_makes_prompts_of_conversations(telling) -> None:
     told = telling.get("/tokenizer_info").json()
+    assert told["chat_template"] == TEMPLATE
     text = Template(told["chat_template"]).render(
         messages=HELLO, add_generation_prompt=True, bos_token=told["bos_token"]
     )
     with telling.client() as http:
         assert tokens(http, prompt=text, add_special_tokens=False) == tokens(http, messages=HELLO)
+
+
+def test_variables_of_the_template_are_read_of_anthropics_conversations_too(telling) -> None:
+    path, counts = "/v1/messages/count_tokens", []
+    for shouts in (False, True):
+        body = {"messages": HELLO, "chat_template_kwargs": {"shouts": shouts}}
+        counts.append(telling.post(path, json=body).json()["input_tokens"])
+        answer = telling.post("/v1/messages", json={**body, "max_tokens": 1}).json()
+        assert answer["usage"]["input_tokens"] == counts[-1]
+    assert counts[0] < counts[1]
 
 
 def test_it_is_documented_and_among_the_features(telling) -> None:
