@@ -9,6 +9,7 @@ import pytest
 from anthropic.types import (
     MessageCountTokensParams,
     MessageParam,
+    OutputConfigParam,
     TextBlockParam,
     message_create_params,
 )
@@ -212,6 +213,7 @@ def test_a_field_without_a_verdict_is_found() -> None:
         (StreamOptions, names(ChatCompletionStreamOptionsParam, more="continuous_usage_stats")),
         (responses.ResponseStreamOptions, names(response_create_params.StreamOptions)),
         (responses.Reasoning, names(ReasoningParam)),
+        (messages.OutputConfig, names(OutputConfigParam)),
         (responses.TextConfig, names(ResponseTextConfigParam)),
     ],
 )

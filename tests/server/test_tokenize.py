@@ -13,7 +13,8 @@ from live_server import LiveServer, running_server
 HELLO = [{"role": "user", "content": "Hello"}]
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
-    "{% if shouts %}Shout it.{% endif %}{% if add_generation_prompt %}It says:{% endif %}"
+    "{% if shouts %}Shout it.{% endif %}{{ reasoning_effort }}"
+    "{% if add_generation_prompt %}It says:{% endif %}"
 )
 
 
@@ -107,12 +108,17 @@ def test_its_template_is_the_one_that_makes_prompts_of_conversations(telling) ->
 
 def test_variables_of_the_template_are_read_of_anthropics_conversations_too(telling) -> None:
     path, counts = "/v1/messages/count_tokens", []
-    for shouts in (False, True):
-        body = {"messages": HELLO, "chat_template_kwargs": {"shouts": shouts}}
+    changes = [
+        {},
+        {"chat_template_kwargs": {"shouts": True}},
+        {"chat_template_kwargs": {"shouts": True}, "output_config": {"effort": "medium"}},
+    ]
+    for change in changes:
+        body = {"messages": HELLO, **change}
         counts.append(telling.post(path, json=body).json()["input_tokens"])
         answer = telling.post("/v1/messages", json={**body, "max_tokens": 1}).json()
         assert answer["usage"]["input_tokens"] == counts[-1]
-    assert counts[0] < counts[1]
+    assert counts[0] < counts[1] < counts[2]
 
 
 def test_it_is_documented_and_among_the_features(telling) -> None:
