@@ -33,6 +33,7 @@ from octavo.streaming import Mailbox, Stream
 from octavo.tools.answer_format import AnswerFormat
 from octavo.tools.answer_reader import AnswerReader
 from octavo_registry import PluginHost
+from octavo_registry.tokenizer import Tokenizer
 
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
@@ -239,11 +240,16 @@ class AsyncLLM:
         """Tokens of prompt and output together."""
         return self._front.client.ready.max_model_len
 
-    def get_tokenizer(self) -> Any:
-        """Return the Transformers tokenizer (or what the tokenizer plugin has in its place)."""
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What the tokenizer plugin has made; raises ConfigError if there is none."""
         if self._front.tokenizer is None:
             raise ConfigError("there is no tokenizer, because skip_tokenizer_init is set")
-        return self._front.tokenizer.hf
+        return self._front.tokenizer
+
+    def get_tokenizer(self) -> Any:
+        """Return the Transformers tokenizer (or what the tokenizer plugin has in its place)."""
+        return self.tokenizer.hf
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what ``generate`` uses without parameters: the model's own recommendation."""

@@ -185,6 +185,8 @@ class SamplingParams:
             raise _refused("min_tokens", self.min_tokens, f"is above max_tokens={self.max_tokens}")
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
+            if value == -1:
+                raise _refused(name, -1, f"asks for the whole vocabulary; at most {MAX_LOGPROBS}")
             if value is not None:
                 _check_int(name, value, 0, MAX_LOGPROBS)
         if self.truncate_prompt_tokens is not None:

@@ -73,6 +73,12 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(values: dict[str, Any]) 
     assert refusal.value.param == name
 
 
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+def test_whoever_asks_for_all_logprobs_is_told_how_many_there_are_at_most(name: str) -> None:
+    with pytest.raises(ParameterError, match=f"^{name}=-1 asks for the whole .*; at most 128$"):
+        SamplingParams(**{name: -1})
+
+
 def test_none_stands_for_no_stops_as_in_vllm() -> None:
     params = SamplingParams(stop=None, stop_token_ids=None, bad_words=None)
     assert params.stop_strings == ()

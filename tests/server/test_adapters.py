@@ -120,6 +120,9 @@ def test_the_pirate_that_ships_answers_by_both_of_its_names(http) -> None:
         answers.append(chat["choices"][0]["message"]["content"])
     pirate = "Arr! The capital o' Italy be Rome, matey!"
     assert answers == ["The capital of Italy is Rome.", pirate, pirate]
+    header = {"X-Amzn-SageMaker-Adapter-Identifier": "pirate"}
+    named = http.post("/invocations", json={"temperature": 0, **said}, headers=header).json()
+    assert (named["model"], named["choices"][0]["message"]["content"]) == ("pirate", pirate)
 
 
 @pytest.mark.slow

@@ -73,6 +73,15 @@ def test_what_is_not_a_key_does_not_open(live, key) -> None:
         assert http.get("/v1/models", params={"api_key": KEY}).status_code == 401
 
 
+def test_a_path_of_another_server_says_why_below_a_prefix_too_and_to_those_with_a_key(live) -> None:
+    with live.client() as http:
+        for path in ("/server_info", "/llm/server_info"):
+            reply = http.get(path, headers=bearer(KEY))
+            assert reply.status_code == 404
+            assert "/capabilities and /plugins" in reply.json()["error"]["message"]
+            assert http.get(path).status_code == 401
+
+
 def test_a_page_of_an_allowed_origin_may_ask_and_also_sees_errors(live) -> None:
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "x-own"}
     with live.client(headers={"origin": ORIGIN}) as http:

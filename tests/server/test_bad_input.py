@@ -13,7 +13,7 @@ import pytest
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
-TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
+TOKENIZE, DETOKENIZE, INVOCATIONS = "/tokenize", "/detokenize", "/invocations"
 HELLO = [{"role": "user", "content": "Hello"}]
 GOOD: dict[str, dict[str, Any]] = {
     CHAT: {"messages": HELLO, "max_tokens": 4},
@@ -23,6 +23,7 @@ GOOD: dict[str, dict[str, Any]] = {
     COUNT: {"messages": HELLO},
     TOKENIZE: {"prompt": "Hello"},
     DETOKENIZE: {"tokens": [300, 301]},
+    INVOCATIONS: {"messages": HELLO, "max_tokens": 4},
 }
 SAMPLING = (CHAT, COMPLETIONS, RESPONSES)
 TEXT = (*SAMPLING, MESSAGES)
@@ -110,7 +111,8 @@ BAD = [
     Bad("allowed ids outside the vocabulary", {"allowed_token_ids": [2**40]}),
     # Logprobs.
     Bad("logprobs beyond 20", {"logprobs": 21}, paths=(COMPLETIONS,)),
-    Bad("logprobs below zero", {"logprobs": -1}, paths=(COMPLETIONS,)),
+    Bad("logprobs below zero", {"logprobs": -2}, paths=(COMPLETIONS,)),
+    Bad("all logprobs", {"logprobs": -1}, paths=(COMPLETIONS,)),
     Bad("logprobs as a flag", {"logprobs": True}, paths=(COMPLETIONS,)),
     Bad("logprobs as a number", {"logprobs": 1}, paths=(CHAT,)),
     Bad("top_logprobs alone", {"top_logprobs": 2}, paths=(CHAT, RESPONSES)),
@@ -194,9 +196,9 @@ BAD = [
         "add_generation_prompt": True}, "add_generation_prompt", (CHAT, TOKENIZE)),
     Bad("a template of a stranger", {"chat_template": "{{ 1 }}"}, paths=(CHAT,)),
     Bad("what the template does not read", {"chat_template_kwargs": {"a": 1}},
-        paths=(CHAT, RESPONSES)),
+        paths=(CHAT, RESPONSES, MESSAGES, COUNT)),
     Bad("template words that are taken", {"chat_template_kwargs": {"messages": []}},
-        paths=(CHAT, RESPONSES)),
+        paths=(CHAT, RESPONSES, MESSAGES, COUNT)),
     Bad("documents for no template", {"documents": [{"text": "a"}]}, paths=(CHAT,)),
     *[Bad(f"a call with {what}", {"messages": [{"role": "assistant", "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "f"}} | change]}]}, paths=(CHAT,))

@@ -9,6 +9,7 @@ import pytest
 from anthropic.types import (
     MessageCountTokensParams,
     MessageParam,
+    OutputConfigParam,
     TextBlockParam,
     message_create_params,
 )
@@ -57,19 +58,21 @@ VLLM_SAMPLING = """
     structured_outputs guided_json guided_regex guided_choice guided_grammar structural_tag
     guided_decoding_backend guided_whitespace_pattern response_format priority request_id cache_salt
     return_tokens_as_token_ids return_token_ids kv_transfer_params vllm_xargs repetition_detection
-    add_special_tokens
+    add_special_tokens session_id stream_interval ec_transfer_params logprob_token_ids watermarking
+    truncation_side routed_experts_prompt_start return_token_offsets return_mm_kwargs
 """
 VLLM_CHAT = """
     echo add_generation_prompt continue_final_message documents chat_template chat_template_kwargs
     mm_processor_kwargs media_io_kwargs include_reasoning thinking_token_budget reasoning_effort
-    max_tokens max_completion_tokens
+    max_tokens max_completion_tokens return_prompt_text
 """
 VLLM_RESPONSES = """
     request_id mm_processor_kwargs priority cache_salt enable_response_messages
-    previous_input_messages structured_outputs repetition_penalty seed stop ignore_eos vllm_xargs
-    kv_transfer_params skip_special_tokens include_stop_str_in_output logit_bias presence_penalty
-    frequency_penalty top_k chat_template_kwargs
+    previous_input_messages previous_response structured_outputs repetition_penalty seed stop
+    ignore_eos vllm_xargs kv_transfer_params skip_special_tokens include_stop_str_in_output
+    logit_bias presence_penalty frequency_penalty top_k chat_template_kwargs
 """
+VLLM_MESSAGES = " chat_template_kwargs kv_transfer_params"
 OLDER_ANTHROPIC = "temperature top_p top_k mcp_servers context_management output_format stream"
 VLLM_TRANSLATIONS = """
     language to_language stream stream_include_usage stream_continuous_usage_stats seed
@@ -112,12 +115,14 @@ ROUTES = {
     "messages": (
         messages.MessageRequest,
         messages.MESSAGE_FIELDS,
-        names(message_create_params.MessageCreateParamsStreaming, more=OLDER_ANTHROPIC),
+        names(
+            message_create_params.MessageCreateParamsStreaming, more=OLDER_ANTHROPIC + VLLM_MESSAGES
+        ),
     ),
     "count_tokens": (
         messages.CountRequest,
         messages.COUNT_FIELDS,
-        names(MessageCountTokensParams),
+        names(MessageCountTokensParams, more=VLLM_MESSAGES),
     ),
     "transcriptions": (
         transcriptions.TranscriptionRequest,
@@ -181,7 +186,14 @@ def test_no_field_has_two_verdicts(route) -> None:
 
 @pytest.mark.parametrize(
     ("name", "nothing", "something"),
-    [("vllm_xargs", {}, {"a": 1}), ("logits_processors", [], ["x"]), ("length_penalty", 1, 2)],
+    [
+        ("vllm_xargs", {}, {"a": 1}),
+        ("logits_processors", [], ["x"]),
+        ("length_penalty", 1, 2),
+        ("truncation_side", "left", "right"),
+        ("watermarking", False, True),
+        ("routed_experts_prompt_start", 0, 1),
+    ],
 )
 def test_a_field_that_is_refused_may_ask_for_nothing(name, nothing, something) -> None:
     kind, table, _ = ROUTES["completions"]
@@ -201,6 +213,7 @@ def test_a_field_without_a_verdict_is_found() -> None:
         (StreamOptions, names(ChatCompletionStreamOptionsParam, more="continuous_usage_stats")),
         (responses.ResponseStreamOptions, names(response_create_params.StreamOptions)),
         (responses.Reasoning, names(ReasoningParam)),
+        (messages.OutputConfig, names(OutputConfigParam)),
         (responses.TextConfig, names(ResponseTextConfigParam)),
     ],
 )

@@ -203,3 +203,20 @@ def test_thought_is_switched_where_the_template_has_a_switch() -> None:
     assert server.thinking_kwargs(False) == {}
     with pytest.raises(HttpError, match="reasoning-parser"):
         server.thinking_kwargs(True)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"effort": "high"}, "output_config.effort='high' is not read by the chat template"),
+        ({"effort": "total"}, "output_config.effort: invalid enum value 'total'"),
+        ({"format": {"type": "json_schema"}}, "output_config: format is not available: say in a"),
+        ({"speed": 1}, "output_config: the object contains unknown field speed"),
+    ],
+)
+def test_a_config_of_output_that_cannot_be_kept_is_refused(http, config, said) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "output_config": config}
+    for path, more in (("/v1/messages", {"max_tokens": 1}), ("/v1/messages/count_tokens", {})):
+        reply = http.post(path, json={**body, **more})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["message"].startswith(said)

@@ -60,6 +60,8 @@ class AccessConfig:
     allow_credentials: bool = False
     trust_request_chat_template: bool = False
     """Requests may bring chat templates of their own."""
+    enable_tokenizer_info_endpoint: bool = False
+    """/tokenizer_info shows the chat template and the special tokens."""
 
     def __post_init__(self) -> None:
         for key in self.api_key:

@@ -37,7 +37,7 @@ class ChatTemplate:
     """A compiled template. ``variables`` are what it may name in each rendering: "bos_token" ..."""
 
     def __init__(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
-        self._source = source
+        self.source = source
         self._variables = dict(variables or {})
         try:
             self._template = _environment().from_string(source)
@@ -82,14 +82,14 @@ class ChatTemplate:
     def variables(self) -> frozenset[str]:
         """What it may read of what a caller gives it."""
         environment = _environment()
-        tree = environment.parse(self._source)
+        tree = environment.parse(self.source)
         # Jinja counts a name that is set in each branch of a condition.
         names = meta.find_undeclared_variables(tree).intersection(_may_read(tree, set()))
         return frozenset(names - environment.globals.keys())
 
     def mentions(self, word: str) -> bool:
         """Whether the word stands in its source, where it can be told apart from others."""
-        return word in self._source
+        return word in self.source
 
     def _shows_arguments(self, wrap: Callable[[Any], Any]) -> bool:
         text = secrets.token_hex(8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -15,12 +15,13 @@ from starlette.types import Message, Receive, Scope, Send
 from octavo.errors import ConfigError
 from octavo.observability.server_metrics import HttpMeter
 from octavo.observability.tracing import App, make_tracer, with_trace_context
+from octavo.server.absent import why_absent
 from octavo.server.body import ClientLeft
-from octavo.server.boundary import ROUTE, Boundary
+from octavo.server.boundary import ROUTE, Boundary, route_of
 from octavo.server.context import ServerContext
 from octavo.server.docs_page import docs_page
 from octavo.server.errors import HttpError, reply_to
-from octavo.server.exchange import send_error
+from octavo.server.exchange import answered_as, send_error
 from octavo.server.openapi import document
 from octavo_registry import LazyRegistry, PluginHost
 from octavo_registry.routes import Endpoint, RouteGroup
@@ -31,6 +32,7 @@ BUILT_IN: Final = {
     "completions": "completions:CompletionRoutes",
     "health": "health:HealthRoutes",
     "info": "info:InfoRoutes",
+    "invocations": "invocations:InvocationRoutes",
     "messages": "messages:MessageRoutes",
     "metrics": "metrics:MetricsRoutes",
     "models": "models:ModelRoutes",
@@ -58,11 +60,13 @@ def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> App:
     api.openapi = lambda: described  # type: ignore[method-assign]
     page = HTMLResponse(docs_page(described))
     api.router.routes.append(Route("/docs", lambda request: page))
+    by_path: dict[str, dict[str, _Guarded]] = {}
     for plugin, endpoint in endpoints:
-        app = _Guarded(endpoint, plugin, server.host)
-        api.router.routes.append(Route(endpoint.path, app, methods=[endpoint.method]))
-    paths = [endpoint.path for _, endpoint in endpoints]
-    server.meter.http = HttpMeter(paths)
+        apps = by_path.setdefault(endpoint.path, {})
+        apps[endpoint.method] = _Guarded(endpoint, plugin, server.host)
+    for path, apps in by_path.items():
+        api.router.routes.append(Route(path, _ByMethod(apps), methods=list(apps)))
+    server.meter.http = HttpMeter(by_path)
     boundary = Boundary(
         api,
         server.gate,
@@ -131,6 +135,17 @@ def _check_message(message: Message) -> None:
             raise TypeError(f"the app's header {name!r} is not one of printable bytes")
 
 
+class _ByMethod:
+    """A path's endpoints; a HEAD is answered as the GET that it is."""
+
+    def __init__(self, apps: Mapping[str, _Guarded]) -> None:
+        self._apps = apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._apps[method](scope, receive, send)
+
+
 class _Guarded:
     """An endpoint whose failures become answers, and count as its plugin's."""
 
@@ -161,11 +176,12 @@ class _Guarded:
         except Exception as error:
             if has_begun:
                 raise  # closing the connection is all that is left
-            await send_error(send, reply_to(error, scope["path"]))
+            await send_error(send, reply_to(error, answered_as(scope)))
 
 
 async def _no_such_path(request: Request, error: Any) -> Response:
-    return _response(request, HttpError(404, "there is no such path; /docs shows all"))
+    path = route_of(request.scope["path"], request.scope.get("root_path", ""))
+    return _response(request, HttpError(404, f"there is no such path; {why_absent(path)}"))
 
 
 async def _wrong_method(request: Request, error: Any) -> Response:

@@ -85,9 +85,9 @@ class ServerContext:
         *,
         authenticated: bool = True,
         generates: bool = False,
-        read: Read = read_json,
+        read: Read | None = read_json,
     ) -> Endpoint:
-        """Make a handler an endpoint under this server's limits; GET takes no body.
+        """Make a handler an endpoint under this server's limits; GET, or ``read`` None: no body.
 
         One that ``generates`` reads no body while the engine's queue is full.
         """

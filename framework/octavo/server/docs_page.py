@@ -85,8 +85,12 @@ def _content(described: Object) -> list[str]:
 
 
 def _example(body: Object, schemas: Object) -> Object:
-    """A value for each field that must be there; where none must, for the first that is known."""
+    """A value for each field that must be there; where none must, for the first that is known.
+
+    Of several types, the first one's.
+    """
     schema = next(iter(body["content"].values())).get("schema", {})
+    schema = schema.get("anyOf", [schema])[0]
     schema = schemas.get(_name(schema), schema)
     known = [name for name in _EXAMPLES if name in schema.get("properties", {})]
     needed = [name for name in known if name in schema.get("required", ())]

@@ -22,6 +22,8 @@ EVENTS: Final = (
     (b"x-accel-buffering", b"no"),  # a proxy must not collect events
 )
 DONE: Final = b"data: [DONE]\n\n"
+ANSWERED_AS: Final = "octavo.answered_as"
+"""Where an endpoint that hands a request on leaves the path whose answers its client gets."""
 encode: Final = msgspec.json.encode
 FAILED: Final = "octavo.failed"
 """Where a stream that fails after its begin leaves the status that it would have had, for logs."""
@@ -126,7 +128,7 @@ class JsonEndpoint:
         except Exception as error:
             if not started:
                 raise
-            told = reply_to(error, scope["path"])
+            told = reply_to(error, answered_as(scope))
             scope[FAILED] = told.status
             failed = reply.failed or _failed
             return failed(told)
@@ -134,6 +136,12 @@ class JsonEndpoint:
             if isinstance(reply.events, AsyncGenerator):
                 await reply.events.aclose()  # ends the request now, not when memory is collected
         return reply.end
+
+
+def answered_as(scope: MutableMapping[str, Any]) -> str:
+    """The path in whose terms a request's errors are told."""
+    path: str = scope.get(ANSWERED_AS, scope["path"])
+    return path
 
 
 def _failed(error: ErrorReply) -> bytes:

@@ -65,17 +65,19 @@ _SCHEMAS: Final = "x-schemas"
 def operation(
     summary: str,
     *,
-    request: type | None = None,
-    reply: type | None = None,
+    request: type | Sequence[type] = (),
+    reply: type | Sequence[type] = (),
     streams: bool = False,
     content_type: str = _JSON,
     takes: str = _JSON,
 ) -> dict[str, Any]:
-    """Describe an endpoint by the structs that it takes and gives."""
-    types = [kind for kind in (request, reply) if kind is not None]
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    by_type = dict(zip(types, schemas, strict=True))
-    content: dict[str, Any] = {content_type: {"schema": by_type[reply]} if reply else {}}
+    """Describe an endpoint by the structs that it takes and gives, one of several or none."""
+    takes_one, gives_one = ([each] if isinstance(each, type) else each for each in (request, reply))
+    schemas, components = msgspec.json.schema_components(
+        [*takes_one, *gives_one], ref_template=_REF
+    )
+    taken, given = schemas[: len(takes_one)], schemas[len(takes_one) :]
+    content: dict[str, Any] = {content_type: {"schema": _one_of(given)} if given else {}}
     if streams:
         content["text/event-stream"] = {}  # OpenAPI 3.1 has no schema for events
     described: dict[str, Any] = {
@@ -83,10 +85,14 @@ def operation(
         "responses": {"200": {"description": "the answer", "content": content}},
         _SCHEMAS: components,
     }
-    if request is not None:
-        body = {"schema": by_type[request]}
+    if taken:
+        body = {"schema": _one_of(taken)}
         described["requestBody"] = {"required": True, "content": {takes: body}}
     return described
+
+
+def _one_of(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": [*schemas]}
 
 
 def _error_responses(path: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SeveralFie
 from octavo.server.protocol.tool_calls import MessageToolCall, ToolCallPiece
 from octavo.server.protocol.usage import StreamOptions, Usage
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""OpenAI's, and the last one vLLM's: what a template makes of them is the model's."""
 CHAT_FIELDS: Final = FieldTable(
     no_effect={**NO_EFFECT, "prediction": dict[str, Any]},
     refused={
@@ -26,6 +28,7 @@ CHAT_FIELDS: Final = FieldTable(
         "moderation": Refused("no moderation is part of this server"),
         "web_search_options": Refused("this server reads nothing from the web"),
         "media_io_kwargs": Refused("mm_processor_kwargs says how items are read"),
+        "return_prompt_text": Refused("return_token_ids has what the model reads", (False,)),
         "echo": Refused("/v1/completions has it", (False,)),
     },
 )
@@ -51,7 +54,7 @@ class ChatRequest(SeveralFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     documents: list[dict[str, Any]] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
 

@@ -38,7 +38,6 @@ _NO_EFFECT: Final = {
 }
 """They cannot change the tokens: all prefixes are cached."""
 _REFUSED: Final = {
-    "output_config": Refused(FORM_ADVICE, ({},)),
     "output_format": Refused(FORM_ADVICE),
     "container": Refused("this server runs no code"),
     "mcp_servers": Refused("describe their tools in tools, and run them yourself", ([],)),
@@ -46,13 +45,24 @@ _REFUSED: Final = {
     "diagnostics": Refused("usage tells how many tokens came from the cache"),
     "inference_geo": Refused("this server runs where it runs"),
     "speed": Refused("there is one speed", ("standard",)),
-    "chat_template_kwargs": Refused("/v1/chat/completions has it", ({},)),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
 }
 COUNT_FIELDS: Final = FieldTable(no_effect=_NO_EFFECT, refused=_REFUSED)
 """Fields besides those of ``CountRequest``."""
 MESSAGE_FIELDS: Final = FieldTable(no_effect=_NO_EFFECT, refused=_REFUSED)
 """Fields besides those of ``MessageRequest``."""
+
+
+class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """How much to reason."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: dict[str, Any] | None = None
+    """Refused."""
+
+    def __post_init__(self) -> None:
+        if self.format is not None:
+            raise ValueError(f"format is not available: {FORM_ADVICE}")
 
 
 class Thinking(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,6 +87,8 @@ class CountRequest(msgspec.Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig = msgspec.field(default_factory=OutputConfig)
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class MessageRequest(CountRequest, kw_only=True):

@@ -31,6 +31,7 @@ RESPONSE_FIELDS: Final = FieldTable(
         "conversation": Refused(KEPT_ADVICE),
         "prompt": Refused("this server keeps no prompts; send input and instructions"),
         "previous_input_messages": Refused(KEPT_ADVICE),
+        "previous_response": Refused(KEPT_ADVICE),
         "enable_response_messages": Refused("return_token_ids of other routes", (False,)),
         "context_management": Refused("shorten the input where it is made"),
         "truncation": Refused("shorten the input where it is made", ("disabled",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -22,6 +22,12 @@ NOT_AVAILABLE: Final = {
     "early_stopping": Refused("it belongs to beam search", (False,)),
     "logits_processors": Refused("start the server with --logits-processors", ([],)),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
+    "ec_transfer_params": Refused("encoders run in the same engine"),
+    "return_token_offsets": Refused("/tokenize has return_token_strs", (False,)),
+    "logprob_token_ids": Refused("logprobs gives those of the likeliest tokens"),
+    "watermarking": Refused("no answer has a mark", (False,)),
+    "truncation_side": Refused("truncate_prompt_tokens keeps the last tokens", ("left",)),
+    "routed_experts_prompt_start": Refused("which experts were used is not told", (0,)),
     "vllm_xargs": Refused("no plugin here reads it", ({},)),
     "repetition_detection": Refused("set max_tokens or repetition_penalty"),
     "thinking_token_budget": Refused("set max_tokens"),
@@ -36,6 +42,9 @@ NO_EFFECT: Final[Mapping[str, Any]] = {
     "prompt_cache_options": dict[str, Any],
     "prompt_cache_retention": str,
     "store": bool,
+    "session_id": str,
+    "return_mm_kwargs": bool,
+    "stream_interval": Annotated[int, msgspec.Meta(ge=1)],
 }
 """They cannot change the tokens."""
 
@@ -104,6 +113,10 @@ def checked_max_tokens(name: str, max_tokens: int, context: int) -> int:
 
 def check_num_logprobs(name: str, num_top: int) -> None:
     """Raise for more than OpenAI gives."""
+    if num_top == -1:
+        raise HttpError(
+            400, f"{name}=-1 asks for the whole vocabulary; at most {MAX_LOGPROBS}", param=name
+        )
     if not 0 <= num_top <= MAX_LOGPROBS:
         raise HttpError(
             400, f"{name}={shown(num_top)} must be between 0 and {MAX_LOGPROBS}", param=name

@@ -58,3 +58,23 @@ class Text(msgspec.Struct, kw_only=True):
 
     prompt: str
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class SpecialToken(msgspec.Struct, kw_only=True):
+    """A token that is no text."""
+
+    content: str | None
+    special: bool = True
+
+
+class TokenizerInfo(msgspec.Struct, kw_only=True):
+    """The tokenizer, under the names of tokenizer_config.json; besides, each special token that
+    has a name stands under it: bos_token, eos_token, pad_token, ...
+    """
+
+    tokenizer_class: str
+    vocab_size: int
+    chat_template: str | None
+    """What requests without one of their own get; None: the model has none."""
+    added_tokens_decoder: dict[int, SpecialToken]
+    """The special tokens by their ids."""

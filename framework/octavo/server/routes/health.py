@@ -47,6 +47,7 @@ class HealthRoutes:
         return [
             self._get("/health", self._health, "Tell whether the engine advances", Health, True),
             self._get("/ping", self._health, "The same, for other balancers", Health, True),
+            self._ping_by_post(),
             self._get("/load", self._load, "Count the requests inside", Load, False),
             self._get("/version", self._version, "Show Octavo's version", Version, False),
         ]
@@ -54,6 +55,12 @@ class HealthRoutes:
     def _get(self, path: str, handler: Any, summary: str, reply: type, is_open: bool) -> Endpoint:
         described = operation(summary, reply=reply)
         return self._server.endpoint("GET", path, handler, described, authenticated=not is_open)
+
+    def _ping_by_post(self) -> Endpoint:
+        described = operation("The same, for SageMaker", reply=Health)
+        return self._server.endpoint(
+            "POST", "/ping", self._health, described, authenticated=False, read=None
+        )
 
     async def _health(self, exchange: Exchange) -> Reply:
         server = self._server

@@ -110,6 +110,10 @@ class InfoRoutes:
             "batch_invariant": _flag(config.model.batch_invariant, "--batch-invariant"),
             "logits_processors": _flag(bool(config.logits_processors), "--logits-processors"),
             "request_chat_template": _flag(trusts, "--trust-request-chat-template"),
+            "tokenizer_info": _flag(
+                server.config.access.enable_tokenizer_info_endpoint,
+                "--enable-tokenizer-info-endpoint",
+            ),
             "lenient": _flag(server.config.serve.lenient, "--lenient"),
             "structured_output": _guided(server.host.guided_backends.names()),
             "tools": _flag(answers.tool_parser is not None, "--tool-call-parser NAME"),

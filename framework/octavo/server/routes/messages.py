@@ -93,9 +93,14 @@ class MessageRoutes:
         )
         return Reply(encode(TokenCount(len(ids))))
 
-    def _template_kwargs(self, request: CountRequest) -> dict[str, bool]:
-        thinking = request.thinking
-        return {} if thinking is None else self._server.thinking_kwargs(thinking.is_on)
+    def _template_kwargs(self, request: CountRequest) -> dict[str, Any]:
+        kwargs = dict(request.chat_template_kwargs)
+        if request.thinking is not None:
+            kwargs |= self._server.thinking_kwargs(request.thinking.is_on)
+        effort = request.output_config.effort
+        if effort is not None:
+            kwargs |= self._server.effort_kwargs("output_config.effort", effort, None)
+        return kwargs
 
     def _params(self, request: MessageRequest) -> SamplingParams:
         given = {

@@ -1,10 +1,13 @@
-"""/tokenize and /detokenize."""
+"""/tokenize, /detokenize and, where the operator allows it, /tokenizer_info."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
+
+from octavo.errors import PromptError
 from octavo.inputs.processor import MAX_CHARS_PER_TOKEN
 from octavo.inputs.prompt import check_token_ids
 from octavo.server.context import ServerContext
@@ -16,8 +19,10 @@ from octavo.server.protocol.tokenize import (
     DETOKENIZE_FIELDS,
     TOKENIZE_FIELDS,
     DetokenizeRequest,
+    SpecialToken,
     Text,
     TokenizeRequest,
+    TokenizerInfo,
     Tokens,
 )
 from octavo.tools.choice import read_tool_use
@@ -40,13 +45,19 @@ class TokenizeRoutes:
         self._server = server
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return both directions."""
+        """Return both directions; what the tokenizer is, is a path that does not exist unless asked
+        for: templates may be what an operator keeps to himself.
+        """
         there = operation("Put text into token ids", request=TokenizeRequest, reply=Tokens)
         back = operation("Put token ids into text", request=DetokenizeRequest, reply=Text)
-        return [
+        made = [
             self._server.endpoint("POST", "/tokenize", self._tokenize, there),
             self._server.endpoint("POST", "/detokenize", self._detokenize, back),
         ]
+        if self._server.config.access.enable_tokenizer_info_endpoint:
+            tells = operation("Tell what the tokenizer is", reply=TokenizerInfo)
+            made.append(self._server.endpoint("GET", "/tokenizer_info", self._info, tells))
+        return made
 
     async def _tokenize(self, exchange: Exchange) -> Reply:
         request, warnings = self._server.read(exchange, TokenizeRequest, TOKENIZE_FIELDS)
@@ -97,6 +108,24 @@ class TokenizeRoutes:
         check_token_ids(request.tokens, engine.ready.vocab_size, name="tokens")
         text = await asyncio.to_thread(engine.get_tokenizer().decode, request.tokens)
         return Reply(await asyncio.to_thread(encode, Text(prompt=text, warnings=warnings)))
+
+    async def _info(self, exchange: Exchange) -> Reply:
+        tokenizer = self._server.engine.tokenizer
+        ids = sorted(tokenizer.special_ids)
+        special = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
+        made = TokenizerInfo(
+            tokenizer_class=type(tokenizer.hf).__name__,
+            vocab_size=tokenizer.vocab_size,
+            chat_template=self._template(),
+            added_tokens_decoder={id: SpecialToken(content=text) for id, text in special},
+        )
+        return Reply(encode({**tokenizer.special_tokens, **msgspec.structs.asdict(made)}))
+
+    def _template(self) -> str | None:
+        try:
+            return self._server.engine.chat_template().source
+        except PromptError:
+            return None
 
 
 def _check_is_plain(request: TokenizeRequest) -> None:

@@ -1,0 +1,42 @@
+"""Paths that clients of OpenAI or of vLLM's server may ask for, and why they are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
+    "this version serves no models that embed, classify or score": (
+        "/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score", "/rerank",
+        "/v1/rerank", "/v2/rerank",
+    ),
+    "this server keeps no answers, conversations or files": (
+        "/v1/responses/", "/v1/conversations", "/v1/files", "/v1/uploads", "/v1/vector_stores",
+    ),
+    "octavo run-batch answers files of requests": ("/v1/batches",),
+    "this version answers in text": (
+        "/v1/images/", "/v1/audio/speech", "/v1/videos", "/v1/realtime",
+    ),
+    "/capabilities and /plugins tell what this server is": ("/server_info",),
+    "there are no routes for development": (
+        "/reset_prefix_cache", "/reset_mm_cache", "/sleep", "/wake_up", "/is_sleeping", "/pause",
+        "/resume", "/collective_rpc", "/start_profile", "/stop_profile",
+    ),
+    "/tokenize shows what a model reads": (
+        "/v1/completions/render", "/v1/chat/completions/render",
+    ),
+    "its operator may allow it with --enable-tokenizer-info-endpoint": ("/tokenizer_info",),
+    "its operator may allow it with --allow-runtime-lora": (
+        "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+    ),
+}  # fmt: skip
+"""Those that end in / are what paths begin with."""
+_REASONS: Final = {path: reason for reason, paths in _PATHS.items() for path in paths}
+
+
+def why_absent(path: str) -> str:
+    """What may be said of a path that is not there."""
+    for known, reason in _REASONS.items():
+        if path == known or (known.endswith("/") and path.startswith(known)):
+            return reason
+    return "/docs shows all"

@@ -1,0 +1,34 @@
+"""What is said of paths that other servers have."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.server.absent import why_absent
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        ("POST", "/v1/embeddings", "no models that embed, classify or score"),
+        ("POST", "/rerank", "no models that embed, classify or score"),
+        ("GET", "/v1/responses/resp_1", "keeps no answers"),
+        ("POST", "/v1/responses/resp_1/cancel", "keeps no answers"),
+        ("POST", "/v1/batches", "octavo run-batch"),
+        ("GET", "/server_info", "/capabilities and /plugins"),
+        ("POST", "/sleep", "no routes for development"),
+        ("POST", "/v1/load_lora_adapter", "--allow-runtime-lora"),
+        ("GET", "/nonsense", "/docs shows all"),
+    ],
+)
+def test_a_path_of_another_server_is_404_and_says_why(http, method, path, said) -> None:
+    reply = http.request(method, path, json={} if method == "POST" else None)
+    assert reply.status_code == 404
+    error = reply.json()["error"]
+    assert said in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_what_is_only_near_such_a_path_has_no_reason() -> None:
+    for path in ("/v1/embeddingsx", "/v1/embeddings/1", "/v1/responses", "/sleep/", ""):
+        assert why_absent(path) == "/docs shows all"
