@@ -132,7 +132,8 @@ def measure(job: dict[str, Any]) -> None:
     else:
         from octavo import LLM, SamplingParams
 
-        options = {"model": job["folder"], "device": job["device"]}
+        options = {name: job[name] for name in ("device", "engine_process")}
+        options["model"] = job["folder"]
     llm = LLM(load_format="dummy", max_model_len=4096, **options)
     params = SamplingParams(temperature=0.0, max_tokens=job["tokens"], ignore_eos=True)
     requests = job["requests"]
@@ -159,6 +160,7 @@ def main() -> int:
     parser.add_argument("--engines", default="octavo", help="of octavo, vllm")
     parser.add_argument("--shape", default="7b", choices=sorted(SHAPES))
     parser.add_argument("--device", default="auto", help="octavo's")
+    parser.add_argument("--engine-process", action="store_true", help="octavo's of its own")
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--side", type=int, default=1024, help="pixels")
