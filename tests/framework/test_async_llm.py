@@ -214,9 +214,10 @@ def test_one_llm_serves_one_event_loop_after_another(llm: AsyncLLM) -> None:
 
 async def test_a_refused_request_raises_and_the_others_go_on(folder: Path) -> None:
     options = {**SMALL, "max_num_seqs": 1}
+    long = SamplingParams(max_tokens=200, ignore_eos=True)  # the first runs till all have come
     async with AsyncLLM(folder, engine_process=False, max_queued_requests=1, **options) as llm:
         results = await asyncio.gather(
-            *(collect(llm, text, greedy()) for text in TEXTS), return_exceptions=True
+            *(collect(llm, text, long) for text in TEXTS), return_exceptions=True
         )
     failed = [result for result in results if isinstance(result, QueueFullError)]
     assert 0 < len(failed) < len(TEXTS)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -266,6 +266,11 @@ def test_who_waits_no_longer_takes_nothing_from_others_of_the_same_constraint(
     checker, monkeypatch
 ) -> None:
     gate, known = threading.Event(), Checked(error="compiled")
+    waits: list[float] = []
+
+    def noted(works, seconds):
+        waits.append(seconds)
+        return wait(works, seconds)
 
     def compile_(asked):
         assert gate.wait(60)
@@ -276,12 +281,13 @@ def test_who_waits_no_longer_takes_nothing_from_others_of_the_same_constraint(
         return checker._outcome(asked_guide(GuidedParams(regex=pattern)))
 
     monkeypatch.setattr(checker, "_compile_first", compile_)
+    monkeypatch.setattr(checking, "wait", noted)
     num_places = checker._threads._max_workers
     with ThreadPoolExecutor(num_places + 1) as threads:
         busy = [threads.submit(outcome, f"{number}+") for number in range(num_places)]
         wait_until(lambda: len(checker._under_way) == num_places)
         patient = threads.submit(outcome, "same")
-        wait_until(lambda: len(checker._under_way) == num_places + 1)
+        wait_until(lambda: len(waits) == num_places + 1)
         monkeypatch.setattr(checking, "WAIT_SECONDS", 0.1)
         with pytest.raises(QueueFullError, match=r"no place .* try later"):
             outcome("same")

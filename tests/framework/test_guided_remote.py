@@ -291,14 +291,15 @@ def test_rows_that_wait_for_no_child_are_not_delayed(backend, monkeypatch) -> No
 
 @pytest.mark.slow
 def test_one_that_is_late_is_ended_and_named(backend, monkeypatch) -> None:
-    monkeypatch.setattr(remote, "WALL_SECONDS", 2.0)
     guide = backend.compile(grammar("quick"))
     others = [guide.start() for _ in range(2)]
     before = [mask_of(each) for each in others]
     state = backend.compile(grammar("sleeps")).start()
     for _ in range(5):
         assert state.accept(draw(state))
-    with pytest.raises(RequestFailedError, match="guided backend 'far' gave no mask: it took too"):
+    late = pytest.raises(RequestFailedError, match="guided backend 'far' gave no mask: it took too")
+    with monkeypatch.context() as patch, late:
+        patch.setattr(remote, "WALL_SECONDS", 2.0)
         state.forced()
     assert [mask_of(each.fork()) for each in others] == before
 

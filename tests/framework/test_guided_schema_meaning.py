@@ -30,6 +30,13 @@ def test_any_schema_is_rewritten_exactly_or_refused(schema, found):
         assert admitted(core, document) is expected, (schema, core, document)
 
 
+@pytest.mark.parametrize("values", [[[1], ["a"]], [[True], [None]], [[[1]], [["a"]], [[None]]]])
+def test_each_of_several_arrays_is_left_out(values: list[object]) -> None:
+    core = core_schema({"not": {"enum": values}}).schema
+    assert not any(admitted(core, value) for value in values)
+    assert all(admitted(core, value) for value in ([], [2], ["b"], [False], [[2]], [["b"]], 1, {}))
+
+
 @pytest.mark.slow
 def test_few_of_the_random_schemas_are_refused():
     outcomes = Counter()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -49,6 +52,10 @@ def counts(server: LiveServer) -> tuple[float, float, float]:
     return running, waiting, usage
 
 
+def is_readable(client: socket.socket) -> bool:
+    return bool(select.select([client], [], [], 0.01)[0])
+
+
 def is_free(server: LiveServer) -> bool:
     return counts(server) == (0, 0, 0)
 
@@ -72,16 +79,16 @@ STAGES = {
 
 
 def seconds_to_free(server: LiveServer, stage: str) -> float:
+    """Infinite where this process was so late that the stage was over."""
     with connect(server.url) as client:
         client.sendall(request_bytes("/v1/completions", STAGES[stage]))
-        until(lambda: counts(server)[0] > 0)
+        until(lambda: counts(server)[0] > 0 or is_readable(client))
         time.sleep(0.1)
-        assert counts(server)[2] > 0
+        is_in_stage = counts(server)[2] > 0
         if "prefill" in stage:
-            client.settimeout(0.01)
-            with pytest.raises(TimeoutError):  # nothing has been answered
-                client.recv(1)
-    return until(lambda: is_free(server))
+            is_in_stage &= not is_readable(client)  # nothing has been answered
+    seconds = until(lambda: is_free(server))
+    return seconds if is_in_stage else math.inf
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -130,8 +130,11 @@ class Source:
 
     def _place(self, node: Any, pointer: str, base: str, draft: int) -> Location:
         known = self._places.get(pointer)
-        if known is not None:
+        if known is not None and known.schema is node:
             return known
+        if known is not None:  # parts of several schemas that were made for the same place
+            made = Location(node, pointer, base, draft)
+            return self._made.setdefault((pointer, json.dumps(node)), made)
         if not isinstance(node, dict | bool):
             raise unsupported(
                 pointer.rpartition("/")[2] or "schema",
