@@ -181,7 +181,7 @@ def test_no_field_has_two_verdicts(route) -> None:
 
 @pytest.mark.parametrize(
     ("name", "nothing", "something"),
-    [("vllm_xargs", {}, {"a": 1}), ("logits_processors", [], ["x"]), ("length_penalty", 1, 2)],
+    [("use_beam_search", False, True), ("logits_processors", [], ["x"]), ("length_penalty", 1, 2)],
 )
 def test_a_field_that_is_refused_may_ask_for_nothing(name, nothing, something) -> None:
     kind, table, _ = ROUTES["completions"]

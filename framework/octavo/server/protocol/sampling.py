@@ -22,7 +22,6 @@ NOT_AVAILABLE: Final = {
     "early_stopping": Refused("it belongs to beam search", (False,)),
     "logits_processors": Refused("start the server with --logits-processors", ([],)),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
-    "vllm_xargs": Refused("no plugin here reads it", ({},)),
     "repetition_detection": Refused("set max_tokens or repetition_penalty"),
     "thinking_token_budget": Refused("set max_tokens"),
 }
@@ -62,6 +61,7 @@ class SamplingFields(GuidedFields, kw_only=True):
     spaces_between_special_tokens: bool | msgspec.UnsetType = msgspec.UNSET
     include_stop_str_in_output: bool | msgspec.UnsetType = msgspec.UNSET
     truncate_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    vllm_xargs: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     def params(self, default: SamplingParams, *, room: int, **more: Any) -> SamplingParams:
         """The model's recommendation, changed by what the body gives; ``more`` wins.
@@ -75,6 +75,8 @@ class SamplingFields(GuidedFields, kw_only=True):
         }
         given |= {"output_kind": "delta" if self.stream else "final", **more}
         given["guided"] = self.guided(given.get("guided"))
+        if "vllm_xargs" in given:  # what plugins read, under the name that vLLM's clients give it
+            given["extra_args"] = given.pop("vllm_xargs")
         if given.get("truncate_prompt_tokens") == -1:  # vLLM's: as many as the context allows
             num_output = given.get("max_tokens", default.max_tokens) or 1
             given["truncate_prompt_tokens"] = max(1, room - num_output)
