@@ -169,6 +169,8 @@ def make_frontend(
         media_texts=_media_texts(folder, host),
     )
     media = _media_inputs(config.media, folder, tokenizer, host)
+    template = chat.tool_template
+    answers = make_answer_format(config.model, folder, tokenizer, host, chat_template=template)
     client = start_engine(as_found(config, folder), host)
     guides: GuideChecker | None = None
     if start_engine is not _start_in_process and tokenizer is not None:
@@ -186,9 +188,7 @@ def make_frontend(
         tokenizer=tokenizer,
         eos_token_ids=eos,
         chat=chat,
-        answers=make_answer_format(
-            config.model, folder, tokenizer, host, chat_template=chat.tool_template
-        ),
+        answers=answers,
         inputs=InputProcessor(
             tokenizer,
             max_model_len=client.ready.max_model_len,

@@ -11,12 +11,13 @@ import pytest
 
 from octavo import LLM, GuidedParams, SamplingParams
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
+from octavo.frontend import make_frontend, read_and_discover
 from octavo.inputs import ChatRenderer
 from octavo.outputs import CompletionOutput
 from octavo.tools import get_reasoning_parser, get_tool_parser
 from octavo.tools.answer_format import AnswerFormat, AnswerPlan
 from octavo.tools.choice import read_tool_use
-from octavo_registry import ParsedMessage
+from octavo_registry import ParsedMessage, UnknownNameError
 from octavo_registry.structure import Chain, JsonText, OneOf, TextUntil, Triggered
 
 
@@ -350,3 +351,10 @@ def test_reasoning_that_the_prompt_has_begun_is_the_messages() -> None:
         ended = [each.message for each in reply.outputs if each.finish_reason == "stop"]
         assert ended
         assert all(message and message.tool_calls for message in ended)
+
+
+@pytest.mark.parametrize("option", ["tool_call_parser", "reasoning_parser"])
+def test_an_unknown_parser_is_refused_before_the_engine_starts(option) -> None:
+    config, host = read_and_discover({"model": "octavo/tiny", option: "herms"}, caller="LLM()")
+    with pytest.raises(UnknownNameError, match="parser named 'herms'"):
+        make_frontend(config, host, lambda *_: pytest.fail("the engine was started"))

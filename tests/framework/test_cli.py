@@ -193,3 +193,10 @@ def test_a_character_that_the_output_cannot_show_is_escaped(site) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (3, r"hello Zo\xeb", "")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "octavo", "generat"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "octavo: error: no command named 'generat'; close: ['generate']\n"

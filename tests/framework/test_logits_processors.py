@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,3 +93,13 @@ def test_logits_of_another_shape_fail_the_request_that_asks_for_them(llm):
     first, refused, last = generate(llm, 20, "wide", 21)
     assert "apply returned torch.float32 of shape [1, 640], not" in refused.error
     assert [o.outputs[0].token_ids for o in (first, last)] == [[20] * 3, [21] * 3]
+
+
+def test_the_log_shows_where_a_step_raised_to_those_who_debug(llm, caplog):
+    for level, shown in ((logging.WARNING, False), (logging.DEBUG, True)):
+        caplog.clear()
+        with caplog.at_level(level, "octavo"):
+            generate(llm, "wide")
+        assert "a step of 1 row raised: " in caplog.text
+        assert ("Traceback (most recent call last)" in caplog.text) is shown
+        assert ("in apply" in caplog.text) is shown

@@ -187,7 +187,7 @@ def test_no_field_has_two_verdicts(route) -> None:
 @pytest.mark.parametrize(
     ("name", "nothing", "something"),
     [
-        ("vllm_xargs", {}, {"a": 1}),
+        ("use_beam_search", False, True),
         ("logits_processors", [], ["x"]),
         ("length_penalty", 1, 2),
         ("truncation_side", "left", "right"),

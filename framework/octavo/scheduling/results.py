@@ -91,6 +91,7 @@ class StepResults:
         valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
         blamed = [rows.at(slot) for slot in record.slots[valid].tolist()]
         log.warning("a step of %s raised: %s", counted(len(record.slots), "row"), one_line(error))
+        log.debug("where the step raised:", exc_info=error)
         if len(record.slots) == 1 and blamed:
             (culprit,) = blamed
             ends.append(SequenceEnd(culprit.id, "error", error=one_line(error)))

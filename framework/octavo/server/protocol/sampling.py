@@ -28,7 +28,6 @@ NOT_AVAILABLE: Final = {
     "watermarking": Refused("no answer has a mark", (False,)),
     "truncation_side": Refused("truncate_prompt_tokens keeps the last tokens", ("left",)),
     "routed_experts_prompt_start": Refused("which experts were used is not told", (0,)),
-    "vllm_xargs": Refused("no plugin here reads it", ({},)),
     "repetition_detection": Refused("set max_tokens or repetition_penalty"),
     "thinking_token_budget": Refused("set max_tokens"),
 }
@@ -71,6 +70,7 @@ class SamplingFields(GuidedFields, kw_only=True):
     spaces_between_special_tokens: bool | msgspec.UnsetType = msgspec.UNSET
     include_stop_str_in_output: bool | msgspec.UnsetType = msgspec.UNSET
     truncate_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    vllm_xargs: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     def params(self, default: SamplingParams, *, room: int, **more: Any) -> SamplingParams:
         """The model's recommendation, changed by what the body gives; ``more`` wins.
@@ -84,6 +84,8 @@ class SamplingFields(GuidedFields, kw_only=True):
         }
         given |= {"output_kind": "delta" if self.stream else "final", **more}
         given["guided"] = self.guided(given.get("guided"))
+        if "vllm_xargs" in given:  # what plugins read, under the name that vLLM's clients give it
+            given["extra_args"] = given.pop("vllm_xargs")
         if given.get("truncate_prompt_tokens") == -1:  # vLLM's: as many as the context allows
             num_output = given.get("max_tokens", default.max_tokens) or 1
             given["truncate_prompt_tokens"] = max(1, room - num_output)

@@ -12,7 +12,7 @@ from octavo.server.protocol.fields import FieldTable, Refused
 
 _NO = ("false", "False", "0")
 _SHARED: Final = {
-    "vllm_xargs": Refused("no plugin here reads it"),
+    "vllm_xargs": Refused("only text routes take it"),
     "use_beam_search": Refused("set temperature and seed", _NO),
     "length_penalty": Refused("it belongs to beam search", ("1", "1.0")),
     "n": Refused("ask several times", ("1",)),

@@ -1,0 +1,91 @@
+"""What plugins of one's own get over HTTP: docs/hooks.md's routes, and what requests carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from live_server import LiveServer, running_server
+from markdown import ROOT, code_blocks
+
+OWN = """
+from octavo_registry import hookimpl
+
+OCTAVO_API = "1"
+
+
+@hookimpl
+def register_routes(routes):
+    routes.add("count", "own_plugin:Count")
+
+
+@hookimpl
+def register_logits_processors(processors):
+    processors.add("forcing", "own_plugin:Forcing")
+
+
+class Forcing:
+    def __init__(self, vocab_size, device):
+        self.tokens = {}
+
+    def attach(self, slot, extra_args):
+        self.tokens[slot] = extra_args.get("token")
+
+    def detach(self, slot):
+        del self.tokens[slot]
+
+    def apply(self, logits_RV, slots_R):
+        for row, slot in enumerate(slots_R.tolist()):
+            if self.tokens[slot] is not None:
+                logits_RV[row, self.tokens[slot]] = 1e4
+        return logits_RV
+"""
+CHAT = {"messages": [{"role": "user", "content": "Hello!"}]}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory):
+    folder: Path = tmp_path_factory.mktemp("own")
+    (routes,) = (c for c in code_blocks(ROOT / "docs" / "hooks.md", "python") if "Endpoint" in c)
+    (folder / "own_plugin.py").write_text(f"{routes}\n{OWN}")
+    flags = ("--plugin", "own_plugin", "--logits-processors", "forcing")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=":")
+        with running_server(folder / "log", *flags) as server:
+            yield server
+
+
+def test_the_page_s_routes_answer(live: LiveServer) -> None:
+    counted = live.post("/tokenize", {"prompt": "The capital of Peru"}).json()["count"]
+    assert live.get("/count/The capital of Peru").text == str(counted)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "length"),
+    [
+        ("/v1/completions", {"prompt": "Hello!"}, "max_tokens"),
+        ("/v1/chat/completions", CHAT, "max_tokens"),
+        ("/v1/responses", {"input": "Hello!"}, "max_output_tokens"),
+    ],
+)
+def test_a_processor_reads_what_the_request_carries(live: LiveServer, path, body, length) -> None:
+    forced = live.post("/detokenize", {"tokens": [300] * 16}).json()["prompt"]
+    body = {**body, "temperature": 0, length: 16}
+    plain = live.post(path, body)
+    answer = live.post(path, {**body, "vllm_xargs": {"token": 300}})
+    assert answer.status_code == plain.status_code == 200, answer.text
+    assert _text(answer.json()) == forced != _text(plain.json())
+
+
+def test_what_is_no_object_is_refused(live: LiveServer) -> None:
+    answer = live.post("/v1/completions", {"prompt": "a", "vllm_xargs": [1]})
+    assert answer.status_code == 400
+    assert "vllm_xargs" in answer.json()["error"]["message"]
+
+
+def _text(answer: dict) -> str:
+    if "output" in answer:
+        return answer["output"][0]["content"][0]["text"]
+    (choice,) = answer["choices"]
+    return choice["text"] if "text" in choice else choice["message"]["content"]
