@@ -199,7 +199,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a schema that nothing satisfies": (
         {"guided_json": {"type": "integer", "minimum": 3, "maximum": 1}},
         "guided_json",
-        "",
+        "no value satisfies the schema",
+    ),
+    "a bound that no float holds": (
+        {"guided_json": {"type": "integer", "minimum": 10**30, "maximum": 10**30 + 5}},
+        "guided_json",
+        "bounds:large",
     ),
     "whitespace": (
         {"guided_regex": "a", "guided_whitespace_pattern": " "},

@@ -63,6 +63,8 @@ def choose_guide(
     """
     with _blaming(params):
         checked = checked_constraint(params)
+        if checked.constraint.kind == "json" and checked.constraint.value is False:
+            raise UnsupportedConstraint("no value satisfies the schema")
         backend, machine = _backend_for(checked, params.backend or AUTO, host, on_device)
     constraint = checked.constraint
     return GuideRequest(

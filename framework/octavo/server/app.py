@@ -185,7 +185,8 @@ async def _no_such_path(request: Request, error: Any) -> Response:
 
 
 async def _wrong_method(request: Request, error: Any) -> Response:
-    allowed = (getattr(error, "headers", None) or {}).get("Allow", "another method")
+    known = (getattr(error, "headers", None) or {}).get("Allow", "another method")
+    allowed = ", ".join(sorted(known.split(", ")))  # Starlette's order is any
     response = _response(request, HttpError(405, f"this path takes {allowed}"))
     response.headers["allow"] = allowed
     return response

@@ -37,6 +37,13 @@ def written(number: Fraction) -> int | float:
     return number.numerator if number.denominator == 1 else float(number)
 
 
+def is_read_exactly(bound: Fraction, *, is_whole: bool) -> bool:
+    """Whether libraries that hold bounds as floats, and those of integers in 64 bits, read it."""
+    if is_whole and bound in (-(2**63), 2**63 - 1):  # a float is cut off to what was written
+        return True
+    return abs(bound) < 2**63 and (bound.denominator != 1 or float(bound) == bound)
+
+
 def identity(value: Any) -> Hashable:
     """Equal for equal values."""
     match value:

@@ -51,7 +51,7 @@ class InvocationRoutes:
                 param="messages",
             )
         adapter = dict(scope["headers"]).get(_ADAPTER)
-        if adapter is not None:
+        if adapter:  # an empty one names none
             body = {**body, "model": adapter.decode("latin-1")}
         scope[ANSWERED_AS], create = self._routes[named[0]]
         return await create(Exchange(scope, body))

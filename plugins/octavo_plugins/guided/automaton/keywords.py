@@ -20,6 +20,7 @@ KEYWORDS = (
     "number:bounds within a unit",
     "number:multipleOf",
     "number:multipleOf+bounds",
+    "bounds:large",
     "integer",
     "integer:minimum",
     "integer:maximum",
