@@ -173,6 +173,23 @@ def test_what_is_no_escape_of_json_stays_in_the_text(text, said) -> None:
     assert results(parse, text) == [said, ""]
 
 
+def test_only_what_has_escapes_is_decoded_in_a_string_that_comes_by_characters(monkeypatch) -> None:
+    decoded: list[str] = []
+    loads = json.loads
+
+    def counted(text: str, *, strict: bool) -> object:
+        decoded.append(text)
+        return loads(text, strict=strict)
+
+    monkeypatch.setattr(json, "loads", counted)
+    parts: list[str] = []
+    text = "ab'[{<文\n" * 1000
+    stream = Stream(lambda reader: reader.json_string_text(to=parts.append))
+    parsed(stream, *f'"{text}\\u00e9{text}"')
+    assert "".join(parts) == f"{text}é{text}"
+    assert decoded == [r'"\u00e9"']
+
+
 def test_what_is_held_becomes_content_or_belongs_to_the_call() -> None:
     def parse(reader: Reader) -> Reading[None]:
         while tag := (yield from reader.text_until("#")):

@@ -30,6 +30,8 @@ def decodable_end(text: str, start: int) -> int:
 
 def decoded(text: str) -> str:
     """Return what the inside of a JSON string says; line breaks may stand for themselves."""
+    if "\\" not in text:  # it says itself; pieces may be single characters
+        return text
     return str(json.loads(f'"{text}"', strict=False))
 
 
