@@ -37,6 +37,13 @@ def test_each_of_several_arrays_is_left_out(values: list[object]) -> None:
     assert all(admitted(core, value) for value in ([], [2], ["b"], [False], [[2]], [["b"]], 1, {}))
 
 
+@pytest.mark.parametrize("item", ["oops", {"minimun": 1}, {"$schema": "no/dialect"}])
+def test_a_part_is_checked_where_another_was_made_for_its_place(item: object) -> None:
+    inner = {"not": {"enum": [[1], ["a"]], "prefixItems": [item]}}
+    with pytest.raises(UnsupportedConstraint, match="at /components/x/not/prefixItems/0"):
+        core_schema({"$ref": "#/components/x", "components": {"x": inner}})
+
+
 @pytest.mark.slow
 def test_few_of_the_random_schemas_are_refused():
     outcomes = Counter()

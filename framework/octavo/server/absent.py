@@ -11,11 +11,12 @@ _PATHS: Final[Mapping[str, tuple[str, ...]]] = {
         "/v1/rerank", "/v2/rerank",
     ),
     "this server keeps no answers, conversations or files": (
-        "/v1/responses/", "/v1/conversations", "/v1/files", "/v1/uploads", "/v1/vector_stores",
+        "/v1/responses/", "/v1/conversations", "/v1/conversations/", "/v1/files", "/v1/files/",
+        "/v1/uploads", "/v1/uploads/", "/v1/vector_stores", "/v1/vector_stores/",
     ),
-    "octavo run-batch answers files of requests": ("/v1/batches",),
+    "octavo run-batch answers files of requests": ("/v1/batches", "/v1/batches/"),
     "this version answers in text": (
-        "/v1/images/", "/v1/audio/speech", "/v1/videos", "/v1/realtime",
+        "/v1/images/", "/v1/audio/speech", "/v1/videos", "/v1/videos/", "/v1/realtime",
     ),
     "/capabilities and /plugins tell what this server is": ("/server_info",),
     "there are no routes for development": (

@@ -132,9 +132,6 @@ class Source:
         known = self._places.get(pointer)
         if known is not None and known.schema is node:
             return known
-        if known is not None:  # parts of several schemas that were made for the same place
-            made = Location(node, pointer, base, draft)
-            return self._made.setdefault((pointer, json.dumps(node)), made)
         if not isinstance(node, dict | bool):
             raise unsupported(
                 pointer.rpartition("/")[2] or "schema",
@@ -148,6 +145,8 @@ class Source:
                 base = self._named(_joined(base, name), pointer)
             check_names(node, pointer, unsupported)
         place = Location(node, pointer, base, draft)
+        if known is not None:  # parts of several schemas that were made for the same place
+            return self._made.setdefault((pointer, json.dumps(node)), place)
         self._places[pointer] = place
         return place
 
