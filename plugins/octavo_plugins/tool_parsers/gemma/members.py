@@ -63,7 +63,7 @@ class Members:
                 if in_object:
                     key = match[_KEY].strip()
                     parts.append(f'"{encoded(key)}": ')
-                    types = self.types(key)
+                    types = self._types(key) if len(closers) == 1 else ANY
                 parts.append(bare_json(match[_MEMBER].strip(), types))
             elif kind == _OPENER:
                 parts.append(f'{self._before}"{encoded(match[_KEY].strip())}": ')
