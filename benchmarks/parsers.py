@@ -25,6 +25,7 @@ UNITS = (
     *(r"\ud83d", "</", "<a>", "[]", "{}", "][", "a,", "-,", "a:1,", "a:a,", "a=1,", "a='',"),
     *("[],", "{},", "f(),", "{a", "a:{", '"a":1,', '"a":"",', "'',", "<,", "],", "=[", "',"),
     *("f()", '{""', "[\n", '"\\a', "',''{", "',''[", "],,", "{}],"),
+    *("', ", "-',''[", '{a", "', "a[],{a"),
 )
 """What values may consist of: brackets, quotes, escapes, spaces, other alphabets."""
 
@@ -39,14 +40,14 @@ def parsers(wanted: list[str]) -> Iterator[tuple[str, ToolParser | ReasoningPars
 
 
 def hard_texts(parser: ToolParser | ReasoningParser) -> Iterator[tuple[str, str]]:
-    """How texts may begin, with a call to several parts of its length, and what then repeats.
+    """How texts may begin, with a call cut at each twelfth of its length, and what then repeats.
 
     That is one of the units, a tag, a tag cut short, or a whole call.
     """
     sample = parser.samples[0]
     tags = [unit for tag in parser.markers[:3] for unit in (tag, tag[:-1], f"{tag[:-1]}a")]
     units = [sample, sample[:12], sample[0], sample[-8:], *tags, *UNITS]
-    begun = [sample[: len(sample) * share // 6] for share in (2, 3, 4, 5)]
+    begun = [sample[: len(sample) * share // 12] for share in range(3, 12)]
     opened = [head + bracket for head in begun for bracket in "[{"]
     yield from ((head, unit) for head in dict.fromkeys(("", *begun, *opened)) for unit in units)
 

@@ -10,11 +10,11 @@ import re
 from functools import cache
 
 from octavo.tools.bare_values import ANY, NAME, as_key, bare_json
-from octavo.tools.json_text import encoded
+from octavo.tools.python_strings import quoted, text_inside
 from octavo.tools.reader import Reader
 
 # Groups in possessive repeats fail in Python 3.11: runs are found without, then taken apart.
-_QUOTED = r"""'[^'\\]*+'|"[^"\\]*+\""""
+_QUOTED = quoted(is_argument=False)
 _EMPTY = {"[": "[]", "(": "[]", "{": "{}"}
 
 
@@ -46,10 +46,11 @@ class PlainLiterals:
         self._pair = re.compile(rf"({key})\s*+(?:(:)\s*+({of_key})\s*+)?,\s*+")
         self.key = re.compile(rf"({key})\s*+:\s*+(?=\S)")
         """A key of a dict, and its colon."""
-        self.first_key = re.compile(rf"\{{\s*+{self.key.pattern}")
+        self.first = re.compile(rf"\{{\s*+({key})\s*+(?::\s*+(?=\S)|(,)\s*+(?=[^\s}}]))")
+        """A curly bracket with the first key of its dict, or the first element of its set."""
         self.argument = re.compile(
             rf"""({NAME}++)\s*+=\s*+(?:(?!['"\s(\[{{])({in_argument})\s*+,\s*+(?=[^\s)])"""
-            rf"|({_QUOTED}),\s?(?={NAME}{{1,32}}+=))"
+            rf"|({quoted(is_argument=True)}),\s?(?={NAME}{{1,32}}+=))"
         )
         """A key and its value, bare or a string, before another argument."""
 
@@ -79,7 +80,7 @@ def plain_literals(ends: tuple[str, ...]) -> PlainLiterals:
 def plain_json(text: str) -> str:
     """Return the JSON text of a plain string, or of what stands bare."""
     if text[:1] in ("'", '"'):
-        return f'"{encoded(text[1:-1])}"'
+        return f'"{text_inside(text[1:-1])}"'
     return bare_json(text.rstrip(), ANY)
 
 

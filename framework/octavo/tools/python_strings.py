@@ -28,13 +28,31 @@ _OPENING = r"""('''|"{3}|'(?!'?\Z)|"(?!"?\Z))"""
 _QUOTE = re.compile(_OPENING)
 
 
-def _inside(quote: str, is_argument: bool) -> re.Pattern[str]:
-    """Return what finds text in which no quote ends the string for certain, and no digits count."""
-    goes_on = r"""[^\s,()\[\]{}<:;'"]"""
-    if is_argument:
-        goes_on += r"|,[^\s\w.\-)]"
-    quoted = rf"|{quote}(?={goes_on})" if len(quote) == 1 else ""
-    return re.compile(rf"(?:[^{quote[0]}\\]++|\\[^xuU0-7]{quoted})++")
+_GOES_ON = {
+    False: r"""\s{0,40}+[^\s,\])}:'"]""",
+    True: r"""\s{0,4}+(?:[^\s,)'"]|,\s{0,16}+[\w.\-]{0,16}+\s{0,4}+[^\s\w.\-=)]"""
+    r"|\)[^\S\n]{0,16}+[^\s,;\]<])",
+}
+"""What shows within the longest look that the quote before it ends no string; for an argument."""
+
+
+def _inside(quote: str, is_argument: bool) -> str:
+    """Return a pattern of text in which no quote ends the string for certain, and no digits count.
+
+    It is what is repeated.
+    """
+    quoted = rf"|{quote}(?={_GOES_ON[is_argument]})" if len(quote) == 1 else ""
+    return rf"(?:[^{quote[0]}\\]++|\\[^xuU0-7]{quoted})"
+
+
+def quoted(*, is_argument: bool) -> str:
+    """Return a pattern of strings that end for certain if what may follow a string follows them."""
+    return "|".join(f"{quote}{_inside(quote, is_argument)}*+{quote}" for quote in "'\"")
+
+
+def text_inside(written: str) -> str:
+    """Return what the inside of such a string says, encoded for JSON."""
+    return encoded(_ESCAPE.sub(_unescaped, written) if "\\" in written else written)
 
 
 def _end(quote: str, is_argument: bool) -> re.Pattern[str]:
@@ -44,7 +62,10 @@ def _end(quote: str, is_argument: bool) -> re.Pattern[str]:
 
 
 _AT_ONCE = {
-    (quote, is_argument): (_inside(quote, is_argument), _end(quote, is_argument))
+    (quote, is_argument): (
+        re.compile(_inside(quote, is_argument) + "++"),
+        _end(quote, is_argument),
+    )
     for quote in _QUOTES
     for is_argument in (False, True)
 }
@@ -70,7 +91,7 @@ def python_string(
     while quote:
         inside, ends = _AT_ONCE[quote, is_argument]
         if text := reader.take_at_once(inside):
-            to(encoded(_ESCAPE.sub(_unescaped, text[0])))
+            to(text_inside(text[0]))
         if end := reader.take_at_once(ends):
             quote = end[1]
             continue

@@ -12,7 +12,7 @@ from octavo.tools.json_text import decoded, encoded
 from octavo.tools.loose_values import json_text
 from octavo.tools.parameters import ToolTypes
 from octavo.tools.python_runs import plain_json, plain_literals
-from octavo.tools.python_strings import opening_quote, python_string
+from octavo.tools.python_strings import opening_quote, python_string, text_inside
 from octavo.tools.reader import Reader, Reading, Sink
 from octavo_registry import ToolDefinition
 from octavo_registry.structure import Chain, JsonText, Literal, OneOf, Structure
@@ -119,7 +119,7 @@ class PythonCalls:
                 types = self._types.of(name, key)
                 value = bare_json(bare.rstrip(), types) if quoted is None else ""
                 if quoted:
-                    value = _typed(encoded(quoted[1:-1]), types)
+                    value = _typed(text_inside(quoted[1:-1]), types)
                 reader.arguments(f', "{encoded(key)}": {value}')
             key, is_key = yield from self._key()
         else:
@@ -199,9 +199,10 @@ class PythonCalls:
 
     def _opened(self, to: Sink) -> Reading[tuple[_Bracket, bool]]:
         """Read a curly bracket; say which it is, and whether a value comes next."""
-        if at_once := self._reader.take_at_once(self._plain.first_key):
-            to("{" + as_key(plain_json(at_once[1])) + ": ")
-            return _DICT, True
+        if at_once := self._reader.take_at_once(self._plain.first):
+            first_json = plain_json(at_once[1])
+            to(f"[{first_json}, " if at_once[2] else "{" + as_key(first_json) + ": ")
+            return _SET if at_once[2] else _DICT, True
         yield from self._reader.take(1)
         yield from self._reader.spaces()
         if (yield from self._reader.peek()) == "}":

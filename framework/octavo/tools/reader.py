@@ -32,7 +32,7 @@ _Match: TypeAlias = Callable[..., re.Match[str] | None]
 _IN_STRING = frozenset('"\\').isdisjoint
 _SCALAR = r"[\w.+\-]"
 _SPACES = re.compile(r"\s++")
-_HARD_PER_WAITING = 4096
+_HARD_PER_WAITING = 2048
 """Text that a parser has to read on for costs it some microseconds a piece, however short.
 
 So when so many characters of a message were of that kind, one character waits for the next, after

@@ -49,43 +49,35 @@ class Members:
         """Read brackets and members that are plain; return their JSON, and how far they go."""
         parts: list[str] = []
         closers = self.closers
-        goes_on = True
-        while goes_on and closers:
-            goes_on, in_object = False, closers[-1] == "}"
-            for match in (self._pairs if in_object else self._elements).finditer(text, at):
-                kind = match.lastindex
-                if kind == _MEMBER:
-                    parts.append(self._before)
-                    self._before = ", "
-                    if in_object:
-                        key = match[_KEY].strip()
-                        parts.append(f'"{encoded(key)}": ')
-                        types = self._types(key) if len(closers) == 1 else ANY
-                        parts.append(bare_json(match[_MEMBER].strip(), types))
-                    else:
-                        parts.append(bare_json(match[_MEMBER].strip(), ANY))
-                elif kind == _OPENER:
-                    parts.append(f'{self.next()}"{encoded(match[_KEY].strip())}": ')
-                    self.open(match[_OPENER])
-                elif kind == _OPENERS:
-                    for opener in match[_OPENERS]:
-                        parts.append(self.next() + ('"": ' if closers[-1] == "}" else ""))
-                        self.open(opener)
-                elif kind == _ENDS:
-                    num_left = len(match[_ENDS])
-                    while num_left and closers and closers[-1] == match[_ENDS][0]:
-                        parts.append(self.close())
-                        num_left -= 1
-                    if num_left:
-                        at = match.end() - num_left
-                        goes_on = True
-                        break
-                else:
-                    break
-                at = match.end()
-                if not closers or in_object is not (closers[-1] == "}"):
-                    goes_on = True
-                    break
+        while closers:
+            in_object = closers[-1] == "}"
+            match = (self._pairs if in_object else self._elements).match(text, at)
+            kind = match.lastindex if match else None
+            if match is None or kind is None:
+                break
+            at = match.end()
+            if kind == _MEMBER:
+                parts.append(self._before)
+                self._before = ", "
+                types = ANY
+                if in_object:
+                    key = match[_KEY].strip()
+                    parts.append(f'"{encoded(key)}": ')
+                    types = self._types(key) if len(closers) == 1 else ANY
+                parts.append(bare_json(match[_MEMBER].strip(), types))
+            elif kind == _OPENER:
+                parts.append(f'{self._before}"{encoded(match[_KEY].strip())}": ')
+                self.open(match[_OPENER])
+            elif kind == _OPENERS:
+                for opener in match[_OPENERS]:
+                    parts.append(self._before + ('"": ' if closers[-1] == "}" else ""))
+                    self.open(opener)
+            else:
+                closer, num_left = match[_ENDS][0], len(match[_ENDS])
+                while num_left and closers and closers[-1] == closer:
+                    parts.append(self.close())
+                    num_left -= 1
+                at -= num_left
         return "".join(parts), at
 
 
