@@ -278,6 +278,18 @@ def test_bounds_of_which_it_would_let_the_excluded_one_pass_are_for_other_backen
         assert (request.backend == "llguidance") == is_its_own
 
 
+@pytest.mark.parametrize(
+    ("bounds", "beyond"),
+    [({"maximum": 2**64 - 1}, 2**64), ({"minimum": 0, "maximum": 10**20}, 10**20 + 1)],
+)
+def test_nothing_beyond_whole_bounds_of_more_than_64_bits_passes(bounds, beyond) -> None:
+    schema = {"type": "integer", **bounds}
+    request = choose_guide(GuidedParams(json=schema), PluginHost.discover())
+    assert request.backend == "llguidance"
+    assert admits("json", schema, "5")
+    assert not admits("json", schema, str(beyond))
+
+
 def test_a_vocabulary_without_an_end_is_refused_by_name() -> None:
     words = GuideVocabulary(
         token_bytes=[b"a"], special_ids={}, stop_token_ids=(), vocab_size=1, encode=lambda _: [0]

@@ -22,7 +22,7 @@ from octavo.guided.schema.shape_types import (
     ValueShape,
 )
 from octavo.guided.schema.shapes import shapes_of
-from octavo.guided.schema.values import is_read_exactly, written
+from octavo.guided.schema.values import is_kept, written
 
 MAX_INLINE_DEPTH = 12
 Core = dict[str, Any] | bool
@@ -215,7 +215,7 @@ class Emitter:
                 edge = "m" if not is_open else "exclusiveM"
                 core[edge + ending] = written(limit)
                 self.features.note(f"{name}:{edge}{ending}")
-                if not is_read_exactly(limit, is_whole=whole):
+                if not is_kept(limit, is_low=ending == "inimum", is_whole=whole):
                     self.features.note("bounds:large")
         if body.leaves_out_a_whole_bound_near_the_other():
             self.features.note("number:bounds within a unit")

@@ -37,10 +37,10 @@ def written(number: Fraction) -> int | float:
     return number.numerator if number.denominator == 1 else float(number)
 
 
-def is_read_exactly(bound: Fraction, *, is_whole: bool) -> bool:
-    """Whether libraries that hold bounds as floats, and those of integers in 64 bits, read it."""
-    if is_whole and bound in (-(2**63), 2**63 - 1):  # a float is cut off to what was written
-        return True
+def is_kept(bound: Fraction, *, is_low: bool, is_whole: bool) -> bool:
+    """Whether nothing beyond it passes where bounds are floats, and whole ones have 64 bits."""
+    if is_whole and (bound <= -(2**63) if is_low else bound >= 2**63 - 1):
+        return True  # it is cut off, which leaves out more
     return abs(bound) < 2**63 and (bound.denominator != 1 or float(bound) == bound)
 
 
