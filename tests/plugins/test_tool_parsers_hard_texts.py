@@ -18,8 +18,8 @@ TEXTS = [
 ]
 
 
-def num_calls(name: str, text: str, size: int) -> int:
-    """Return how many functions are called to read a text in pieces of a size."""
+def num_calls(name: str, text: str) -> int:
+    """Return how many functions are called to read a text."""
     parser = PluginHost.discover().tool_parsers.load(name)(None)
     parser.stream(None).feed(text)  # patterns are compiled once
     stream = parser.stream(None)
@@ -31,8 +31,7 @@ def num_calls(name: str, text: str, size: int) -> int:
 
     sys.setprofile(called)
     try:
-        for at in range(0, len(text), size):
-            stream.feed(text[at : at + size])
+        stream.feed(text)
         stream.finish()
     finally:
         sys.setprofile(None)
@@ -42,4 +41,4 @@ def num_calls(name: str, text: str, size: int) -> int:
 @pytest.mark.parametrize(("name", "head", "unit", "most"), TEXTS)
 def test_hard_text_is_read_with_few_calls_of_functions(name, head, unit, most) -> None:
     text = head + unit * (30_000 // len(unit))
-    assert num_calls(name, text, len(text)) < most * len(text)
+    assert num_calls(name, text) < most * len(text)

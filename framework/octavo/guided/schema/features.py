@@ -20,7 +20,7 @@ FEATURES: Mapping[str, str] = {
     "number:bounds within a unit": "Two bounds less than 1 apart, and one left out is whole.",
     "number:multipleOf": "A multiple of a number that is not whole.",
     "number:multipleOf+bounds": "The same, within bounds.",
-    "bounds:large": "A whole bound that no float holds, or beyond the integers of 64 bits.",
+    "bounds:large": "A whole bound beyond which floats, or integers of 64 bits, would let pass.",
     "integer": "A whole number.",
     "integer:minimum": "A whole number that is a bound or above it.",
     "integer:maximum": "A whole number that is a bound or below it.",

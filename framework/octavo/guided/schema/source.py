@@ -82,11 +82,12 @@ class Source:
         return self._place(node, pointer, parent.base, parent.draft)
 
     def made(self, schema: Mapping[str, Any], like: Location) -> Location:
-        """A subschema that a rewriting thought up, one object for each text and place."""
-        key = (like.pointer, json.dumps(schema))
-        if key not in self._made:
-            self._made[key] = Location(schema, like.pointer, like.base, 2020)
-        return self._made[key]
+        """A subschema that a rewriting thought up."""
+        return self._kept(Location(schema, like.pointer, like.base, 2020))
+
+    def _kept(self, place: Location) -> Location:
+        """One object for each text and place."""
+        return self._made.setdefault((place.pointer, json.dumps(place.schema)), place)
 
     def resolve(self, reference: object, keyword: str, at: Location) -> Location:
         """What a reference leads to."""
@@ -146,7 +147,7 @@ class Source:
             check_names(node, pointer, unsupported)
         place = Location(node, pointer, base, draft)
         if known is not None:  # parts of several schemas that were made for the same place
-            return self._made.setdefault((pointer, json.dumps(node)), place)
+            return self._kept(place)
         self._places[pointer] = place
         return place
 
