@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from importlib.metadata import Distribution, entry_points
 
 from octavo_registry.errors import PluginError
 from octavo_registry.manifest import PluginRecord
@@ -13,12 +13,15 @@ GROUP = "octavo"
 def installed_plugins() -> list[PluginRecord]:
     """Return all installed plugins, sorted by name, importing none."""
     records: dict[str, PluginRecord] = {}
+    # Either reads all that the distribution says of itself, its README too.
+    named: dict[Distribution, tuple[str, str]] = {}
     for point in entry_points(group=GROUP):
+        dist = point.dist
+        if dist is not None and dist not in named:
+            named[dist] = dist.name, dist.version
+        distribution, version = (None, None) if dist is None else named[dist]
         record = PluginRecord(
-            name=point.name,
-            module=point.module,
-            distribution=point.dist.name if point.dist else None,
-            version=point.dist.version if point.dist else None,
+            name=point.name, module=point.module, distribution=distribution, version=version
         )
         if point.attr:
             raise PluginError(

@@ -6,6 +6,7 @@ Python imports this module when it starts, in every process whose PYTHONPATH has
 from __future__ import annotations
 
 import sysconfig
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ def entry_points(**wanted: str) -> Any:
     found = _every_entry_point(**wanted)
     if wanted.get("group") != "octavo":
         return found
-    return metadata.EntryPoints(point for point in found if not _is_foreign(point))
+    return metadata.EntryPoints(point for point in found if not _is_foreign(point.dist))
 
 
-def _is_foreign(point: metadata.EntryPoint) -> bool:
-    if point.dist is None or point.dist.name == "octavo":
+@cache
+def _is_foreign(dist: metadata.Distribution | None) -> bool:
+    if dist is None or dist.name == "octavo":
         return False
-    return Path(str(point.dist.locate_file(""))).resolve() in _INSTALLED
+    return Path(str(dist.locate_file(""))).resolve() in _INSTALLED
 
 
 metadata.entry_points = entry_points
