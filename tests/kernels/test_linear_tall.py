@@ -53,7 +53,10 @@ def test_it_may_leave_more_idle_where_it_saves_a_pass() -> None:
     assert not pays(tokens, rows, 1280, "add", 132)
     assert pays(tokens, rows, 1280, "add", 132, has_bias=True)
     assert pays(tokens, rows, 1280, "plain_gelu", 132)
-    assert not pays(tokens, rows, 20480, "plain_gelu", 132)  # of a long product that is little
+    for features in (5120, 20480):  # of a long product that is little
+        assert not pays(tokens, rows, features, "add", 132, has_bias=True)
+        assert not pays(tokens, rows, features, "plain_gelu", 132)
+    assert pays(tokens, 4 * rows, 5120, "add", 132, has_bias=True)  # tiles that fill the GPU
 
 
 @pytest.mark.gpu

@@ -51,7 +51,9 @@ MAX_LOSS = 1.08
 
 PASS_FEATURES = 350
 """A pass over a product's results takes as long as the product of so many features: 4 bytes at 4
-TB/s, 2 operations at 700 TFLOP/s."""
+TB/s, 2 operations at 700 TFLOP/s. Beyond `MAX_LOSS` the pass that is saved has to make up for all
+that is idle: 27380 tokens, 1280 rows and 11 % idle, added with a bias, took on an H200 0.89 of the
+time of cuBLAS and the pass with 1280 features, 1.04 with 5120."""
 
 
 def pays(
@@ -71,7 +73,7 @@ def pays(
     else:
         is_large = tokens >= MIN_TOKENS and epilogue != "store"
     saves_pass = is_plain_activation(epilogue) or (epilogue == "add" and has_bias)
-    most = MAX_LOSS + (PASS_FEATURES / features if saves_pass else 0)
+    most = max(MAX_LOSS, 1 + PASS_FEATURES / features) if saves_pass else MAX_LOSS
     return is_large and best_tile(tokens, rows, num_processors)[1] <= most
 
 
