@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -35,6 +36,40 @@ def choices_of(tokens: int, num_experts: int, chosen: int, device: str) -> tuple
     scores_TX = torch.randn(tokens, num_experts, device=device)
     ids_TK = scores_TX.topk(chosen).indices.int()
     return ids_TK, torch.rand(tokens, chosen, device=device)
+
+
+def ranks_of(scores_X: Tensor, score: str, bias_X: Tensor | None) -> Tensor:
+    """What experts are chosen by, in float64."""
+    values_X = scores_X.double()
+    if score != "softmax_after":
+        values_X = values_X.softmax(dim=-1) if score == "softmax" else values_X.sigmoid()
+    return values_X if bias_X is None else values_X + bias_X
+
+
+def is_nearly_best(ids_K: Tensor, ranks_X: Tensor, groups: tuple[int, int] | None) -> bool:
+    """Whether no expert, nor group by its best two, would be before one chosen by over 1e-6."""
+    num_groups, num_chosen = groups or (1, 1)
+    ranks_GX, best_first_K = (
+        ranks_X.cpu().unflatten(0, (num_groups, -1)),
+        ranks_X.cpu()[ids_K.cpu()],
+    )
+    sum_G = ranks_GX.topk(2, dim=-1).values.sum(dim=-1)
+    if (best_first_K.diff() > 1e-6).any():
+        return False
+    for chosen in combinations(range(num_groups), num_chosen):
+        is_in_G = torch.zeros(num_groups, dtype=torch.bool)
+        is_in_G[list(chosen)] = True
+        left_X = ranks_GX.where(is_in_G[:, None], -torch.inf).flatten()
+        is_within = bool(left_X[ids_K.cpu()].isfinite().all())
+        left_X[ids_K.cpu()] = -torch.inf
+        best_out = sum_G.where(~is_in_G, -torch.inf).max()
+        if (
+            is_within
+            and best_out <= sum_G[is_in_G].min() + 1e-6
+            and left_X.max() <= (best_first_K[-1] + 1e-6)
+        ):
+            return True
+    return False
 
 
 def assert_near(out: Tensor, expected: Tensor) -> None:
@@ -108,6 +143,21 @@ def test_groups_rank_by_their_best_expert_or_with_a_bias_by_their_best_two() -> 
     assert route(scores_TX, 2, bias_X=torch.zeros(6), **options)[0].tolist() == [[4, 3]]
 
 
+def test_only_a_choice_between_near_ties_is_nearly_best() -> None:
+    ranks_X = torch.tensor([0.5, 0.4, 0.7, 0.2 + 1e-7, 0.1, 0.1, 0.3, 0.3 + 1e-7]).double()
+    for ids, groups, is_near in (
+        ([2, 0, 1], None, True),
+        ([2, 0, 7], None, False),
+        ([0, 2, 1], None, False),  # in another order
+        ([2, 0, 1, 6], None, True),
+        ([2, 0], (4, 1), False),  # experts of two groups
+        ([0, 1], (4, 1), True),  # the first two groups' sums are near
+        ([2, 3], (4, 1), True),
+        ([7, 6], (4, 1), False),
+    ):
+        assert is_nearly_best(torch.tensor(ids), ranks_X, groups) == is_near, (ids, groups)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     scores_TX = torch.zeros(2, 6)
     options: dict[str, Any] = {"renormalize": False, "score": "softmax"}
@@ -140,6 +190,8 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("score", ["softmax", "sigmoid", "softmax_after"])
 def test_the_routing_kernel_chooses_as_the_reference(score: str, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    num_tokens = num_near_ties = 0
     for tokens, num_experts, k, groups in (
         (1, 8, 2, None),
         (33, 128, 8, None),
@@ -149,9 +201,9 @@ def test_the_routing_kernel_chooses_as_the_reference(score: str, dtype: torch.dt
         (5, 3, 3, None),
     ):
         # Whole numbers: many ties, and both sides see the same values.
-        scores_TX = torch.randint(-40, 40, (tokens, num_experts + 8), device="cuda").to(dtype) / 8
-        scores_TX = scores_TX[:, :num_experts]
-        bias_X = torch.randint(-3, 3, (num_experts,), device="cuda") / num_experts
+        scores_TX = torch.randint(-40, 40, (tokens, num_experts + 8), generator=random).cuda()
+        scores_TX = (scores_TX.to(dtype) / 8)[:, :num_experts]
+        bias_X = torch.randint(-3, 3, (num_experts,), generator=random).cuda() / num_experts
         for bias, renormalize in ((None, False), (bias_X, True)):
             arguments = (scores_TX, k, renormalize, score, bias, groups, 1.5)
             expected_ids_TK, expected_TK = reference.route(*arguments)
@@ -164,10 +216,17 @@ def test_the_routing_kernel_chooses_as_the_reference(score: str, dtype: torch.dt
                 groups=groups,
                 scale=1.5,
             )
-            torch.testing.assert_close(weights_TK, expected_TK, rtol=1e-4, atol=1e-6)
-            if score == "softmax_after":
-                assert torch.equal(ids_TK, expected_ids_TK)
+            same_T = (ids_TK == expected_ids_TK).all(dim=-1)
+            torch.testing.assert_close(
+                weights_TK[same_T], expected_TK[same_T], rtol=1e-4, atol=1e-6
+            )
             assert all(len(set(row)) == k for row in ids_TK.tolist())
+            assert same_T.all() or (bias is not None and score != "softmax_after")
+            for scores_X, ids_K in zip(scores_TX[~same_T], ids_TK[~same_T], strict=True):
+                assert is_nearly_best(ids_K, ranks_of(scores_X, score, bias), groups)
+            num_tokens += tokens
+            num_near_ties += int((~same_T).sum())
+    assert num_near_ties <= num_tokens // 50
 
 
 @pytest.mark.gpu
