@@ -10,7 +10,7 @@ from torch import Tensor
 
 from octavo.engine.messages import TensorData
 from octavo.errors import PluginError
-from octavo.sampling.uploads import send, upload
+from octavo.sampling.uploads import upload
 from octavo.scheduling.media import EncodeItem
 from octavo_registry.attention import StoresRows
 from octavo_registry.modalities import ROWS
@@ -32,8 +32,12 @@ class MediaEncoder:
         if not items:
             return
         device = self._buffer_NW.device
+        pinned = device.type == "cuda"  # read there at once: another pass over pixels takes time
         tensors = [
-            {name: send(read_tensor(data), device) for name, data in each.item.tensors.items()}
+            {
+                name: read_tensor(data, pinned=pinned).to(device, non_blocking=True)
+                for name, data in each.item.tensors.items()
+            }
             for each in items
         ]
         waiting = [each for each in tensors if ROWS not in each]
@@ -80,7 +84,9 @@ class MediaEncoder:
         return MediaRows(tokens_M=tokens.long(), rows_MW=rows_MW)
 
 
-def read_tensor(data: TensorData) -> Tensor:
-    """The tensor that was sent; it shares the message's memory."""
+def read_tensor(data: TensorData, *, pinned: bool = False) -> Tensor:
+    """The tensor that was sent, in memory of its own, which is ``pinned`` for a copy to a GPU."""
     dtype: torch.dtype = getattr(torch, data.dtype)
-    return torch.frombuffer(bytearray(data.data), dtype=dtype).view(data.shape)
+    octets = torch.empty(len(data.data), dtype=torch.uint8, pin_memory=pinned)
+    octets.numpy()[:] = np.frombuffer(data.data, np.uint8)
+    return octets.view(dtype).view(data.shape)

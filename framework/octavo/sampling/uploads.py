@@ -1,4 +1,4 @@
-"""Host arrays and tensors to the device without waiting for it."""
+"""Host arrays to the device without waiting for it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from torch import Tensor
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
     """Copy to the device; the array must not change afterwards when the device is a CPU."""
-    return send(torch.from_numpy(array), device)
-
-
-def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """The same of a tensor on the host."""
+    tensor = torch.from_numpy(array)
     if device.type == "cuda":
         # Only a copy from pinned memory leaves the host free while earlier kernels run.
         tensor = tensor.pin_memory()
