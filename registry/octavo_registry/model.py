@@ -119,7 +119,10 @@ class Model(Protocol):
         ...
 
     def forward(self, x_TD: Tensor, step: Step) -> Tensor:
-        """All layers of this stage; x_TD is embed's result or the previous stage's output."""
+        """All layers of this stage [T, D]; x_TD is embed's result or the previous stage's output.
+
+        See ``Step.only_sampled`` for what the last layer may leave out.
+        """
         ...
 
     def logits(self, hidden_RD: Tensor) -> Tensor:

@@ -109,3 +109,6 @@ class Step:
     sample_tokens_R: Tensor
     """Indices into T of the tokens whose logits are asked for; may be longer than the rows."""
     media: MediaRows | None = None
+    only_sampled: bool = False
+    """Of the last layer's hidden states only those of ``sample_tokens_R``, which then names no
+    token twice, are asked for; the others may hold anything."""

@@ -260,7 +260,7 @@ class ModelRunner:
         cuts: RowCuts | None = None,
         places: Places = NOWHERE,
     ) -> Tensor:
-        """Ids to hidden states [T, D]."""
+        """Ids to hidden states [T, D], of which those of ``logit_tokens_R`` are whole."""
         block_tokens = self._layout.block_tokens
         num_tokens = int(bounds.query_lens_R.sum())
         inputs = self.state.inputs(
@@ -287,6 +287,8 @@ class ModelRunner:
             )
             group.plan = backend.plan(group, self._layout.groups[index].spec)
             groups.append(group)
+        # Adapters are known by token. Up to half, what is gathered takes less than is left out.
+        only_sampled = not places and 2 * len(logit_tokens_R) <= num_tokens
         step = Step(
             num_tokens=num_tokens,
             num_rows=len(slots_R),
@@ -295,6 +297,7 @@ class ModelRunner:
             layers=self._layers,
             sample_tokens_R=logit_tokens_R,
             media=media,
+            only_sampled=only_sampled,
         )
         if self._adapters is not None:
             self._adapters.end()

@@ -189,21 +189,22 @@ class SelfAttention(nn.Module):
 
     def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
         """The layer's result [T, D], without the residual."""
-        out_TD: Tensor = self.o_proj(self._heads(x_TD, angles, step))
+        out_TD: Tensor = self.o_proj(self.attend(x_TD, angles, step))
         return out_TD
 
     def add_to(self, residual_TD: Tensor, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
         """Add the layer's result for x to the residual stream in place, and return it."""
-        return self.o_proj.add_to(residual_TD, self._heads(x_TD, angles, step))
+        return self.o_proj.add_to(residual_TD, self.attend(x_TD, angles, step))
+
+    def attend(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """What goes into ``o_proj``: the results of this rank's heads, side by side."""
+        q_THD, k_TKD, v_TKD = self.project(x_TD)
+        out_THD: Tensor = self.attention(q_THD, k_TKD, v_TKD, step, angles)
+        return out_THD.flatten(1)
 
     def project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [T, H, D], keys and values [T, K, D]; a subclass may change them."""
         return self.qkv_proj.heads_of(x_TD)
-
-    def _heads(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
-        q_THD, k_TKD, v_TKD = self.project(x_TD)
-        out_THD: Tensor = self.attention(q_THD, k_TKD, v_TKD, step, angles)
-        return out_THD.flatten(1)
 
 
 class HeadSinks(nn.Module):

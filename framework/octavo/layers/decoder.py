@@ -1,6 +1,7 @@
 """Decoders around their layers: embeddings, the final norm, pipeline stages.
 
-Axis suffixes: T tokens, D hidden, R rows, V vocabulary.
+Axis suffixes: T tokens, D hidden, R tokens whose logits are asked for, E entries of all heads,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -94,9 +95,49 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleDict({str(i): layer(spec, i) for i in stage.layers})
         if stage.is_last:
             self.norm = layer_norm("model.norm", spec)
+            last = self.layers[str(stage.layers[-1])]
+            if isinstance(last, SerialLayer):
+                last.is_last = True
 
 
-class PreNormLayer(nn.Module):
+class SerialLayer(nn.Module):
+    """Attention, then a feed-forward layer, each added to the residual stream.
+
+    What comes behind the heads looks at each token alone. So the model's last layer does it only
+    for tokens whose logits are asked for, where a step says that no others are.
+    """
+
+    is_last = False
+    """Whether it is the last of the model, on whatever stage."""
+
+    def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """The residual stream after this layer, in place."""
+        # No names for heads: these then do not outlive the product that takes them.
+        if not (self.is_last and step.only_sampled):
+            self.add_attention(x_TD, self.attend(x_TD, angles, step))
+            return self.add_feed_forward(x_TD)
+        tokens_R = step.sample_tokens_R.long()
+        heads_RE = self.attend(x_TD, angles, step).index_select(0, tokens_R)
+        if not len(tokens_R):
+            return x_TD
+        x_RD = x_TD.index_select(0, tokens_R)
+        self.add_attention(x_RD, heads_RE)
+        return x_TD.index_copy_(0, tokens_R, self.add_feed_forward(x_RD))
+
+    def attend(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """What all heads have seen, side by side [T, E]; keys and values are in the cache."""
+        raise NotImplementedError
+
+    def add_attention(self, x_TD: Tensor, heads_TE: Tensor) -> None:
+        """Add what attention makes of its heads to the residual stream in place."""
+        raise NotImplementedError
+
+    def add_feed_forward(self, x_TD: Tensor) -> Tensor:
+        """Add the feed-forward layer's result to the residual stream in place, and return it."""
+        raise NotImplementedError
+
+
+class PreNormLayer(SerialLayer):
     """Attention and a feed-forward layer, each behind its norm and added to the residual stream."""
 
     def __init__(
@@ -112,9 +153,16 @@ class PreNormLayer(nn.Module):
         self.post_attention_layernorm = layer_norm(f"{name}.post_attention_layernorm", spec)
         self.mlp = feed_forward
 
-    def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
-        """The residual stream after this layer, in place."""
-        self.self_attn.add_to(x_TD, self.input_layernorm(x_TD), angles, step)
+    def attend(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """See ``SerialLayer``."""
+        return self.self_attn.attend(self.input_layernorm(x_TD), angles, step)
+
+    def add_attention(self, x_TD: Tensor, heads_TE: Tensor) -> None:
+        """See ``SerialLayer``."""
+        self.self_attn.o_proj.add_to(x_TD, heads_TE)
+
+    def add_feed_forward(self, x_TD: Tensor) -> Tensor:
+        """See ``SerialLayer``."""
         return self.mlp.add_to(x_TD, self.post_attention_layernorm(x_TD))
 
 

@@ -101,6 +101,10 @@ class LatentAttention(nn.Module):
 
     def add_to(self, residual_TD: Tensor, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
         """Add the layer's result for x to the residual stream in place, and return it."""
+        return self.o_proj.add_to(residual_TD, self.attend(x_TD, angles, step))
+
+    def attend(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """What goes into ``o_proj``: the results of this rank's heads, side by side."""
         compressed = self.qkv_a_proj(x_TD)
         q_THQ = self.q_proj(
             self.q_a_layernorm(compressed[:, : self.query_rank]) if self.query_rank else x_TD
@@ -120,7 +124,7 @@ class LatentAttention(nn.Module):
         out_HTV = torch.bmm(out_HTL, value_HVL.mT)
         if self._adapters is not None:
             out_HTV = self._adapters.add_to_values_(out_HTV, out_HTL)
-        return self.o_proj.add_to(residual_TD, out_HTV.transpose(0, 1).flatten(1))
+        return out_HTV.transpose(0, 1).flatten(1)
 
     def _absorbed(self, q_THQ: Tensor) -> Tensor:
         """Queries that meet cached keys instead of each head's own; [T, H, C]."""

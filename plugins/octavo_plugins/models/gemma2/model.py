@@ -1,17 +1,17 @@
 """Gemma 2: norms before and after attention and MLP, soft caps, windows on every other layer.
 
-Axis suffixes: T tokens, D hidden.
+Axis suffixes: T tokens, D hidden, E entries of all heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo.errors import ModelError
 from octavo.layers.attention import SelfAttention, head_dim_of, window_of
-from octavo.layers.decoder import CausalLM, layer_norm, rounded_to
+from octavo.layers.decoder import CausalLM, SerialLayer, layer_norm, rounded_to
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.rotary import Angles, RotaryEmbedding
 from octavo_registry.model import ModelSpec
@@ -52,7 +52,7 @@ def decoder_layer(spec: ModelSpec, index: int) -> SandwichLayer:
     return SandwichLayer(name, spec, attention)
 
 
-class SandwichLayer(nn.Module):
+class SandwichLayer(SerialLayer):
     """Attention and MLP, each between two norms, added to the residual stream."""
 
     def __init__(self, name: str, spec: ModelSpec, attention: SelfAttention) -> None:
@@ -72,12 +72,17 @@ class SandwichLayer(nn.Module):
         )
         self.post_feedforward_layernorm = layer_norm(f"{name}.post_feedforward_layernorm", spec)
 
-    def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
-        """The residual stream after this layer, in place."""
+    def attend(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """See ``SerialLayer``."""
+        return self.self_attn.attend(self.input_layernorm(x_TD), angles, step)
+
+    def add_attention(self, x_TD: Tensor, heads_TE: Tensor) -> None:
+        """See ``SerialLayer``."""
+        x_TD.add_(self.post_attention_layernorm(self.self_attn.o_proj(heads_TE)))
+
+    def add_feed_forward(self, x_TD: Tensor) -> Tensor:
+        """See ``SerialLayer``."""
         # No names for what lies between: nothing then outlives its use.
-        x_TD.add_(
-            self.post_attention_layernorm(self.self_attn(self.input_layernorm(x_TD), angles, step))
-        )
         return x_TD.add_(
             self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x_TD)))
         )

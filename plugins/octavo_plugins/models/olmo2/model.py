@@ -1,14 +1,14 @@
 """OLMo 2: norms behind attention and MLP, and over all queries and all keys of a token.
 
-Axis suffixes: T tokens, D hidden, H query heads, K key/value heads.
+Axis suffixes: T tokens, D hidden, H query heads, K key/value heads, E entries of all heads.
 """
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo.layers.attention import SelfAttention, head_dim_of
-from octavo.layers.decoder import CausalLM, layer_norm
+from octavo.layers.decoder import CausalLM, SerialLayer, layer_norm
 from octavo.layers.language_model import with_defaults
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.norm import SplitRMSNorm
@@ -25,7 +25,7 @@ class Olmo2(CausalLM):
         super().__init__(spec, DecoderLayer, RotaryEmbedding(head_dim_of(spec.config), spec=spec))
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(SerialLayer):
     """Attention and MLP, each with a norm between its result and the residual stream."""
 
     def __init__(self, spec: ModelSpec, index: int) -> None:
@@ -43,9 +43,16 @@ class DecoderLayer(nn.Module):
         )
         self.post_feedforward_layernorm = layer_norm(f"{name}.post_feedforward_layernorm", spec)
 
-    def forward(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
-        """The residual stream after this layer, in place."""
-        x_TD.add_(self.post_attention_layernorm(self.self_attn(x_TD, angles, step)))
+    def attend(self, x_TD: Tensor, angles: Angles, step: Step) -> Tensor:
+        """See ``SerialLayer``."""
+        return self.self_attn.attend(x_TD, angles, step)
+
+    def add_attention(self, x_TD: Tensor, heads_TE: Tensor) -> None:
+        """See ``SerialLayer``."""
+        x_TD.add_(self.post_attention_layernorm(self.self_attn.o_proj(heads_TE)))
+
+    def add_feed_forward(self, x_TD: Tensor) -> Tensor:
+        """See ``SerialLayer``."""
         return x_TD.add_(self.post_feedforward_layernorm(self.mlp(x_TD)))
 
 
