@@ -18,13 +18,21 @@ template <typename T, typename Tile> class Consumer {
   __device__ Consumer(const Problem& problem, Ring<Tile>& ring)
       : problem_(problem), ring_(ring), lane_(threadIdx.x % 32) {}
 
-  __device__ void run(int chunk, int end) {
+  // `add(tile, sums, stage, parity)` adds to the sums of a tile before it is finished, and may take
+  // further stages of the ring for that; null: nothing.
+  template <typename Add> __device__ void run(int chunk, int end, Add add) {
+    constexpr bool kAdds = !std::is_null_pointer_v<Add>;
     wait_for_previous();
     while (chunk < end) {
       const int tile = chunk / problem_.chunks, tile_end = (tile + 1) * problem_.chunks;
       const int stop = min(tile_end, end);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        if constexpr (kAdds) pin(sums_[part]);  // or products would be taken one by one
+      }
       multiply_chunks(stop - chunk);
       if (chunk == tile * problem_.chunks) {
+        if constexpr (kAdds) add(tile, sums_, stage_, parity_);
         finish(tile, block_of(problem_, tile_end - 1));
       } else {
         leave(sums_);
@@ -185,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x < kConsumers) {
-    Consumer<T, Tile>(problem, ring).run(first, end);
+    Consumer<T, Tile>(problem, ring).run(first, end, nullptr);
   } else if (threadIdx.x == kConsumers) {
     producer.run();
   }

@@ -82,7 +82,7 @@ template <typename Tile> class Producer {
     }
   }
 
- private:
+ protected:
   static constexpr int kStages = Ring<Tile>::kStages;
 
   // Also makes the stage expect all of its bytes.
