@@ -12,7 +12,7 @@ from octavo.layers.adapted import AdapterRows
 from octavo.layers.adapted_linear import AdaptedLinear
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.hopper_products import Launch
-from octavo_kernels.linear.adapted import Adapters, pays
+from octavo_kernels.linear.adapted import Adapters
 from octavo_kernels.lora import group_tokens
 from octavo_registry.linear import QuantizationMethod
 
@@ -55,7 +55,6 @@ def test_where_one_launch_does_it_all_nothing_goes_around(
         return launch
 
     monkeypatch.setattr(adapted_linear, "kernel_for", kernel_for)
-    monkeypatch.setattr(adapted_linear, "pays", lambda weight: len(weight) == 8)
     adapted, layer = layer_of(UnquantizedLinear(), grouped=grouped)
     x, residual = torch.ones(2, 4), torch.zeros(2, 8)
     outs = [
@@ -76,13 +75,3 @@ def test_what_another_method_multiplies_gets_the_adapters_added(
     adapted, layer = layer_of(Quantized(), grouped=True)
     out = adapted.apply(layer, torch.ones(2, 4), None)
     assert torch.equal(out, torch.full((2, 8), 4.0 + 4.0))
-
-
-def test_one_launch_is_for_many_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(adapted_linear, "kernel_for")
-    adapted, layer = layer_of(UnquantizedLinear(), grouped=True)
-    assert not pays(layer.weight)
-    out = adapted.apply(layer, torch.ones(2, 4), None)
-    assert torch.equal(out, torch.full((2, 8), 4.0 + 4.0))
-    assert pays(torch.empty(28672, 4096, device="meta"))
-    assert not pays(torch.empty(6144, 4096, device="meta"))

@@ -12,7 +12,7 @@ from octavo_kernels import lora
 from octavo_kernels.hopper_products import product
 from octavo_kernels.linear import adapted, gated_linear, linear, linear_add_, reference
 from octavo_kernels.linear.adapted import Adapters
-from octavo_kernels.lora import TokenGroups, group_tokens
+from octavo_kernels.lora import SumRooms, TokenGroups, group_tokens
 
 SHAPES = [  # features, parts, epilogue, ranks
     (64, (64,), "store", (16, 4)),
@@ -188,10 +188,27 @@ def test_few_tokens_and_parts_of_some_width_are_taken(
         assert (kernel is not None) is (takes and not batch_invariant)
 
 
-def test_sums_are_no_more_than_what_plans_count() -> None:
+def test_rooms_are_taken_in_turn_and_the_one_before_is_swept() -> None:
+    rooms, cpu = SumRooms(), torch.device("cpu")
+    swept = []
+    for turn, words in enumerate((64, 16, 32, 64)):
+        room, stale = rooms.take(words, cpu)
+        assert room.shape == (words,)
+        assert not room.any(), "who comes finds zeros"
+        swept.append(stale.numel())
+        stale.zero_()
+        room.fill_(turn + 1)
+    assert swept == [0, 64, 16, 32]
+    larger, stale = rooms.take(128, cpu)
+    assert (larger.numel(), stale.numel(), bool(larger.any())) == (128, 0, False)
+
+
+def test_rooms_are_no_more_than_what_plans_count() -> None:
     for features in (8, 512, 1000, 4096, 14336, 53248):
-        sums = 4 * adapted.num_splits(features) * 64 * 3 * 32
-        assert sums <= lora.sums_bytes(64, features, 3, 32)
+        rooms = SumRooms()
+        words = adapted.num_splits(features) * 64 * 3 * 32
+        room, _ = rooms.take(words, torch.device("cpu"))
+        assert room.untyped_storage().nbytes() == adapted.rooms_bytes(8192, features, 3, 20)
 
 
 @pytest.mark.gpu
@@ -226,7 +243,6 @@ def test_an_adapter_that_is_broken_breaks_its_own_tokens_only() -> None:
         layer = Layer.of(512, parts, epilogue, (16, 20))
         x_TI = draw(24, 512)
         before_TO = layer.run(x_TI, None, layer.groups([0, 1, -1] * 8))
-        layer.up_PO[:16] = torch.inf
         layer.down_PQI[:16] = torch.nan
         out_TO = layer.run(x_TI, None, layer.groups([0, 1, -1] * 8))
         others = [i for i in range(24) if i % 3 > 0]

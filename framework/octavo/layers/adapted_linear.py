@@ -18,7 +18,7 @@ from octavo.layers.sharding import Shard
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_kernels.hopper_products import Launch, product
-from octavo_kernels.linear.adapted import Adapters, kernel_for, pays
+from octavo_kernels.linear.adapted import Adapters, kernel_for
 from octavo_kernels.lora import expand_, shrink
 from octavo_registry.linear import (
     Activation,
@@ -124,12 +124,12 @@ class AdaptedLinear:
     def _kernel(
         self, layer: nn.Module, x: Tensor, epilogue: str, residual: Tensor | None = None
     ) -> Launch | None:
-        """What does it all in one launch, where that is the faster way."""
+        """What does it all in one launch, where there is a kernel."""
         adapters = self._adapters(layer)
         if adapters is None or not isinstance(self.inner, UnquantizedLinear):
             return None
         weight = cast(Tensor, layer.weight)
-        return kernel_for(x, weight, epilogue, residual, adapters) if pays(weight) else None
+        return kernel_for(x, weight, epilogue, residual, adapters)
 
     def _around(self, layer: nn.Module, x_TI: Tensor, multiply: Callable[[], Tensor]) -> Tensor:
         adapters = self._adapters(layer)

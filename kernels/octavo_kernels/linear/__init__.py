@@ -47,7 +47,7 @@ SPEC = KernelSpec(
         "octavo_linear": (P, P, P, P, I, I, I, I, I, I, L, L),
         "octavo_linear_adapted": (
             *(P, P, P, P, I, I, I, I, I, I, L, L),
-            *(P, P, P, P, P, P, I, I, I, I, I),
+            *(P, P, P, P, P, P, I, P, I, I, I, I, I),
         ),
     },
     sources=("kernel.cu", "adapted.cu"),

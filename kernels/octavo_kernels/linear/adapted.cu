@@ -20,7 +20,7 @@ cudaError_t run_tile(const Arguments& a, const Adapters& adapters, const void* u
   error = encode_map<2>(&up_map, kDtypeOf<T>, up, {columns, rows}, {columns * 2},
                         {kBoxColumns, kRankStep}, kFetch, CU_TENSOR_MAP_SWIZZLE_64B);
   if (error != cudaSuccess) return error;
-  return launch(kKernel, dim3(choose_blocks(problem, multiprocessors)), dim3(kAdaptedThreads),
+  return launch(kKernel, dim3(choose_blocks(problem, multiprocessors)), dim3(kAdaptedThreads<Tile>),
                 kSharedBytes, a.stream, weight, x, up_map, problem, adapters);
 }
 
@@ -33,13 +33,14 @@ OCTAVO_EXPORT int octavo_linear_adapted(void* out, const void* x, const void* we
                                         int tokens, int features, int rows, int64_t x_stride,
                                         int64_t out_stride, const void* down, const void* up,
                                         const void* first_of, const void* rank_of, void* sums,
-                                        const void* part_ends, int parts, int max_rank,
+                                        void* stale, int stale_quads, const void* part_ends, int parts, int max_rank,
                                         int pool_rows, int splits, int settled, void* stream) {
   using namespace octavo::linear;
   const Arguments a = {out,      x,    weight,   bias,       epilogue, tokens,
                        features, rows, x_stride, out_stride, static_cast<cudaStream_t>(stream)};
   Adapters adapters = {};
-  adapters.x = x, adapters.down = down, adapters.sums = static_cast<float*>(sums);
+  adapters.x = x, adapters.down = down, adapters.sums = static_cast<uint32_t*>(sums);
+  adapters.stale = static_cast<uint4*>(stale), adapters.stale_quads = stale_quads;
   adapters.first_of = static_cast<const int*>(first_of);
   adapters.rank_of = static_cast<const int*>(rank_of);
   adapters.x_stride = x_stride, adapters.features = features, adapters.parts = parts;

@@ -3,10 +3,10 @@
 Axis suffixes: T tokens, I inner (input) features, O output features, P rank rows of the pool, Q
 parts that are fused in the layer, S splits of the inner axis, R ranks.
 
-What is added is what `octavo_kernels.lora` adds, whose two kernels took 9 us beside a product of 11
-us. Here some warps of each block multiply x by the adapters' ``down`` while the weight streams in,
-and ``up`` comes behind it. Sums between the two are float32, rounded once to x's type; a result is
-rounded once, and never depends on timing.
+What is added is what `octavo_kernels.lora` adds, whose two kernels take 5 to 9 us beside a product
+of 11 to 60. Here some warps of each block multiply x by the adapters' ``down`` while the weight
+streams in, and ``up`` comes amid it. Sums between the two are float32, rounded once to x's type; a
+result is rounded once, and never depends on timing. What is in a pool's rows is finite.
 """
 
 from __future__ import annotations
@@ -22,18 +22,12 @@ from torch import Tensor
 from octavo_kernels.hopper_products import EPILOGUES, Launch, has_rows_of, is_gated, takes
 from octavo_kernels.library import DTYPE_CODES, ints, library, stream_of
 from octavo_kernels.linear import MAX_TOKENS, RESULT_BYTES, SPEC, fitting_tile
-from octavo_kernels.lora import MAX_PARTS, TokenGroups
+from octavo_kernels.lora import MAX_PARTS, RANK_STEP, TokenGroups
 
 MIN_PART = 64
 """Columns that each of several parts has at least: a tile then lies in three at most."""
-MIN_SPLIT, MAX_SPLITS = 512, 16
+MIN_SPLIT, MAX_SPLITS = 256, 16
 """Inputs of a split at least, and into how many the inner axis is cut: each tile reads all sums."""
-
-
-MIN_ROWS = 16384
-"""Of a weight, for which one launch is the faster way whatever the adapters. On an H200 with 1, 8
-and 32 of them among 32 tokens, gates and ups of an 8B model take 62, 63 and 80 us in one launch and
-68, 70 and 97 in three; its other products 2 to 6 less with one adapter, and 3 to 8 more with 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +69,15 @@ def kernel_for(
     return functools.partial(_launch, adapters=adapters) if fits else None
 
 
-def pays(weight_OI: Tensor) -> bool:
-    """Whether one launch is the faster way, where there is a kernel."""
-    return weight_OI.shape[0] >= MIN_ROWS
-
-
 def num_splits(features: int) -> int:
     """Into how many parts the inner axis of x times ``down`` is cut."""
     return min(MAX_SPLITS, -(-features // MIN_SPLIT))
+
+
+def rooms_bytes(num_tokens: int, features: int, num_parts: int, max_rank: int) -> int:
+    """What launches of up to so many tokens take for sums, all of a step together."""
+    ranks = -(-max_rank // RANK_STEP) * RANK_STEP
+    return 2 * 4 * num_splits(features) * min(num_tokens, MAX_TOKENS) * num_parts * ranks
 
 
 def _launch(
@@ -96,9 +91,7 @@ def _launch(
 ) -> None:
     groups, (num_tokens, features) = adapters.groups, x_TI.shape
     splits, num_parts = num_splits(features), len(adapters.part_ends)
-    sums_STQR = torch.empty(
-        (splits, num_tokens, num_parts, groups.max_rank), dtype=torch.float32, device=x_TI.device
-    )
+    room, stale = groups.rooms.take(splits * num_tokens * num_parts * groups.max_rank, x_TI.device)
     library(SPEC, x_TI.get_device()).octavo_linear_adapted(
         out_TO.data_ptr(),
         x_TI.data_ptr(),
@@ -116,7 +109,9 @@ def _launch(
         adapters.up_PO.data_ptr(),
         groups.first_T.data_ptr(),
         groups.rank_T.data_ptr(),
-        sums_STQR.data_ptr(),
+        room.data_ptr(),
+        stale.data_ptr(),
+        stale.numel() // 4,
         ints(tuple(adapters.part_ends)),
         num_parts,
         groups.max_rank,
@@ -147,4 +142,4 @@ def _are_parts(ends: list[int], rows: int, *, gated: bool) -> bool:
     )
 
 
-__all__ = ["Adapters", "kernel_for", "num_splits", "pays"]
+__all__ = ["Adapters", "kernel_for", "num_splits", "rooms_bytes"]

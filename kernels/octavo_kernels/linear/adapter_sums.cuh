@@ -5,18 +5,6 @@
 
 namespace octavo::linear {
 
-// Of launches, how far their blocks are. Each adds kTurn in all, so that nobody need ever clear it:
-// whoever has added waits until the multiple of kTurn has changed. Kernels of one stream use it in
-// turn: they add after `wait_for_previous`.
-__device__ uint32_t arrivals;
-constexpr uint32_t kTurn = 256;
-
-__device__ __forceinline__ uint32_t load_acquired(const uint32_t* source) {
-  uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
-  return value;
-}
-
 // 8 elements, by pairs.
 struct alignas(16) Words {
   uint32_t data[4];
@@ -39,220 +27,341 @@ __device__ __forceinline__ Words load_words(const void* source, bool there) {
 
 // Multiplies x by the rank rows of its tokens' adapters: units of 16 of a run's rows and a split of
 // the inner axis, shared out among blocks. Then brings the sums, as elements, to the block's tiles.
-// No block waits for another before all of its units are done, and all blocks run (see `collect`).
+//
+// While weights stream in, any way to memory takes some 2 us. So there are three of them and no
+// more: x comes, sums go, sums come. They go as in `exchange.cuh`, without flags. All blocks run
+// (see `collect`), and none waits for another before its own sums have gone.
 template <typename T, typename Tile> class Shrinker {
  public:
   __device__ Shrinker(const Adapters& adapters, const Problem& problem, Desk<Tile>& desk)
       : a_(adapters), problem_(problem), desk_(desk), thread_(threadIdx.x - kThreads),
         warp_(thread_ / 32), lane_(thread_ % 32) {}
 
+  // Fetches what can be before the previous kernel has ended, ahead of the weights.
+  __device__ void start() {
+    if (warp_ == 0 && a_.settled) listing_.fetch(a_, problem_.tokens);
+  }
+
   // For the block's chunks from `first` to `end`.
   __device__ void run(int first, int end) {
-    if (!a_.settled) wait_for_previous();
-    if (warp_ == 0) desk_.list(a_, problem_.tokens);
-    meet();
-    if (thread_ == 0) desk_.listed.arrive();
-    if (desk_.num_runs > 0) {
-      prefetch_units();
-      multiply_units();
-      wait_for_previous();
-      const uint32_t turn = arrive();
-      const int first_tile = (first + problem_.chunks - 1) / problem_.chunks;
-      if (first_tile * problem_.chunks < end) {
-        wait_for_all(turn);
-        bring_sums(first_tile, end);
+    if (warp_ == 0) {
+      if (!a_.settled) {
+        wait_for_previous();
+        listing_.fetch(a_, problem_.tokens);
       }
+      listing_.list(a_, desk_);
     }
+    meet();
+    multiply_units();
+    wait_for_previous();
+    if (desk_.num_runs == 0) return;
+    for (int i = blockIdx.x * kAdapterThreads<Tile> + thread_; i < a_.stale_quads;
+         i += gridDim.x * kAdapterThreads<Tile>) {
+      put(a_.stale + i, make_uint4(0, 0, 0, 0));
+    }
+    const int first_tile = (first + problem_.chunks - 1) / problem_.chunks;
+    bring_sums(first_tile, end);
   }
 
  private:
   static constexpr int kTokens = Tile::kTokens;
-  static constexpr int kEights = kTokens / 8;
+  static constexpr int kWarps = kAdapterWarps<Tile>, kThreadsHere = kAdapterThreads<Tile>;
   static constexpr int kUnitRows = 16;
   static constexpr int kStep = 32;  // inputs that a warp takes at once
-  static constexpr int kRound = kAdapterWarps * kStep;
-  static constexpr int kUnroll = kTokens > 32 ? 2 : 3;  // rounds under way of rows
-  static constexpr int kBatch = kTokens > 32 ? 1 : 3;   // and of x
+  static constexpr int kRound = kWarps * kStep;
+  static constexpr int kEights = 4;  // of tokens, in a unit of a run that has many
+  static constexpr int kAtOnce = 3;  // units of runs that have few
 
-  __device__ static void meet() { wait_for_threads(1, kAdapterThreads); }
+  __device__ static void meet() { wait_for_threads(1, kThreadsHere); }
 
   // Some of a run's rows and some of the inputs; none: `rows` is not above 0.
   struct Unit {
-    Run run;
+    const Run* run;
     int first_row, rows, split, begin, end;
+    int first_token;  // of up to 32, if the run has many
   };
 
+  // Whole steps, so that a split's pieces of 8 inputs are all its own.
+  __device__ int split_inputs() const {
+    const int steps = (a_.features + kStep - 1) / kStep;
+    return (steps + a_.splits - 1) / a_.splits * kStep;
+  }
+
   __device__ int num_units() const {
-    const int most = desk_.rank_steps * kRankStep * a_.parts;  // at least a run's rows
-    return a_.splits * desk_.num_runs * ((most + kUnitRows - 1) / kUnitRows);
+    const int most_rows = desk_.rank_steps * kRankStep * a_.parts;
+    return a_.splits * kHalves<Tile> * desk_.num_runs * ((most_rows + kUnitRows - 1) / kUnitRows);
   }
 
   // Row groups last: where ranks differ, blocks shall still have equal shares.
   __device__ Unit unit_of(int index) const {
-    // Whole steps, so that a split's pieces of 8 inputs are all its own.
-    const int steps = (a_.features + kStep - 1) / kStep;
-    const int split_inputs = (steps + a_.splits - 1) / a_.splits * kStep;
     Unit unit;
     unit.split = index % a_.splits, index /= a_.splits;
-    unit.run = desk_.runs[index % desk_.num_runs];
+    unit.first_token = index % kHalves<Tile> * 32, index /= kHalves<Tile>;
+    unit.run = &desk_.runs[index % desk_.num_runs];
     unit.first_row = index / desk_.num_runs * kUnitRows;
-    unit.rows = min(kUnitRows, unit.run.rank * a_.parts - unit.first_row);
-    unit.begin = unit.split * split_inputs;
-    unit.end = min(a_.features, unit.begin + split_inputs);
+    unit.rows = min(kUnitRows, unit.run->rank * a_.parts - unit.first_row);
+    if (unit.first_token > 0 &&
+        (unit.run->has_few() || unit.run->tokens >> unit.first_token == 0)) {
+      unit.rows = 0;
+    }
+    unit.begin = unit.split * split_inputs();
+    unit.end = min(a_.features, unit.begin + split_inputs());
     return unit;
   }
 
-  __device__ const T* row_of(const Unit& unit, int row) const {
-    const int64_t first = int64_t(unit.run.first) * a_.parts + unit.first_row;
-    return static_cast<const T*>(a_.down) + (first + row) * a_.features;
+  __device__ const T* rows_of(const Unit& unit) const {
+    const int64_t first = int64_t(unit.run->first) * a_.parts + unit.first_row;
+    return static_cast<const T*>(a_.down) + first * a_.features;
   }
 
-  // Has memory bring the rows of all of the block's units, before it is their turn.
-  __device__ void prefetch_units() {
-    for (int i = thread_;; i += kAdapterThreads) {
+  // Has memory bring the rows of all of the block's units, ahead of the weights that come behind.
+  __device__ void prefetch_units(int count) {
+    for (int i = thread_;; i += kThreadsHere) {
       const int index = blockIdx.x + i / kUnitRows * gridDim.x, row = i % kUnitRows;
-      if (index >= num_units()) return;
+      if (index >= count) return;
       const Unit unit = unit_of(index);
       if (row < unit.rows && unit.begin < unit.end) {
-        prefetch_bytes(row_of(unit, row) + unit.begin, (unit.end - unit.begin) * 2);
+        prefetch_bytes(rows_of(unit) + int64_t(row) * a_.features + unit.begin,
+                       (unit.end - unit.begin) * 2);
       }
     }
   }
 
   __device__ void multiply_units() {
-    for (int index = blockIdx.x; index < num_units(); index += gridDim.x) {
-      const Unit unit = unit_of(index);
-      if (unit.rows <= 0) continue;
-      float sums[kEights][4] = {};
-      multiply_rows(unit, sums);
-      meet();  // the unit before has been read
-#pragma unroll
-      for (int j = 0; j < kEights; ++j) {
-        desk_.partial[warp_][j][lane_] =
-            make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
+    const int count = num_units();
+    bool announced = false;
+    const auto announce = [&] {
+      if (!announced && thread_ == 0) desk_.listed.arrive();
+      announced = true;
+    };
+    prefetch_units(count);
+    if (static_cast<int>(blockIdx.x) >= count) announce();
+#pragma unroll 1
+    for (int index = blockIdx.x; index < count; index += kAtOnce * gridDim.x) {
+      multiply_few(index, count, announce);
+#pragma unroll 1
+      for (int each = index; each < min(count, index + kAtOnce * static_cast<int>(gridDim.x));
+           each += gridDim.x) {
+        const Unit unit = unit_of(each);
+        if (unit.rows > 0 && !unit.run->has_few()) multiply_many(unit, announce);
       }
-      meet();
-      store(unit);
+      announce();
     }
   }
 
-  // The warp's share of some inputs. Both operands have the same places of the inner axis in a
-  // lane, 16 bytes each, so that their order does not matter.
-  __device__ void multiply_rows(const Unit& unit, float (&sums)[kEights][4]) {
-    const int g = lane_ / 4, c = lane_ % 4, rows = unit.rows, end = unit.end;
-    const Run run = unit.run;
-    const T* down = row_of(unit, g);
-    const int x_stride = static_cast<int>(a_.x_stride);
-    const T* x = static_cast<const T*>(a_.x) + g * x_stride;
-    for (int base = unit.begin + warp_ * kStep; base < end; base += kUnroll * kRound) {
-      const auto input = [&](int i) { return base + i * kRound + c * 8; };
-      Words upper[kUnroll], lower[kUnroll];
+  // The warp's share of some units' inputs at once, of runs with up to 8 tokens each. Both operands
+  // have the same places of the inner axis in a lane, 16 bytes each, so that their order does not
+  // matter.
+  template <typename Announce>
+  __device__ void multiply_few(int index, int count, const Announce& announce) {
+    const int g = lane_ / 4, c = lane_ % 4, inputs = split_inputs();
+    const T *down[kAtOnce], *x[kAtOnce];
+    int rows[kAtOnce], inputs_left[kAtOnce];
+    unsigned few = 0, has_token = 0;
 #pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        upper[i] = load_words(down + input(i), input(i) < end && g < rows);
-        lower[i] = load_words(down + 8 * a_.features + input(i),
-                              input(i) < end && g + 8 < rows);
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int each = index + k * gridDim.x;
+      const Unit unit = unit_of(min(each, count - 1));
+      const bool takes = each < count && unit.run->has_few();
+      const int token = unit.run->token(g);
+      down[k] = rows_of(unit) + int64_t(g) * a_.features + unit.begin;
+      x[k] = static_cast<const T*>(a_.x) + token * a_.x_stride + unit.begin;
+      rows[k] = takes ? unit.rows : 0, inputs_left[k] = unit.end - unit.begin;
+      few |= unsigned(rows[k] > 0) << k, has_token |= unsigned(rows[k] > 0 && token >= 0) << k;
+    }
+    if (few == 0) return;
+    float sums[4][4] = {};
+#pragma unroll 1
+    for (int offset = warp_ * kStep; offset < inputs; offset += kRound) {
+      Words upper[kAtOnce], lower[kAtOnce], tokens[kAtOnce];
+      const int input = offset + c * 8;
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const bool there = input < inputs_left[k];
+        upper[k] = load_words(down[k] + input, there && g < rows[k]);
+        lower[k] = load_words(down[k] + 8 * int64_t(a_.features) + input, there && g + 8 < rows[k]);
       }
+      announce();
       wait_for_previous();
 #pragma unroll
-      for (int batch = 0; batch < kUnroll; batch += kBatch) {
-        Words tokens[kBatch][kEights];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-#pragma unroll
-          for (int j = 0; j < kEights; ++j) {
-            tokens[i][j] = load_words(x + 8 * j * x_stride + input(batch + i),
-                                      input(batch + i) < end && run.has(8 * j + g));
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          const uint32_t *up = upper[batch + i].data, *low = lower[batch + i].data;
-#pragma unroll
-          for (int j = 0; j < kEights; ++j) {
-            if (!run.has_any(j)) continue;
-#pragma unroll
-            for (int k = 0; k < 4; k += 2) {
-              multiply_matrices<T>(sums[j], up[k], low[k], up[k + 1], low[k + 1],
-                                   tokens[i][j].data[k], tokens[i][j].data[k + 1]);
-            }
-          }
-        }
+      for (int k = 0; k < kAtOnce; ++k) {
+        tokens[k] = load_words(x[k] + input, input < inputs_left[k] && has_token >> k & 1);
       }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) add_products(sums[k], upper[k], lower[k], tokens[k]);
+    }
+    announce();
+    const float4 sum = combined(sums);
+    if (few >> warp_ & 1) {
+      const Unit unit = unit_of(index + warp_ * gridDim.x);
+      store(unit, sum, unit.run->token(2 * c), unit.run->token(2 * c + 1));
     }
   }
 
-  // Adds up what the warps have.
-  __device__ void store(const Unit& unit) {
+  // The same of one unit, for up to 32 tokens.
+  template <typename Announce>
+  __device__ void multiply_many(const Unit& unit, const Announce& announce) {
     const int g = lane_ / 4, c = lane_ % 4;
-    for (int j = warp_; j < kEights; j += kAdapterWarps) {
-      float sums[4] = {};
+    const uint32_t tokens = static_cast<uint32_t>(unit.run->tokens >> unit.first_token);
+    const T* down = rows_of(unit) + int64_t(g) * a_.features;
+    const T* x = static_cast<const T*>(a_.x) + (unit.first_token + g) * a_.x_stride;
+    float sums[kEights][4] = {};
+#pragma unroll 1
+    for (int input = unit.begin + warp_ * kStep + c * 8; input < unit.end + c * 8;
+         input += kRound) {
+      const Words upper = load_words(down + input, input < unit.end && g < unit.rows);
+      const Words lower = load_words(down + 8 * int64_t(a_.features) + input,
+                                     input < unit.end && g + 8 < unit.rows);
+      announce();
+      wait_for_previous();
+      Words values[kEights];
 #pragma unroll
-      for (int warp = 0; warp < kAdapterWarps; ++warp) {
-        const float4 partial = desk_.partial[warp][j][lane_];
-        sums[0] += partial.x, sums[1] += partial.y, sums[2] += partial.z, sums[3] += partial.w;
+      for (int j = 0; j < kEights; ++j) {
+        values[j] = load_words(x + 8 * j * a_.x_stride + input,
+                               input < unit.end && tokens >> (8 * j + g) & 1);
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = 8 * j + 2 * c + i % 2, row = g + i / 2 * 8, n = unit.first_row + row;
-        if (row >= unit.rows || !unit.run.has(token)) continue;
-        a_.sums_of(unit.split * problem_.tokens + token, n % a_.parts)[n / a_.parts] = sums[i];
+      for (int j = 0; j < kEights; ++j) add_products(sums[j], upper, lower, values[j]);
+    }
+    const float4 sum = combined(sums);
+    if (warp_ < kEights) {
+      const int slot = 8 * warp_ + 2 * c, token = unit.first_token + slot;
+      store(unit, sum, tokens >> slot & 1 ? token : -1, tokens >> (slot + 1) & 1 ? token + 1 : -1);
+    }
+  }
+
+  __device__ static void add_products(float (&sums)[4], const Words& upper, const Words& lower,
+                                      const Words& tokens) {
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+      multiply_matrices<T>(sums, upper.data[k], lower.data[k], upper.data[k + 1],
+                           lower.data[k + 1], tokens.data[k], tokens.data[k + 1]);
+    }
+  }
+
+  // Of the sums that all warps have, each of the first warps gets its own four, added up.
+  __device__ float4 combined(const float (&sums)[4][4]) {
+    constexpr int kHalf = kWarps / 2;
+    const auto four = [&](int j) {
+      return make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
+    };
+    meet();  // those before have been read
+    if (warp_ >= kHalf) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) desk_.partial[warp_ - kHalf][j][lane_] = four(j);
+    }
+    meet();
+    if (warp_ < kHalf) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float4& partial = desk_.partial[warp_][j][lane_];
+        partial = sum_of(four(j), partial);
+      }
+    }
+    meet();
+    float4 total = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (warp_ < 4) {
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) total = sum_of(total, desk_.partial[i][warp_][lane_]);
+    }
+    return total;
+  }
+
+  __device__ static float4 sum_of(const float4& a, const float4& b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+  }
+
+  // Of rows g and g + 8, those of two tokens; of none if it is -1.
+  __device__ void store(const Unit& unit, const float4& sum, int left, int right) {
+    const float sums[2][2] = {{sum.x, sum.y}, {sum.z, sum.w}};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane_ / 4 + half * 8, n = unit.first_row + row;
+      if (row >= unit.rows) continue;
+      const int part = n % a_.parts, rank = n / a_.parts;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int token = i == 0 ? left : right;
+        if (token < 0) continue;
+        uint32_t* target = a_.sums_of(unit.split * problem_.tokens + token, part) + rank;
+        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(target),
+                     "r"(~__float_as_uint(sums[half][i]))
+                     : "memory");
       }
     }
   }
 
-  // Returns what `wait_for_all` takes of the first thread.
-  __device__ uint32_t arrive() {
-    meet();
-    if (thread_ != 0) return 0;
-    __threadfence();
-    return atomicAdd(&arrivals, blockIdx.x == 0 ? kTurn + 1 - gridDim.x : 1) / kTurn;
-  }
-
-  __device__ void wait_for_all(uint32_t turn) {
-    if (thread_ == 0) {
-      while (load_acquired(&arrivals) / kTurn == turn) {
-      }
-    }
-    meet();
-  }
-
-  // Tile by tile, 16 ranks at a time, as consumers want them.
+  // Tile by tile, 16 ranks at a time, as consumers want them. Two threads share the splits.
   __device__ void bring_sums(int tile, int end) {
-    const int64_t split_stride = int64_t(problem_.tokens) * a_.parts * a_.max_rank;
+    if (thread_ == 0) {  // asks for one sum, not to ask for all in vain
+      const Run& run = desk_.runs[0];
+      const uint32_t* watched = a_.sums_of(
+          blockIdx.x % a_.splits * problem_.tokens + __ffsll(run.tokens) - 1, 0);
+      while (get(reinterpret_cast<const uint4*>(watched)).x == 0) __nanosleep(kPause);
+    }
+    meet();  // and `partial` has been read
     int turn = 0;
     for (; tile * problem_.chunks < end; ++tile) {
       const TileParts parts(a_, problem_, tile * Tile::kRows, Tile::kRows);
       for (int step = 0; step < desk_.rank_steps; ++step, ++turn) {
         const int place = turn % 2;
         if (turn >= 2) desk_.emptied[place].wait_phase(turn / 2 - 1);
-        for (int i = thread_; i < parts.count * kTokens * 4; i += kAdapterThreads) {
-          const int part = i / 4 / kTokens, token = i / 4 % kTokens, four = i % 4;
+        for (int i = thread_; i < parts.count * kTokens * 8; i += kThreadsHere) {
+          const int part = i / 8 / kTokens, token = i / 8 % kTokens, four = i / 2 % 4, half = i % 2;
           const int rank = step * kRankStep + four * 4, left = desk_.rank_of[token] - rank;
           float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
           if (left > 0) {
-            const float* sums = a_.sums_of(token, parts.first + part) + rank;
-#pragma unroll 8
-            for (int split = 0; split < a_.splits; ++split) {
-              const float4 partial =
-                  __ldcg(reinterpret_cast<const float4*>(sums + split * split_stride));
-              sum.x += partial.x, sum.y += partial.y, sum.z += partial.z, sum.w += partial.w;
-            }
+            sum = take(a_.sums_of(token, parts.first + part) + rank, half * kHalfSplits, left);
           }
-          // Past the rank there is anything.
-          uint32_t* low = desk_.low[place][part][token] + four * 2;
-          low[0] = pack<T>(sum.x, left > 1 ? sum.y : 0.f);
-          low[1] = pack<T>(left > 2 ? sum.z : 0.f, left > 3 ? sum.w : 0.f);
+          sum.x += __shfl_xor_sync(~0u, sum.x, 1), sum.y += __shfl_xor_sync(~0u, sum.y, 1);
+          sum.z += __shfl_xor_sync(~0u, sum.z, 1), sum.w += __shfl_xor_sync(~0u, sum.w, 1);
+          if (half == 0) {
+            uint32_t* low = desk_.low[place][part][token] + four * 2;
+            low[0] = pack<T>(sum.x, sum.y), low[1] = pack<T>(sum.z, sum.w);
+          }
         }
         desk_.filled[place].arrive();
       }
     }
   }
 
+  static constexpr int kHalfSplits = kMaxSplits / 2;
+  static constexpr int kPause = 100;  // nanoseconds
+
+  // Adds up four sums, or how many are left, of the splits from `first` on, as soon as they are
+  // there.
+  __device__ float4 take(const uint32_t* sums, int first, int left) const {
+    const uint4* source = reinterpret_cast<const uint4*>(sums);
+    const int64_t stride = int64_t(problem_.tokens) * a_.parts * a_.max_rank / 4;
+    const int count = min(a_.splits - first, kHalfSplits);
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (count <= 0) return sum;
+    uint4 quads[kHalfSplits];
+    for (bool there = false; !there;) {
+      there = true;
+#pragma unroll
+      for (int i = 0; i < kHalfSplits; ++i) {
+        quads[i] = i < count ? get(source + (first + i) * stride) : make_uint4(~0u, ~0u, ~0u, ~0u);
+        there = there && quads[i].x != 0 && (left <= 1 || quads[i].y != 0) &&
+                (left <= 2 || quads[i].z != 0) && (left <= 3 || quads[i].w != 0);
+      }
+      if (!there) __nanosleep(kPause);
+    }
+#pragma unroll
+    for (int i = 0; i < kHalfSplits; ++i) {
+      sum.x += __uint_as_float(~quads[i].x);
+      sum.y += left > 1 ? __uint_as_float(~quads[i].y) : 0.f;
+      sum.z += left > 2 ? __uint_as_float(~quads[i].z) : 0.f;
+      sum.w += left > 3 ? __uint_as_float(~quads[i].w) : 0.f;
+    }
+    return sum;
+  }
+
   const Adapters& a_;
   const Problem& problem_;
   Desk<Tile>& desk_;
   const int thread_, warp_, lane_;
+  Listing<Tile> listing_;
 };
 
 }  // namespace octavo::linear

@@ -58,6 +58,27 @@ MIN_SPLIT, INVARIANT_SPLIT = 512, 2048
 """Inputs of a split: at least, and where they may not depend on the number of tokens."""
 
 
+class SumRooms:
+    """Where launches that shrink and expand at once have their sums, by turns in two rooms.
+
+    A room is zeros when its turn comes: of two launches, the later one sweeps the earlier's.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: Tensor | None = None
+        self._turn = self._used = 0
+
+    def take(self, words: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """A room of so many words of zeros, and that of the launch before, to be swept."""
+        if self._rooms is None or self._rooms.shape[1] < words:
+            self._rooms = torch.zeros((2, words), dtype=torch.int32, device=device)
+            self._used = 0
+        self._turn = 1 - self._turn
+        room, stale = self._rooms[self._turn, :words], self._rooms[1 - self._turn, : self._used]
+        self._used = words
+        return room, stale
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGroups:
     """A step's tokens by adapter, made by `group_tokens`."""
@@ -74,6 +95,7 @@ class TokenGroups:
     """On CUDA: the number of tiles, four ints of each, and the tokens sorted by adapter."""
     runs: list[reference.Run] = field(default_factory=list)
     """On the CPU."""
+    rooms: SumRooms = field(default_factory=SumRooms)
 
     @property
     def num_tokens(self) -> int:
