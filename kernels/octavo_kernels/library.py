@@ -40,6 +40,12 @@ def stream_of(device_index: int) -> int:
     return int(torch._C._cuda_getCurrentRawStream(device_index))
 
 
+@functools.lru_cache(maxsize=1024)
+def ints(values: tuple[int, ...]) -> ctypes.Array[ctypes.c_int]:
+    """For a function that reads them before it returns."""
+    return (ctypes.c_int * len(values))(*values)
+
+
 def _raise_for(code: int) -> int:
     """ctypes calls this with a function's result."""
     if code != 0:

@@ -33,6 +33,7 @@ from octavo.layers.latent_attention import LatentAttention
 from octavo.layers.logits import LMHead
 from octavo.layers.moe import MoE, StackedTensors
 from octavo.layers.sharding import Shard
+from octavo_kernels.linear.adapted import rooms_bytes
 from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
 from octavo_registry.linear import QuantizationMethod
 
@@ -287,6 +288,7 @@ class AdapterRows:
                 sums_bytes(num_tokens, *shape, self._max_rank, batch_invariant=invariant)
                 for shape in self._shrinks
             ),
+            *(rooms_bytes(num_tokens, *shape, self._max_rank) for shape in self._shrinks),
         )
 
     def load(self, load: AdapterLoad) -> None:

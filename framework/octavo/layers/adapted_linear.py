@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from octavo.layers.linear import Linear
 from octavo.layers.sharding import Shard
+from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.gated_activation import gated_activation, plain_activation
+from octavo_kernels.hopper_products import Launch, product
+from octavo_kernels.linear.adapted import Adapters, kernel_for
 from octavo_kernels.lora import expand_, shrink
 from octavo_registry.linear import (
     Activation,
@@ -79,10 +82,17 @@ class AdaptedLinear:
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """See ``QuantizationMethod``."""
+        kernel = self._kernel(layer, x, "store")
+        if kernel is not None:
+            return product(kernel, x, cast(Tensor, layer.weight), bias, "store")
         return self._around(layer, x, lambda: self.inner.apply(layer, x, bias))
 
     def add_(self, layer: nn.Module, residual: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """See ``FusedProducts``."""
+        kernel = self._kernel(layer, x, "add", residual)
+        if kernel is not None:
+            kernel(residual, x, cast(Tensor, layer.weight), bias, "add")
+            return residual
         if self._fused is None:
             return residual.add_(self.apply(layer, x, bias))
         add_ = self._fused.add_
@@ -92,6 +102,9 @@ class AdaptedLinear:
         self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: Activation
     ) -> Tensor:
         """See ``FusedProducts``; adapters' parts must be there before the activation."""
+        kernel = self._kernel(layer, x, activation)
+        if kernel is not None:
+            return product(kernel, x, cast(Tensor, layer.weight), bias, activation)
         if self._fused is not None and self._may_fuse():
             return self._fused.gated(layer, x, bias, activation)
         return gated_activation(self.apply(layer, x, bias), activation)
@@ -108,13 +121,30 @@ class AdaptedLinear:
         """What is fused may round otherwise, so that a row would depend on others' adapters."""
         return not self._rows.groups and not self._rows.batch_invariant
 
-    def _around(self, layer: nn.Module, x_TI: Tensor, product: Callable[[], Tensor]) -> Tensor:
+    def _kernel(
+        self, layer: nn.Module, x: Tensor, epilogue: str, residual: Tensor | None = None
+    ) -> Launch | None:
+        """What does it all in one launch, where there is a kernel."""
+        adapters = self._adapters(layer)
+        if adapters is None or not isinstance(self.inner, UnquantizedLinear):
+            return None
+        weight = cast(Tensor, layer.weight)
+        return kernel_for(x, weight, epilogue, residual, adapters)
+
+    def _around(self, layer: nn.Module, x_TI: Tensor, multiply: Callable[[], Tensor]) -> Tensor:
+        adapters = self._adapters(layer)
+        if adapters is None:
+            return multiply()
+        sums_STQR = shrink(x_TI, adapters.down_PQI, adapters.groups)
+        return expand_(multiply(), sums_STQR, adapters.up_PO, adapters.part_ends, adapters.groups)
+
+    def _adapters(self, layer: nn.Module) -> Adapters | None:
+        """Of the step; None: no token has one here."""
         groups = self._rows.groups.get(self._place)
         if groups is None:
-            return product()
-        sums_STQR = shrink(x_TI, cast(Tensor, layer.adapter_down_PQI), groups)
-        up_PO = cast(Tensor, layer.adapter_up_PO)
-        return expand_(product(), sums_STQR, up_PO, self.part_ends, groups)
+            return None
+        down_PQI = cast(Tensor, layer.adapter_down_PQI)
+        return Adapters(down_PQI, cast(Tensor, layer.adapter_up_PO), self.part_ends, groups)
 
 
 class AdaptedEmbedding:

@@ -64,6 +64,11 @@ __device__ __forceinline__ void copy_tile_to(uint16_t ranks, uint32_t target,
       : "memory");
 }
 
+// Starts to bring so many bytes into the L2; they and the address are multiples of 16.
+__device__ __forceinline__ void prefetch_bytes(const void* source, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 // Copies 16 bytes on a thread's own account, not through the L1, or writes 16 zeros.
 __device__ __forceinline__ void copy_async(uint32_t target, const void* source, bool copies) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
@@ -103,12 +108,13 @@ template <int kPending> __device__ __forceinline__ void wait_for_stores() {
 
 // ---- tensor maps ----------------------------------------------------------------------------
 
-// The map of a tensor of 16-bit floats, swizzled by 128 bytes. Sizes and box by axis, innermost
-// first; strides in bytes, of all axes but the innermost. `promotion` is what the L2 fetches.
+// The map of a tensor of 16-bit floats. Sizes and box by axis, innermost first; strides in bytes,
+// of all axes but the innermost. `promotion` is what the L2 fetches.
 template <int kAxes>
 cudaError_t encode_map(CUtensorMap* map, Dtype dtype, const void* tensor,
                        const cuuint64_t (&sizes)[kAxes], const cuuint64_t (&strides)[kAxes - 1],
-                       const cuuint32_t (&box)[kAxes], CUtensorMapL2promotion promotion) {
+                       const cuuint32_t (&box)[kAxes], CUtensorMapL2promotion promotion,
+                       CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   // The driver's function, found through the runtime so that nothing links to libcuda.
   static const auto encode = [] {
     void* found = nullptr;
@@ -124,7 +130,7 @@ cudaError_t encode_map(CUtensorMap* map, Dtype dtype, const void* tensor,
       map,
       dtype == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
       kAxes, const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

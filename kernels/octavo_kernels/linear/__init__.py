@@ -8,7 +8,8 @@ of 16) and rows of x begin at multiples of 16 bytes, a residual's at some of 4 t
 more, about 128 and gated ones of up to 256 go to `linear_mid`, gated products of hundreds of
 tokens, sums and activated ones of thousands to `linear_tall`; all else on CUDA to PyTorch's cuBLAS,
 and on the CPU to the reference. Kernels read the weight while the kernel before them still runs:
-weights must not be written by the step.
+weights must not be written by the step. `octavo_kernels.linear.adapted` adds LoRA adapters in the
+same launch.
 
 ``batch_invariant=True`` gives each token the result it would have alone: it takes the kernel of
 this folder for any number of tokens, in tiles of 64, and refuses what the kernel cannot do. Without
@@ -42,7 +43,14 @@ from octavo_kernels.linear_tall import ALWAYS_FUSED_TOKENS
 
 SPEC = KernelSpec(
     name="linear",
-    functions={"octavo_linear": (P, P, P, P, I, I, I, I, I, I, L, L)},
+    functions={
+        "octavo_linear": (P, P, P, P, I, I, I, I, I, I, L, L),
+        "octavo_linear_adapted": (
+            *(P, P, P, P, I, I, I, I, I, I, L, L),
+            *(P, P, P, P, P, P, I, P, I, I, I, I, I),
+        ),
+    },
+    sources=("kernel.cu", "adapted.cu"),
     arches=("90a",),
 )
 
@@ -155,9 +163,14 @@ def launch(
     tile_tokens: int | None = None,
 ) -> None:
     """See `hopper_products.Launch`. Tiles have 8, 16, 32 or 64 tokens, by default as few as fit."""
-    fitting = max(8, 1 << (min(x_TI.shape[0], MAX_TOKENS) - 1).bit_length())
+    tile_tokens = tile_tokens or fitting_tile(x_TI.shape[0])
     function = library(SPEC, x_TI.get_device()).octavo_linear
-    call(function, out_TO, x_TI, weight_OI, bias_O, epilogue, tile_tokens or fitting)
+    call(function, out_TO, x_TI, weight_OI, bias_O, epilogue, tile_tokens)
+
+
+def fitting_tile(num_tokens: int) -> int:
+    """Tokens of the smallest tile that has so many, or of the largest."""
+    return max(8, 1 << (min(num_tokens, MAX_TOKENS) - 1).bit_length())
 
 
 _launch_invariant = functools.partial(launch, tile_tokens=MAX_TOKENS)
@@ -241,8 +254,10 @@ def kernel_for(
 __all__ = [
     "ALWAYS_FUSED_TOKENS",
     "MAX_TOKENS",
+    "RESULT_BYTES",
     "SPEC",
     "activated_linear",
+    "fitting_tile",
     "fuses_gates",
     "gated_linear",
     "launch",

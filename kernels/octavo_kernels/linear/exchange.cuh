@@ -11,8 +11,8 @@ constexpr int kMaxTile = 128 * 64;
 // Sums of runs that begin inside a tile, by block, as the complements of their bits. Zero is what
 // no sum gives (the complement of a NaN that the hardware never makes), so a word that is not zero
 // is there, and no flag need follow it: through flags, an exchange took about 1 us more. One set a
-// device, zero when the library is loaded; who takes sums leaves zeros. Kernels of one stream use
-// it in turn: they write after `wait_for_previous`.
+// device and source, zero when the library is loaded; who takes sums leaves zeros. Kernels of one
+// stream use it in turn: they write after `wait_for_previous`.
 __device__ uint4 partials[kMaxBlocks * kMaxTile / 4];
 
 __device__ __forceinline__ void put(uint4* target, uint4 value) {

@@ -11,20 +11,39 @@ __device__ __forceinline__ float activate(float x, int epilogue) {
   return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
+// Of a tile's chunks in a run, those before what adapters add to it.
+template <typename Tile> __device__ __forceinline__ int chunks_before_adding(int chunks) {
+  return max(1, chunks - Ring<Tile>::kStages);
+}
+
 // Multiplies the chunks of a run, and finishes the tiles that are the run's to finish. One
 // warpgroup; of each 64 rows a warp has 16.
-template <typename T, typename Tile> class Consumer {
+//
+// `add(tile, sums, stage, parity)` adds to the sums of a tile that will be finished, and may take
+// further stages of the ring for that; null: nothing. It comes so many chunks before the end that
+// they are in the ring when it is done, and nobody waits for it.
+template <typename T, typename Tile, typename Add> class Consumer {
  public:
-  __device__ Consumer(const Problem& problem, Ring<Tile>& ring)
-      : problem_(problem), ring_(ring), lane_(threadIdx.x % 32) {}
+  __device__ Consumer(const Problem& problem, Ring<Tile>& ring, Add add)
+      : problem_(problem), ring_(ring), add_(add), lane_(threadIdx.x % 32) {}
 
   __device__ void run(int chunk, int end) {
     wait_for_previous();
     while (chunk < end) {
       const int tile = chunk / problem_.chunks, tile_end = (tile + 1) * problem_.chunks;
       const int stop = min(tile_end, end);
-      multiply_chunks(stop - chunk);
-      if (chunk == tile * problem_.chunks) {
+      const bool finishes = chunk == tile * problem_.chunks;
+      if constexpr (kAdds) {
+        const int before = finishes ? chunks_before_adding<Tile>(stop - chunk) : 0;
+        if (finishes) {
+          multiply_chunks(0, before);
+          add_(tile, sums_, stage_, parity_);
+        }
+        multiply_chunks(before, stop - chunk);
+      } else {
+        multiply_chunks(0, stop - chunk);
+      }
+      if (finishes) {
         finish(tile, block_of(problem_, tile_end - 1));
       } else {
         leave(sums_);
@@ -38,49 +57,60 @@ template <typename T, typename Tile> class Consumer {
   static constexpr int kTokens = Tile::kTokens;
   static constexpr int kParts = Tile::kRows / 64;
   static constexpr int kSums = kTokens / 2;  // of a part, a thread's
-  // The products of one stage run while the next is waited for. With many sums the compiler does
-  // not see that this is safe, and the products take long enough.
-  static constexpr bool kOverlap = kParts * kSums < 32;
+  static constexpr bool kAdds = !std::is_null_pointer_v<Add>;
+  // The products of one stage run while the next is waited for. With many sums, or more to add, the
+  // compiler does not see that this is safe; the products take long enough, or weights do.
+  static constexpr bool kOverlap = kParts * kSums < 32 && !kAdds;
 
-  __device__ void multiply_chunks(int count) {
+  // With adapters the loop stays small: unrolled it was a tenth slower there. Without, it is the
+  // small one that is slower, by 2 % of a small model's layer.
+  __device__ void multiply_chunks(int begin, int end) {
     Barrier* before = nullptr;
-    for (int i = 0; i < count; ++i) {
-      const char* weight = ring_.stages[stage_];
-      const char* x = weight + Ring<Tile>::kWeightBytes;
-      ring_.full[stage_].wait_unseen(parity_);
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if constexpr (!kOverlap) pin(sums_[part]);
-      }
-      fence_products();
-#pragma unroll
-      for (int k = 0; k < Tile::kChunk; k += kSlice) {
-        const uint64_t b = describe(shared_address(x + k * kTokens * 2));
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-#pragma unroll
-          for (int part = 0; part < kParts; ++part) {
-            const char* rows = weight + k * Tile::kRows * 2 + part * 64 * 128;
-            const uint64_t a = describe(shared_address(rows));
-            multiply<T>(sums_[part], a + 2 * step, b + 2 * step, i + k + step != 0);
-          }
-        }
-      }
-      commit_products();
-      if constexpr (kOverlap) {
-        wait_products<1>();
-        if (before != nullptr && lane_ == 0) before->arrive();
-        before = &ring_.empty[stage_];
-      } else {
-        finish_products();
-        if (lane_ == 0) ring_.empty[stage_].arrive();
-      }
-      if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
+    if constexpr (kAdds) {
+#pragma unroll 1
+      for (int i = begin; i < end; ++i) multiply_chunk(i, before);
+    } else {
+      for (int i = begin; i < end; ++i) multiply_chunk(i, before);
     }
     if constexpr (kOverlap) {
       finish_products();
       if (lane_ == 0) before->arrive();
     }
+  }
+
+  // The i-th of a tile; `before` is the stage of the one before, which is still multiplied.
+  __device__ void multiply_chunk(int i, Barrier*& before) {
+    const char* weight = ring_.stages[stage_];
+    const char* x = weight + Ring<Tile>::kWeightBytes;
+    ring_.full[stage_].wait_unseen(parity_);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if constexpr (!kOverlap) pin(sums_[part]);
+    }
+    fence_products();
+#pragma unroll
+    for (int k = 0; k < Tile::kChunk; k += kSlice) {
+      const uint64_t b = describe(shared_address(x + k * kTokens * 2));
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          const char* rows = weight + k * Tile::kRows * 2 + part * 64 * 128;
+          const uint64_t a = describe(shared_address(rows));
+          multiply<T>(sums_[part], a + 2 * step, b + 2 * step, i + k + step != 0);
+        }
+      }
+    }
+    commit_products();
+    if constexpr (kOverlap) {
+      wait_products<1>();
+      if (before != nullptr && lane_ == 0) before->arrive();
+      before = &ring_.empty[stage_];
+    } else {
+      finish_products();
+      if (lane_ == 0) ring_.empty[stage_].arrive();
+    }
+    if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
   }
 
   __device__ void finish_products() {
@@ -162,6 +192,7 @@ template <typename T, typename Tile> class Consumer {
 
   const Problem& problem_;
   Ring<Tile>& ring_;
+  Add add_;
   const int lane_;
   int stage_ = 0, parity_ = 0;
   float sums_[kParts][kSums];
@@ -185,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x < kConsumers) {
-    Consumer<T, Tile>(problem, ring).run(first, end);
+    Consumer<T, Tile, std::nullptr_t>(problem, ring, nullptr).run(first, end);
   } else if (threadIdx.x == kConsumers) {
     producer.run();
   }

@@ -82,13 +82,20 @@ template <typename Tile> class Producer {
     }
   }
 
- private:
+ protected:
   static constexpr int kStages = Ring<Tile>::kStages;
 
-  // Also makes the stage expect all of its bytes.
   __device__ void copy_weight(int i, int stage) {
-    const int row = (first_ + i) / problem_.chunks * Tile::kRows;
-    const int column = (first_ + i) % problem_.chunks * Tile::kChunk;
+    copy_weight(stage, (first_ + i) / problem_.chunks * Tile::kRows,
+                (first_ + i) % problem_.chunks * Tile::kChunk);
+  }
+
+  __device__ void copy_x(int i, int stage) {
+    copy_x_from(stage, (first_ + i) % problem_.chunks * Tile::kChunk);
+  }
+
+  // Also makes the stage expect all of its bytes.
+  __device__ void copy_weight(int stage, int row, int column) {
     const bool gated = is_gated(problem_.epilogue);
     ring_.full[stage].arrive_and_expect(Ring<Tile>::kStageBytes);
 #pragma unroll
@@ -99,8 +106,7 @@ template <typename Tile> class Producer {
     }
   }
 
-  __device__ void copy_x(int i, int stage) {
-    const int column = (first_ + i) % problem_.chunks * Tile::kChunk;
+  __device__ void copy_x_from(int stage, int column) {
     char* target = ring_.stages[stage] + Ring<Tile>::kWeightBytes;
 #pragma unroll
     for (int k = 0; k < Tile::kChunk; k += kSlice) {

@@ -15,12 +15,11 @@ behind it. Both take 16-bit floats to the tensor cores from Ampere on, if I and 
 multiples of 8 and rows begin at multiples of 16 bytes; all else is right too, and slow. Sums
 between the two are float32, rounded once to x's type, as PEFT's are. A result never depends on
 timing, with ``batch_invariant`` not on the other tokens either. On the CPU the reference computes.
+Where few tokens are multiplied, `octavo_kernels.linear.adapted` does all in the product's launch.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor
 
 from octavo_kernels.build import I, KernelSpec, L, P
-from octavo_kernels.library import DTYPE_CODES, FLOATS, library, stream_of
+from octavo_kernels.library import DTYPE_CODES, FLOATS, ints, library, stream_of
 from octavo_kernels.lora import reference
 
 SPEC = KernelSpec(
@@ -59,6 +58,27 @@ MIN_SPLIT, INVARIANT_SPLIT = 512, 2048
 """Inputs of a split: at least, and where they may not depend on the number of tokens."""
 
 
+class SumRooms:
+    """Where launches that shrink and expand at once have their sums, by turns in two rooms.
+
+    A room is zeros when its turn comes: of two launches, the later one sweeps the earlier's.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: Tensor | None = None
+        self._turn = self._used = 0
+
+    def take(self, words: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """A room of so many words of zeros, and that of the launch before, to be swept."""
+        if self._rooms is None or self._rooms.shape[1] < words:
+            self._rooms = torch.zeros((2, words), dtype=torch.int32, device=device)
+            self._used = 0
+        self._turn = 1 - self._turn
+        room, stale = self._rooms[self._turn, :words], self._rooms[1 - self._turn, : self._used]
+        self._used = words
+        return room, stale
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGroups:
     """A step's tokens by adapter, made by `group_tokens`."""
@@ -75,6 +95,7 @@ class TokenGroups:
     """On CUDA: the number of tiles, four ints of each, and the tokens sorted by adapter."""
     runs: list[reference.Run] = field(default_factory=list)
     """On the CPU."""
+    rooms: SumRooms = field(default_factory=SumRooms)
 
     @property
     def num_tokens(self) -> int:
@@ -246,7 +267,7 @@ def expand_(
             groups.first_T.data_ptr(),
             groups.rank_T.data_ptr(),
             groups.order.data_ptr(),
-            _ints(tuple(ends)),
+            ints(tuple(ends)),
             DTYPE_CODES[out_TO.dtype],
             aligned and _has_rows_of_16_bytes(out_TO) and _has_rows_of_16_bytes(up_PO),
             num_tokens,
@@ -323,12 +344,6 @@ def _has_rows_of_16_bytes(tensor: Tensor) -> bool:
         and tensor.shape[-1] % step == 0
         and all(stride % step == 0 for stride in tensor.stride()[:-1])
     )
-
-
-@functools.lru_cache(maxsize=1024)
-def _ints(values: tuple[int, ...]) -> ctypes.Array[ctypes.c_int]:
-    """For a function that reads them before it returns."""
-    return (ctypes.c_int * len(values))(*values)
 
 
 __all__ = [

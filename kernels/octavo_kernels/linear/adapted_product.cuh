@@ -1,0 +1,313 @@
+// The kernel of a product with adapters.
+//
+// Beside what linear_kernel has, a block has warps that multiply x by adapters' rank rows while the
+// weight streams in (adapter_sums.cuh). What adapters add to a tile is a product with further
+// chunks: amid a tile's weights the ring brings `up`'s columns of the tile; the sums stand for x.
+#pragma once
+
+#include "adapter_sums.cuh"
+#include "product.cuh"
+
+namespace octavo::linear {
+
+// A stage of the ring may hold so many slots: of a run, 16 rank rows of a tile's columns, by boxes
+// of 32 columns. A gated tile's gates come before its ups.
+constexpr int kBoxColumns = 32, kBoxBytes = kRankStep * kBoxColumns * 2;
+template <typename Tile> constexpr int kBoxes = Tile::kRows / kBoxColumns;
+template <typename Tile> constexpr int kSlotBytes = kBoxes<Tile> * kBoxBytes;
+template <typename Tile> constexpr int kSlots = Ring<Tile>::kWeightBytes / kSlotBytes<Tile>;
+
+// Starts the copies of a run of chunks, and of `up` for each tile that the block finishes.
+// Called by one thread.
+template <typename Tile> class AdaptedProducer : Producer<Tile> {
+ public:
+  __device__ AdaptedProducer(const CUtensorMap& weight, const CUtensorMap& x,
+                             const CUtensorMap& up, const Problem& problem, Ring<Tile>& ring,
+                             Desk<Tile>& desk, int first, int end)
+      : Producer<Tile>(weight, x, problem, ring, first, end), up_(up), desk_(desk),
+        tile_((first + problem.chunks - 1) / problem.chunks), weight_chunk_(first % problem.chunks),
+        x_chunk_(weight_chunk_), row_(first / problem.chunks * Tile::kRows) {
+    find_up();
+    ready_ = min(kStages, min(up_after_, this->count_));
+  }
+
+  __device__ void start() {
+    prefetch(this->x_);
+    prefetch(up_);
+#pragma unroll 1
+    for (int i = 0; i < min(kAhead, ready_); ++i) copy_next_weight(i);
+  }
+
+  __device__ void run() {
+    const int release = max(this->count_ - kLead, ready_);
+    if (release >= this->count_) let_next_start();
+    desk_.listed.wait_phase(0);
+#pragma unroll 1
+    for (int i = kAhead; i < ready_; ++i) copy_next_weight(i);
+    wait_for_previous();
+#pragma unroll 1
+    for (int i = 0; i < ready_; ++i) copy_next_x(i);
+    stage_ = ready_ % kStages, parity_ = ready_ < kStages;
+    if (ready_ == up_after_) copy_up();
+#pragma unroll 1
+    for (int i = ready_; i < this->count_; ++i) {
+      if (i == release) let_next_start();
+      this->ring_.empty[stage_].wait_unseen(parity_);
+      copy_next_weight(stage_);
+      copy_next_x(stage_);
+      advance();
+      if (i + 1 == up_after_) copy_up();
+    }
+  }
+
+ private:
+  static constexpr int kStages = Ring<Tile>::kStages;
+  static constexpr int kAhead = 3;  // of weights, ahead of the adapters' rows
+
+  __device__ void copy_next_weight(int stage) {
+    this->copy_weight(stage, row_, weight_chunk_ * Tile::kChunk);
+    if (++weight_chunk_ == this->problem_.chunks) weight_chunk_ = 0, row_ += Tile::kRows;
+  }
+
+  __device__ void copy_next_x(int stage) {
+    this->copy_x_from(stage, x_chunk_ * Tile::kChunk);
+    if (++x_chunk_ == this->problem_.chunks) x_chunk_ = 0;
+  }
+
+  __device__ void advance() {
+    if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
+  }
+
+  // Finds where in the run the tile's `up` comes: behind so many chunks. Nowhere: behind none.
+  __device__ void find_up() {
+    const int chunks = this->problem_.chunks, begin = tile_ * chunks - this->first_;
+    up_after_ = begin + chunks_before_adding<Tile>(min(chunks, this->count_ - begin));
+  }
+
+  // A slot for each run, step by step; of those that have no such ranks it stays empty.
+  __device__ void copy_up() {
+#pragma unroll 1
+    for (int step = 0; step < desk_.rank_steps; ++step) {
+#pragma unroll 1
+      for (int first = 0; first < desk_.num_runs; first += kSlots<Tile>) {
+        const int end = min(first + kSlots<Tile>, desk_.num_runs);
+        int count = 0;
+#pragma unroll 1
+        for (int i = first; i < end; ++i) count += desk_.runs[i].ranks_at(step) > 0;
+        Barrier& full = this->ring_.full[stage_];
+        this->ring_.empty[stage_].wait_unseen(parity_);
+        full.arrive_and_expect(count * kSlotBytes<Tile>);
+#pragma unroll 1
+        for (int i = first; i < end; ++i) {
+          const Run& run = desk_.runs[i];
+          if (run.ranks_at(step) <= 0) continue;
+          char* target = this->ring_.stages[stage_] + (i - first) * kSlotBytes<Tile>;
+#pragma unroll
+          for (int box = 0; box < kBoxes<Tile>; ++box) {
+            copy_tile<2, kEvictFirst>(target + box * kBoxBytes, up_, full, column_of(box),
+                                       run.first + step * kRankStep);
+          }
+        }
+        advance();
+      }
+    }
+    ++tile_;
+    find_up();
+  }
+
+  __device__ int column_of(int box) const {
+    if (!is_gated(this->problem_.epilogue)) return tile_ * Tile::kRows + box * kBoxColumns;
+    constexpr int kHalf = kBoxes<Tile> / 2;
+    const int first = box < kHalf ? 0 : this->problem_.out_features;
+    return first + tile_ * (Tile::kRows / 2) + box % kHalf * kBoxColumns;
+  }
+
+  const CUtensorMap& up_;
+  Desk<Tile>& desk_;
+  int tile_, up_after_;  // the next tile that the block finishes, and where its `up` comes
+  int ready_;            // chunks that need not wait for a stage
+  int stage_, parity_;
+  int weight_chunk_, x_chunk_, row_;  // of the next copies: chunks in a tile, and its first row
+};
+
+// Adds to a tile's sums what adapters say: for each run `up` times the sums of x and its `down`.
+// Called by the consumers.
+template <typename T, typename Tile> class Expander {
+  static constexpr int kParts = Tile::kRows / 64;
+  static constexpr int kSums = Tile::kTokens / 2;
+  static constexpr int kEights = Tile::kTokens / 8;
+  static constexpr int kAtOnce = kParts == 1 ? 4 : 2;
+
+ public:
+  __device__ Expander(const Adapters& adapters, const Problem& problem, Ring<Tile>& ring,
+                      Desk<Tile>& desk)
+      : a_(adapters), problem_(problem), ring_(ring), desk_(desk), warp_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32) {}
+
+  __device__ void operator()(int tile, float (&sums)[kParts][kSums], int& stage, int& parity) {
+    desk_.listed.wait_phase(0);
+    const int num_runs = desk_.num_runs;
+    if (num_runs == 0) return;
+    find_parts(tile);
+#pragma unroll 1
+    for (int step = 0; step < desk_.rank_steps; ++step, ++turn_) {
+      const int place = turn_ % 2;
+      desk_.filled[place].wait_phase(turn_ / 2);
+#pragma unroll 1
+      for (int first = 0; first < num_runs; first += kSlots<Tile>) {
+        ring_.full[stage].wait_unseen(parity);
+        const char* slots = ring_.stages[stage];
+        const int count = min(kSlots<Tile>, num_runs - first);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          const char* slot = slots + offset_of(part);
+          if (parts_[part][0] == parts_[part][1]) {
+            add<false>(first, count, step, slot, part, place, sums[part]);
+          } else {
+            add<true>(first, count, step, slot, part, place, sums[part]);
+          }
+        }
+        __syncwarp();
+        if (lane_ == 0) ring_.empty[stage].arrive();
+        if (++stage == Ring<Tile>::kStages) stage = 0, parity ^= 1;
+      }
+      if (lane_ == 0) desk_.emptied[place].arrive();
+    }
+  }
+
+ private:
+  // Where the sums of the warp's rows stand, by eights.
+  __device__ void find_parts(int tile) {
+    const TileParts parts(a_, problem_, tile * Tile::kRows, Tile::kRows);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = tile * Tile::kRows + part * 64 + warp_ * 16 + h * 8;
+        parts_[part][h] = is_gated(problem_.epilogue) ? (h == 0 ? 0 : parts.count - 1)
+                                                      : a_.part_of(row) - parts.first;
+      }
+    }
+  }
+
+  // Products of 16 ranks of some runs, whose slots begin there: of all tokens' sums, but zeros
+  // stand for those of other runs' tokens. `kApart`: 8 of the warp's 16 rows are another part's.
+  template <bool kApart>
+  __device__ void add(int first, int count, int step, const char* slot, int part, int place,
+                      float (&sums)[kSums]) const {
+    const int g = lane_ / 4, c = lane_ % 4;
+    uint32_t low[kApart ? 2 : 1][kEights][2];
+#pragma unroll
+    for (int h = 0; h < (kApart ? 2 : 1); ++h) {
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          low[h][j][i] = desk_.low[place][parts_[part][h]][8 * j + g][c + 4 * i];
+        }
+      }
+    }
+    // Some at once, for the latencies; those past `count` have no ranks.
+#pragma unroll 1
+    for (int n = 0; n < count; n += kAtOnce, slot += kAtOnce * kSlotBytes<Tile>) {
+      uint32_t rows[kAtOnce][4];
+      uint64_t own[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const Run& run = desk_.runs[first + n + k];
+        const int ranks = run.ranks_at(step);
+        own[k] = run.tokens >> g;
+        load_transposed(rows[k], shared_address(slot) + k * kSlotBytes<Tile>);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) rows[k][i] &= kept(ranks - (2 * c + i / 2 * 8));
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int j = 0; j < kEights; ++j) {
+          const uint32_t mask = own[k] >> 8 * j & 1 ? ~0u : 0;
+          float(&four)[4] = reinterpret_cast<float(&)[4]>(sums[4 * j]);
+          const uint32_t(&upper)[2] = low[0][j];
+          if constexpr (kApart) {
+            const uint32_t(&lower)[2] = low[1][j];
+            multiply_matrices<T>(four, rows[k][0], 0, rows[k][2], 0, upper[0] & mask,
+                                 upper[1] & mask);
+            multiply_matrices<T>(four, 0, rows[k][1], 0, rows[k][3], lower[0] & mask,
+                                 lower[1] & mask);
+          } else {
+            multiply_matrices<T>(four, rows[k][0], rows[k][1], rows[k][2], rows[k][3],
+                                 upper[0] & mask, upper[1] & mask);
+          }
+        }
+      }
+    }
+  }
+
+  // Where in a slot this lane's row of four matrices is: 8 ranks and 8 of the warp's columns each,
+  // the columns before the ranks. 64 bytes of a box are a row, swizzled as a tensor map does.
+  __device__ int offset_of(int part) const {
+    const int h = lane_ / 8 % 2, rank = lane_ / 16 * 8 + lane_ % 8;
+    const int column = part * 64 + warp_ * 16 + h * 8;
+    const bool gated = is_gated(problem_.epilogue);
+    const int box = gated ? h * kParts + part : column / kBoxColumns;
+    const int piece = gated ? warp_ : column % kBoxColumns / 8;
+    return box * kBoxBytes + rank * kBoxColumns * 2 + (piece ^ (rank / 2 % 4)) * 16;
+  }
+
+  // A mask of a pair of elements, of which so many are the run's.
+  __device__ static uint32_t kept(int elements) {
+    return elements >= 2 ? ~0u : elements == 1 ? 0xffff : 0;
+  }
+
+  const Adapters& a_;
+  const Problem& problem_;
+  Ring<Tile>& ring_;
+  Desk<Tile>& desk_;
+  const int warp_, lane_;
+  int parts_[kParts][2];
+  int turn_ = 0;
+};
+
+template <typename Tile> struct AdaptedShared {
+  Ring<Tile> ring;
+  Desk<Tile> desk;
+};
+
+template <typename Tile> constexpr int kAdaptedThreads = kThreads + kAdapterThreads<Tile>;
+// For so many the compiler leaves registers: a block of a small kernel shall fit in beside it.
+template <typename Tile>
+constexpr int kMostThreads = Tile::kTokens > 32 ? kAdaptedThreads<Tile> : Tile::kRows > 64 ? 448 : 608;
+
+template <typename T, typename Tile>
+__global__ void __launch_bounds__(kMostThreads<Tile>, 1)
+    adapted_kernel(const __grid_constant__ CUtensorMap weight,
+                   const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap up,
+                   const __grid_constant__ Problem problem,
+                   const __grid_constant__ Adapters adapters) {
+  extern __shared__ __align__(1024) char shared[];
+  auto& [ring, desk] = *reinterpret_cast<AdaptedShared<Tile>*>(shared);
+  const int first = start_of(problem, blockIdx.x), end = start_of(problem, blockIdx.x + 1);
+  AdaptedProducer<Tile> producer(weight, x, up, problem, ring, desk, first, end);
+  if (threadIdx.x == kConsumers) {
+    for (int i = 0; i < Ring<Tile>::kStages; ++i) {
+      ring.full[i].init(1);
+      ring.empty[i].init(kConsumers / 32);
+    }
+    desk.init();
+    publish_barriers();
+    producer.start();
+  }
+  Shrinker<T, Tile> shrinker(adapters, problem, desk);
+  if (threadIdx.x >= kThreads) shrinker.start();
+  __syncthreads();
+  if (threadIdx.x < kConsumers) {
+    Expander<T, Tile> expander(adapters, problem, ring, desk);
+    Consumer<T, Tile, Expander<T, Tile>&>(problem, ring, expander).run(first, end);
+  } else if (threadIdx.x == kConsumers) {
+    producer.run();
+  } else if (threadIdx.x >= kThreads) {
+    shrinker.run(first, end);
+  }
+}
+
+}  // namespace octavo::linear

@@ -1,0 +1,167 @@
+// LoRA adapters of a product's tokens: out += (x down^T) up, each token's own.
+//
+// As in ../lora: a run is an adapter's rank rows in the pool, (first row, rank); `down` has a row
+// for each rank and part, rank outermost; part q of the output has the columns up to part_ends[q].
+// Sums between the two products are [splits of the inner axis, tokens, parts, max_rank].
+#pragma once
+
+#include "exchange.cuh"
+
+namespace octavo::linear {
+
+constexpr int kMaxParts = 8;   // as in ../lora
+constexpr int kTileParts = 3;  // that a tile's columns lie in: a part has at least 64
+constexpr int kRankStep = 16;
+
+constexpr int kMaxSplits = 16;  // of the inner axis
+
+// Of a block, beyond kThreads. Where sums take many registers, fewer: beside a block of this kernel
+// there shall be room for one of a small kernel.
+template <typename Tile>
+constexpr int kAdapterWarps = Tile::kRows == 64 && Tile::kTokens <= 32 ? 8 : 4;
+template <typename Tile> constexpr int kAdapterThreads = 32 * kAdapterWarps<Tile>;
+
+struct Adapters {
+  const void *x, *down;
+  const int *first_of, *rank_of;  // by token
+  uint32_t* sums;  // as complements (see exchange.cuh), zeros at first
+  uint4* stale;    // the launch before had its sums there, so many fours; shall be zeros again
+  int stale_quads;
+  int64_t x_stride;  // in elements
+  int features, parts, max_rank, pool_rows, splits;
+  int part_ends[kMaxParts];
+  int settled;  // all but x and sums may be read before the kernel in front has ended
+
+  __device__ int part_of(int column) const {
+    int part = 0;
+    while (part + 1 < parts && column >= part_ends[part]) ++part;
+    return part;
+  }
+
+  // Of some split; the next one's are `tokens * parts * max_rank` further.
+  __device__ uint32_t* sums_of(int row, int part) const {
+    return sums + (int64_t(row) * parts + part) * max_rank;
+  }
+};
+
+// The parts that a tile's columns lie in: so many, side by side.
+struct TileParts {
+  int first, count;
+
+  __device__ TileParts(const Adapters& adapters, const Problem& problem, int column, int rows) {
+    if (is_gated(problem.epilogue)) {
+      first = 0, count = adapters.parts;  // gates', and ups'
+    } else {
+      first = adapters.part_of(column);
+      count = adapters.part_of(column + rows - 1) - first + 1;
+    }
+  }
+};
+
+// The run of some of the step's tokens.
+struct alignas(16) Run {
+  uint64_t tokens;  // a bit each
+  uint64_t few;     // the tokens, a byte each, if they are up to 8
+  int first, rank;
+
+  __device__ bool has_few() const { return __popcll(tokens) <= 8; }
+  // One of few, or -1.
+  __device__ int token(int index) const { return static_cast<int8_t>(few >> 8 * index); }
+  // Of the 16 ranks of a step, so many or more.
+  __device__ int ranks_at(int step) const { return rank - step * kRankStep; }
+};
+
+template <typename Tile> constexpr int kHalves = (Tile::kTokens + 31) / 32;  // of tokens, by 32
+
+// A block's shared memory beside the ring.
+template <typename Tile> struct Desk {
+  static constexpr int kTokens = Tile::kTokens;
+
+  union {
+    float4 partial[kAdapterWarps<Tile> / 2][4][32];  // of `down`'s products, what two warps have
+    // The sums as elements, those of 16 ranks of all tokens at once: for this and the next step.
+    uint32_t low[2][kTileParts][kTokens][kRankStep / 2];
+  };
+  Run runs[kTokens + 3];  // those past `num_runs` have no rank
+  int rank_of[kHalves<Tile> * 32];  // 0 where there is no adapter
+  int num_runs, rank_steps;
+  Barrier listed, filled[2], emptied[2];
+
+  // By one thread, before `publish_barriers`.
+  __device__ void init() {
+    listed.init(1);
+    for (int i = 0; i < 2; ++i) {
+      filled[i].init(kAdapterThreads<Tile>);
+      emptied[i].init(kConsumers / 32);
+    }
+  }
+};
+
+// Finds a step's runs. Called by one warp, whose lanes have a token each, or two.
+template <typename Tile> class Listing {
+ public:
+  __device__ void fetch(const Adapters& a, int tokens) {
+#pragma unroll
+    for (int half = 0; half < kHalves<Tile>; ++half) {
+      const int token = half * 32 + threadIdx.x % 32;
+      first_[half] = token < tokens ? a.first_of[token] : -1;
+      rank_[half] = token < tokens ? a.rank_of[token] : 0;
+    }
+  }
+
+  // In the order of their first tokens.
+  __device__ void list(const Adapters& a, Desk<Tile>& desk) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < kHalves<Tile>; ++half) {
+      // The host has checked runs; a wrong one must not reach memory.
+      const bool there = first_[half] >= 0 && 0 < rank_[half] && rank_[half] <= a.max_rank &&
+                         first_[half] <= a.pool_rows - rank_[half];
+      if (!there) first_[half] = -1, rank_[half] = 0;
+      desk.rank_of[half * 32 + lane] = rank_[half];
+    }
+    int count = 0, largest = 0;
+#pragma unroll
+    for (int half = 0; half < kHalves<Tile>; ++half) {
+      const int first = first_[half], rank = rank_[half];
+      uint64_t mates = __match_any_sync(~0u, first);
+      if constexpr (kHalves<Tile> == 2) mates = mates << 32 * half | mates_across(half) << 32 * !half;
+      const bool leads = first >= 0 && __ffsll(mates) == half * 32 + lane + 1;
+      const unsigned leaders = __ballot_sync(~0u, leads);
+      if (leads) {
+        desk.runs[count + __popc(leaders & ((1u << lane) - 1))] = {mates, few_of(mates), first, rank};
+      }
+      count += __popc(leaders);
+      largest = max(largest, __reduce_max_sync(~0u, rank));
+    }
+    for (int i = count + lane; i < Tile::kTokens + 3; i += 32) desk.runs[i] = {};
+    if (lane == 0) {
+      desk.num_runs = count;
+      desk.rank_steps = (largest + kRankStep - 1) / kRankStep;
+    }
+  }
+
+ private:
+  // Who of the other half has the run that this lane's token of a half has.
+  __device__ uint64_t mates_across(int half) const {
+    uint32_t mates = 0;
+    for (int lane = 0; lane < 32; ++lane) {
+      const int other = __shfl_sync(~0u, first_[kHalves<Tile> - 1 - half], lane);
+      mates |= uint32_t(other == first_[half]) << lane;
+    }
+    return mates;
+  }
+
+  __device__ static uint64_t few_of(uint64_t tokens) {
+    uint64_t few = ~uint64_t(0);
+    for (int i = 0; i < 8 && tokens != 0; ++i, tokens &= tokens - 1) {
+      const uint64_t token = __ffsll(tokens) - 1;
+      few ^= (token ^ 0xff) << 8 * i;
+    }
+    return few;
+  }
+
+  int first_[kHalves<Tile>], rank_[kHalves<Tile>];
+};
+
+}  // namespace octavo::linear
