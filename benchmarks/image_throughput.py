@@ -160,7 +160,9 @@ def main() -> int:
     parser.add_argument("--engines", default="octavo", help="of octavo, vllm")
     parser.add_argument("--shape", default="7b", choices=sorted(SHAPES))
     parser.add_argument("--device", default="auto", help="octavo's")
-    parser.add_argument("--engine-process", action="store_true", help="octavo's of its own")
+    parser.add_argument(
+        "--engine-process", action=argparse.BooleanOptionalAction, help="octavo's, as LLM takes it"
+    )
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--side", type=int, default=1024, help="pixels")

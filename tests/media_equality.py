@@ -90,6 +90,7 @@ def run(folder: Path, cases: Sequence[MediaCase], passes: int = 2, **options: An
         "num_threads": 1,
         "kv_cache_memory_gib": 0.01,
         "block_size": BLOCK[options.get("device", "cpu")],
+        "engine_process": False,  # tests change its model
         **options,
     }
     with LLM(str(folder), **settings) as llm:

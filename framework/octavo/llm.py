@@ -42,11 +42,12 @@ class LLM:
     """A model and its engine. Calls of several threads wait for one another.
 
     Options are the fields of ``octavo.config``'s dataclasses by name, and ``plugins`` and
-    ``disable_plugins``. ``engine_process=True`` runs the engine in a process of its own.
+    ``disable_plugins``. ``engine_process`` says whether the engine has a process of its own; None:
+    where prompts may have media and the model runs on CUDA, unless a plugin is an object.
     """
 
     def __init__(
-        self, model: str | os.PathLike[str], *, engine_process: bool = False, **options: Any
+        self, model: str | os.PathLike[str], *, engine_process: bool | None = None, **options: Any
     ) -> None:
         self._front = start_frontend(
             {"model": model, **options}, engine_process=engine_process, caller="LLM"

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from octavo import LLM, GuidedParams, SamplingParams
+from octavo.config.model_folder import open_model
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
 from octavo.frontend import make_frontend, read_and_discover
 from octavo.inputs import ChatRenderer
@@ -357,4 +358,9 @@ def test_reasoning_that_the_prompt_has_begun_is_the_messages() -> None:
 def test_an_unknown_parser_is_refused_before_the_engine_starts(option) -> None:
     config, host = read_and_discover({"model": "octavo/tiny", option: "herms"}, caller="LLM()")
     with pytest.raises(UnknownNameError, match="parser named 'herms'"):
-        make_frontend(config, host, lambda *_: pytest.fail("the engine was started"))
+        make_frontend(
+            config,
+            host,
+            open_model(config.model, host),
+            lambda *_: pytest.fail("the engine was started"),
+        )

@@ -78,7 +78,7 @@ with LLM("octavo/tiny", **options) as llm:
     else:
         raise AssertionError
     assert "numba" not in sys.modules
-with LLM(sys.argv[1], **options) as llm:
+with LLM(sys.argv[1], engine_process=False, **options) as llm:
     loaded = heavy()
     assert {"librosa.core.audio", "librosa.filters"} <= loaded
     prompt = {"prompt_token_ids": [256], "multi_modal_data": sound}

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_llm(folder: Path, **options: Any) -> LLM:
     settings = {"dtype": "float32", "num_threads": 1, "kv_cache_memory_gib": 0.05, **options}
-    return LLM(str(folder), **settings)
+    return LLM(str(folder), engine_process=False, **settings)
 
 
 @pytest.fixture(scope="module")

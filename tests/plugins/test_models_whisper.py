@@ -67,6 +67,7 @@ def open_llm(folder: Path, **options: Any) -> LLM:
         skip_tokenizer_init=True,
         num_threads=1,
         kv_cache_memory_gib=0.02,
+        engine_process=False,
         **options,
     )
 

@@ -116,7 +116,7 @@ def main() -> None:
     from octavo import LLM, SamplingParams
 
     imported = time.time()
-    llm = LLM(**options)
+    llm = LLM(**options, engine_process=False)
     loaded = time.time()
     llm.generate(
         {"prompt_token_ids": [1] * 64},

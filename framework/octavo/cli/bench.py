@@ -179,7 +179,7 @@ def _loaded(options: dict[str, Any], terminal: Terminal) -> Iterator[LLM]:
     from octavo.llm import LLM
 
     with terminal.working(f"loading {options['model']}"):
-        llm = LLM(**options)
+        llm = LLM(**options, engine_process=False)
     with llm:
         yield llm
 

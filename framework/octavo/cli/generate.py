@@ -73,7 +73,7 @@ def _generate(
     from octavo.llm import LLM
 
     with terminal.working(f"loading {args.model}"):
-        llm = LLM(**engine_keywords(args, host))
+        llm = LLM(**engine_keywords(args, host), engine_process=False)
     with llm:
         default = llm.get_default_sampling_params()
         params = sampling_params(default, given, max_tokens=MAX_TOKENS)

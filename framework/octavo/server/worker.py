@@ -21,6 +21,7 @@ from typing import Final
 
 from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig
+from octavo.config.model_folder import open_model
 from octavo.config.server import ServerConfig
 from octavo.engine.client import EngineClient
 from octavo.engine.worker_link import WorkerLink
@@ -74,9 +75,11 @@ def main() -> int:
         started = engines.get_nowait()
         return WorkerLink(started.address, started.ready)
 
+    config, host = _own_seed(start), PluginHost.from_manifest(start.manifest)
     front = make_frontend(
-        _own_seed(start),
-        PluginHost.from_manifest(start.manifest),
+        config,
+        host,
+        open_model(config.model, host),
         link,
         sequence_ids=itertools.count(start.place, start.num_workers),
     )
