@@ -136,7 +136,7 @@ template <typename T, typename Tile> class Expander {
   static constexpr int kParts = Tile::kRows / 64;
   static constexpr int kSums = Tile::kTokens / 2;
   static constexpr int kEights = Tile::kTokens / 8;
-  static constexpr int kAtOnce = kParts == 1 ? 4 : 2;
+  static constexpr int kAtOnce = 2;
 
  public:
   __device__ Expander(const Adapters& adapters, const Problem& problem, Ring<Tile>& ring,
@@ -274,9 +274,12 @@ template <typename Tile> struct AdaptedShared {
 };
 
 template <typename Tile> constexpr int kAdaptedThreads = kThreads + kAdapterThreads<Tile>;
-// For so many the compiler leaves registers: a block of a small kernel shall fit in beside it.
+// For so many the compiler leaves registers: a block of an attention kernel, 30,000 of them, shall
+// fit in beside this one's.
 template <typename Tile>
-constexpr int kMostThreads = Tile::kTokens > 32 ? kAdaptedThreads<Tile> : Tile::kRows > 64 ? 448 : 608;
+constexpr int kMostThreads = Tile::kTokens > 32 ? kAdaptedThreads<Tile>
+                             : Tile::kRows > 64 ? 448
+                                                : 768;
 
 template <typename T, typename Tile>
 __global__ void __launch_bounds__(kMostThreads<Tile>, 1)
