@@ -211,12 +211,12 @@ template <typename T, typename Tile> class Expander {
 #pragma unroll 1
     for (int n = 0; n < count; n += kAtOnce, slot += kAtOnce * kSlotBytes<Tile>) {
       uint32_t rows[kAtOnce][4];
-      uint64_t own[kAtOnce];
+      uint64_t tokens[kAtOnce];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
         const Run& run = desk_.runs[first + n + k];
         const int ranks = run.ranks_at(step);
-        own[k] = run.tokens >> g;
+        tokens[k] = run.tokens;
         load_transposed(rows[k], shared_address(slot) + k * kSlotBytes<Tile>);
 #pragma unroll
         for (int i = 0; i < 4; ++i) rows[k][i] &= kept(ranks - (2 * c + i / 2 * 8));
@@ -225,7 +225,9 @@ template <typename T, typename Tile> class Expander {
       for (int k = 0; k < kAtOnce; ++k) {
 #pragma unroll
         for (int j = 0; j < kEights; ++j) {
-          const uint32_t mask = own[k] >> 8 * j & 1 ? ~0u : 0;
+          // In tall tiles there is a register for it, and the most to skip.
+          if (kParts > 1 && (tokens[k] >> 8 * j & 0xff) == 0) continue;
+          const uint32_t mask = tokens[k] >> (8 * j + g) & 1 ? ~0u : 0;
           float(&four)[4] = reinterpret_cast<float(&)[4]>(sums[4 * j]);
           const uint32_t(&upper)[2] = low[0][j];
           if constexpr (kApart) {
