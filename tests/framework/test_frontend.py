@@ -111,7 +111,6 @@ def test_what_is_given_holds_and_the_device_is_not_looked_for(
         ({"limit_mm_per_prompt": {"image": 1}}, "apart"),
         ({"max_media_items": 0}, "here"),
     ],
-    ids=str,
 )
 def test_llm_asks_its_model_its_limits_and_its_plugins(
     monkeypatch: pytest.MonkeyPatch, cuda: None, folder: Path, options: Any, expected: str
