@@ -137,6 +137,7 @@ template <typename T, typename Tile> class Expander {
   static constexpr int kSums = Tile::kTokens / 2;
   static constexpr int kEights = Tile::kTokens / 8;
   static constexpr int kAtOnce = 2;
+  static_assert(kSlots<Tile> % kAtOnce == 0);
 
  public:
   __device__ Expander(const Adapters& adapters, const Problem& problem, Ring<Tile>& ring,

@@ -223,6 +223,8 @@ template <typename T, typename Tile> class Shrinker {
 #pragma unroll
       for (int j = 0; j < kEights; ++j) add_products(sums[j], upper, lower, values[j]);
     }
+    announce();
+    wait_for_previous();  // a split may have no inputs: its sums come behind the sweep, too
     const float4 sum = combined(sums);
     if (warp_ < kEights) {
       const int slot = 8 * warp_ + 2 * c, token = unit.first_token + slot;
