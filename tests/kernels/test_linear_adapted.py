@@ -335,3 +335,21 @@ def test_a_recorded_chain_of_layers_follows_other_adapters(tokens: int, settled:
             results.append(out_TO.clone())
         assert all(torch.equal(result_TO, run()) for result_TO in results)
         assert bool(results[0].isfinite().all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [16, 64])
+def test_sums_of_splits_without_inputs_are_not_swept_away(tokens: int) -> None:
+    """Of 4128 inputs the last split has none; nothing stands between the launches."""
+    wide = Layer.of(1024, (4128,), "store", (64,))
+    narrow = Layer.of(4128, (1024,), "store", (64,))
+    x_TI = draw(tokens, 1024)
+    chosen = [0] * tokens
+
+    def run(settled: bool) -> list[Tensor]:
+        groups = wide.groups(chosen, settled=settled)
+        x_TI.clone()  # an ordinary launch
+        return [narrow.run(wide.run(x_TI, None, groups), None, groups) for _ in range(50)]
+
+    expected_TO = run(False)[0]
+    assert all(torch.equal(result_TO, expected_TO) for result_TO in run(True))
