@@ -33,8 +33,9 @@ OCTAVO_EXPORT int octavo_linear_adapted(void* out, const void* x, const void* we
                                         int tokens, int features, int rows, int64_t x_stride,
                                         int64_t out_stride, const void* down, const void* up,
                                         const void* first_of, const void* rank_of, void* sums,
-                                        void* stale, int stale_quads, const void* part_ends, int parts, int max_rank,
-                                        int pool_rows, int splits, int settled, void* stream) {
+                                        void* stale, int stale_quads, const void* part_ends,
+                                        int parts, int max_rank, int pool_rows, int splits,
+                                        int settled, void* stream) {
   using namespace octavo::linear;
   const Arguments a = {out,      x,    weight,   bias,       epilogue, tokens,
                        features, rows, x_stride, out_stride, static_cast<cudaStream_t>(stream)};
