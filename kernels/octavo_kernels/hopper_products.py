@@ -4,7 +4,7 @@ Axis suffixes: T tokens, I inner (input) features, O output features.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -58,8 +58,12 @@ def call(
     bias_O: Tensor | None,
     epilogue: str,
     *tiling: int,
+    more: Iterable[Any] = (),
 ) -> None:
-    """Hand a product to a library's function; how it is cut up stands amid the arguments."""
+    """Hand a product to a library's function.
+
+    How it is cut up stands amid the arguments, ``more`` before the stream.
+    """
     function(
         out_TO.data_ptr(),
         x_TI.data_ptr(),
@@ -72,6 +76,7 @@ def call(
         weight_OI.shape[0],
         x_TI.stride(0),
         out_TO.stride(0),
+        *more,
         stream_of(x_TI.get_device()),
     )
 

@@ -19,8 +19,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from octavo_kernels.hopper_products import EPILOGUES, Launch, has_rows_of, is_gated, takes
-from octavo_kernels.library import DTYPE_CODES, ints, library, stream_of
+from octavo_kernels.hopper_products import Launch, call, has_rows_of, is_gated, takes
+from octavo_kernels.library import ints, library
 from octavo_kernels.linear import MAX_TOKENS, RESULT_BYTES, SPEC, fitting_tile
 from octavo_kernels.lora import MAX_PARTS, RANK_STEP, TokenGroups
 
@@ -92,19 +92,7 @@ def _launch(
     groups, (num_tokens, features) = adapters.groups, x_TI.shape
     splits, num_parts = num_splits(features), len(adapters.part_ends)
     room, stale = groups.rooms.take(splits * num_tokens * num_parts * groups.max_rank, x_TI.device)
-    library(SPEC, x_TI.get_device()).octavo_linear_adapted(
-        out_TO.data_ptr(),
-        x_TI.data_ptr(),
-        weight_OI.data_ptr(),
-        None if bias_O is None else bias_O.data_ptr(),
-        DTYPE_CODES[x_TI.dtype],
-        EPILOGUES[epilogue],
-        fitting_tile(num_tokens),
-        num_tokens,
-        features,
-        weight_OI.shape[0],
-        x_TI.stride(0),
-        out_TO.stride(0),
+    more = (
         adapters.down_PQI.data_ptr(),
         adapters.up_PO.data_ptr(),
         groups.first_T.data_ptr(),
@@ -118,8 +106,10 @@ def _launch(
         groups.pool_rows,
         splits,
         groups.settled,
-        stream_of(x_TI.get_device()),
     )
+    function = library(SPEC, x_TI.get_device()).octavo_linear_adapted
+    tile_tokens = fitting_tile(num_tokens)
+    call(function, out_TO, x_TI, weight_OI, bias_O, epilogue, tile_tokens, more=more)
 
 
 def _adds_to(residual_TO: Tensor, num_tokens: int, rows: int) -> bool:

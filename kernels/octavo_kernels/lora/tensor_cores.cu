@@ -6,46 +6,14 @@
 // sums of a block's warps goes through shared memory.
 #include <algorithm>
 #include <atomic>
-#include <type_traits>
 
 #include "lora.cuh"
+#include "matrices.cuh"
 
 #if OCTAVO_ARCH >= 80
 
 namespace octavo::lora {
 namespace {
-
-// sums (16 x 8) += a (16 x 16) b (16 x 8). With lane = 4 g + c: `sums` are (g, 2c), (g, 2c + 1),
-// (g + 8, 2c), (g + 8, 2c + 1); `a` has, along its second axis, the pairs from (g, 2c), (g + 8, 2c)
-// and (g, 2c + 8), (g + 8, 2c + 8) on; `b`, along its first, those from (2c, g) and (2c + 8, g) on.
-template <typename T>
-__device__ __forceinline__ void multiply(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                         uint32_t a3, uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-  }
-}
-
-// Two floats as elements in one word, the first in its low half.
-template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t word;
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  }
-  return word;
-}
 
 // 8 elements, by pairs.
 struct alignas(16) Words {
@@ -154,7 +122,7 @@ __global__ void __launch_bounds__(kShrinkThreads, kBlocks) shrink_kernel(const S
           if (j * 8 >= rows) break;
 #pragma unroll
           for (int k = 0; k < 4; k += 2) {
-            multiply<T>(sums[j], above[i].data[k], below[i].data[k], above[i].data[k + 1],
+            multiply_matrices<T>(sums[j], above[i].data[k], below[i].data[k], above[i].data[k + 1],
                         below[i].data[k + 1], weight[i][j].data[k], weight[i][j].data[k + 1]);
           }
         }
@@ -298,7 +266,7 @@ __global__ void __launch_bounds__(kExpandThreads, kExpandBlocks) expand_kernel(c
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
             const unsigned halves = j % 2 == 0 ? 0x5410 : 0x7632;
-            multiply<T>(sums[j], upper[0], lower[0], upper[4], lower[4],
+            multiply_matrices<T>(sums[j], upper[0], lower[0], upper[4], lower[4],
                         __byte_perm(rows[0].data[j / 2], rows[1].data[j / 2], halves),
                         __byte_perm(rows[2].data[j / 2], rows[3].data[j / 2], halves));
           }
