@@ -285,10 +285,12 @@ class AdapterRows:
             num_tokens * self._latent_bytes,
             SCRATCH_BYTES if "experts" in self._rare else 0,
             *(
-                sums_bytes(num_tokens, *shape, self._max_rank, batch_invariant=invariant)
+                max(
+                    sums_bytes(num_tokens, *shape, self._max_rank, batch_invariant=invariant),
+                    0 if invariant else rooms_bytes(num_tokens, *shape, self._max_rank),
+                )
                 for shape in self._shrinks
             ),
-            *(rooms_bytes(num_tokens, *shape, self._max_rank) for shape in self._shrinks),
         )
 
     def load(self, load: AdapterLoad) -> None:
