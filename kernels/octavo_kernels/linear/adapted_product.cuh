@@ -277,8 +277,8 @@ template <typename Tile> struct AdaptedShared {
 };
 
 template <typename Tile> constexpr int kAdaptedThreads = kThreads + kAdapterThreads<Tile>;
-// For so many the compiler leaves registers: a block of a small kernel shall fit in beside this one's.
-// (For one of attention too, with 80 registers instead of 96, a step took 3 % longer.)
+// For so many the compiler leaves registers: a block of a small kernel shall fit in beside this
+// one's. (For one of attention too, with 80 registers instead of 96, a step took 3 % longer.)
 template <typename Tile>
 constexpr int kMostThreads = Tile::kTokens > 32 ? kAdaptedThreads<Tile>
                              : Tile::kRows > 64 ? 448

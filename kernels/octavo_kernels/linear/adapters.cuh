@@ -82,7 +82,7 @@ template <typename Tile> struct Desk {
     // The sums as elements, those of 16 ranks of all tokens at once: for this and the next step.
     uint32_t low[2][kTileParts][kTokens][kRankStep / 2];
   };
-  Run runs[kTokens + 3];  // those past `num_runs` have no rank
+  Run runs[kTokens + 3];            // those past `num_runs` have no rank
   int rank_of[kHalves<Tile> * 32];  // 0 where there is no adapter
   int num_runs, rank_steps;
   Barrier listed, filled[2], emptied[2];
@@ -125,11 +125,14 @@ template <typename Tile> class Listing {
     for (int half = 0; half < kHalves<Tile>; ++half) {
       const int first = first_[half], rank = rank_[half];
       uint64_t mates = __match_any_sync(~0u, first);
-      if constexpr (kHalves<Tile> == 2) mates = mates << 32 * half | mates_across(half) << 32 * !half;
+      if constexpr (kHalves<Tile> == 2) {
+        mates = mates << 32 * half | mates_across(half) << 32 * !half;
+      }
       const bool leads = first >= 0 && __ffsll(mates) == half * 32 + lane + 1;
       const unsigned leaders = __ballot_sync(~0u, leads);
       if (leads) {
-        desk.runs[count + __popc(leaders & ((1u << lane) - 1))] = {mates, few_of(mates), first, rank};
+        const int index = count + __popc(leaders & ((1u << lane) - 1));
+        desk.runs[index] = {mates, few_of(mates), first, rank};
       }
       count += __popc(leaders);
       largest = max(largest, __reduce_max_sync(~0u, rank));
