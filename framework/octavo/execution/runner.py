@@ -302,7 +302,8 @@ class ModelRunner:
         if self._adapters is not None:
             self._adapters.end()
             if places:
-                self._adapters.begin(self._runs_in_state(places).at(slots_R).at(inputs.rows_T))
+                slots_T = slots_R.index_select(0, inputs.rows_T)
+                self._adapters.begin(self._runs_in_state(places).at(slots_T))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
 
     def _runs_in_state(self, places: Places) -> AdapterRuns:

@@ -6,7 +6,7 @@ namespace octavo::linear {
 namespace {
 
 template <typename T, typename Tile>
-cudaError_t run_tile(const Arguments& a, const Adapters& adapters, const void* up) {
+cudaError_t run_tile(const Arguments& a, const Adapters& adapters) {
   const Problem problem = problem_of<Tile>(a);
   constexpr auto kKernel = adapted_kernel<T, Tile>;
   constexpr size_t kSharedBytes = sizeof(AdaptedShared<Tile>);
@@ -17,8 +17,10 @@ cudaError_t run_tile(const Arguments& a, const Adapters& adapters, const void* u
   error = encode_operands<T, Tile>(&weight, &x, a);
   if (error != cudaSuccess) return error;
   const cuuint64_t columns = a.rows, rows = adapters.pool_rows;
-  error = encode_map<2>(&up_map, kDtypeOf<T>, up, {columns, rows}, {columns * 2},
-                        {kBoxColumns, kRankStep}, kFetch, CU_TENSOR_MAP_SWIZZLE_64B);
+  const cuuint32_t box_columns = octavo::linear::box_columns<Tile>(a.epilogue);
+  error = encode_map<2>(
+      &up_map, kDtypeOf<T>, adapters.up, {columns, rows}, {columns * 2}, {box_columns, kRankStep},
+      kFetch, box_columns == kSlice ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
   if (error != cudaSuccess) return error;
   return launch(kKernel, dim3(choose_blocks(problem, multiprocessors)), dim3(kAdaptedThreads<Tile>),
                 kSharedBytes, a.stream, weight, x, up_map, problem, adapters);
@@ -40,7 +42,8 @@ OCTAVO_EXPORT int octavo_linear_adapted(void* out, const void* x, const void* we
   const Arguments a = {out,      x,    weight,   bias,       epilogue, tokens,
                        features, rows, x_stride, out_stride, static_cast<cudaStream_t>(stream)};
   Adapters adapters = {};
-  adapters.x = x, adapters.down = down, adapters.sums = static_cast<uint32_t*>(sums);
+  adapters.x = x, adapters.down = down, adapters.up = up;
+  adapters.sums = static_cast<uint32_t*>(sums);
   adapters.stale = static_cast<uint4*>(stale), adapters.stale_quads = stale_quads;
   adapters.first_of = static_cast<const int*>(first_of);
   adapters.rank_of = static_cast<const int*>(rank_of);
@@ -50,7 +53,7 @@ OCTAVO_EXPORT int octavo_linear_adapted(void* out, const void* x, const void* we
   adapters.settled = settled;
   return with_tiling(rows, tile_tokens, [&](auto tile) {
     using Tile = decltype(tile);
-    return dtype == octavo::kBFloat16 ? run_tile<__nv_bfloat16, Tile>(a, adapters, up)
-                                      : run_tile<__half, Tile>(a, adapters, up);
+    return dtype == octavo::kBFloat16 ? run_tile<__nv_bfloat16, Tile>(a, adapters)
+                                      : run_tile<__half, Tile>(a, adapters);
   });
 }

@@ -11,11 +11,12 @@
 namespace octavo::linear {
 
 // A stage of the ring may hold so many slots: of a run, 16 rank rows of a tile's columns, by boxes
-// of 32 columns. A gated tile's gates come before its ups.
-constexpr int kBoxColumns = 32, kBoxBytes = kRankStep * kBoxColumns * 2;
-template <typename Tile> constexpr int kBoxes = Tile::kRows / kBoxColumns;
-template <typename Tile> constexpr int kSlotBytes = kBoxes<Tile> * kBoxBytes;
+// of a swizzled row's columns or half as many. A gated tile's gates come before its ups.
+template <typename Tile> constexpr int kSlotBytes = kRankStep * Tile::kRows * 2;
 template <typename Tile> constexpr int kSlots = Ring<Tile>::kWeightBytes / kSlotBytes<Tile>;
+template <typename Tile> __host__ __device__ constexpr int box_columns(int epilogue) {
+  return is_gated(epilogue) && Tile::kRows < 2 * kSlice ? Tile::kRows / 2 : kSlice;
+}
 
 // Starts the copies of a run of chunks, and of `up` for each tile that the block finishes.
 // Called by one thread.
@@ -24,9 +25,8 @@ template <typename Tile> class AdaptedProducer : Producer<Tile> {
   __device__ AdaptedProducer(const CUtensorMap& weight, const CUtensorMap& x,
                              const CUtensorMap& up, const Problem& problem, Ring<Tile>& ring,
                              Desk<Tile>& desk, int first, int end)
-      : Producer<Tile>(weight, x, problem, ring, first, end), up_(up), desk_(desk),
-        tile_((first + problem.chunks - 1) / problem.chunks), weight_chunk_(first % problem.chunks),
-        x_chunk_(weight_chunk_), row_(first / problem.chunks * Tile::kRows) {
+      : Producer<Tile>(weight, x, problem, ring, first, end), up_(up), desk_(desk), first_(first),
+        tile_((first + problem.chunks - 1) / problem.chunks) {
     find_up();
     ready_ = min(kStages, min(up_after_, this->count_));
   }
@@ -35,7 +35,7 @@ template <typename Tile> class AdaptedProducer : Producer<Tile> {
     prefetch(this->x_);
     prefetch(up_);
 #pragma unroll 1
-    for (int i = 0; i < min(kAhead, ready_); ++i) copy_next_weight(i);
+    for (int i = 0; i < min(kAhead, ready_); ++i) this->copy_next_weight(i);
   }
 
   __device__ void run() {
@@ -43,18 +43,18 @@ template <typename Tile> class AdaptedProducer : Producer<Tile> {
     if (release >= this->count_) let_next_start();
     desk_.listed.wait_phase(0);
 #pragma unroll 1
-    for (int i = kAhead; i < ready_; ++i) copy_next_weight(i);
+    for (int i = kAhead; i < ready_; ++i) this->copy_next_weight(i);
     wait_for_previous();
 #pragma unroll 1
-    for (int i = 0; i < ready_; ++i) copy_next_x(i);
+    for (int i = 0; i < ready_; ++i) this->copy_next_x(i);
     stage_ = ready_ % kStages, parity_ = ready_ < kStages;
     if (ready_ == up_after_) copy_up();
 #pragma unroll 1
     for (int i = ready_; i < this->count_; ++i) {
       if (i == release) let_next_start();
       this->ring_.empty[stage_].wait_unseen(parity_);
-      copy_next_weight(stage_);
-      copy_next_x(stage_);
+      this->copy_next_weight(stage_);
+      this->copy_next_x(stage_);
       advance();
       if (i + 1 == up_after_) copy_up();
     }
@@ -64,28 +64,20 @@ template <typename Tile> class AdaptedProducer : Producer<Tile> {
   static constexpr int kStages = Ring<Tile>::kStages;
   static constexpr int kAhead = 3;  // of weights, ahead of the adapters' rows
 
-  __device__ void copy_next_weight(int stage) {
-    this->copy_weight(stage, row_, weight_chunk_ * Tile::kChunk);
-    if (++weight_chunk_ == this->problem_.chunks) weight_chunk_ = 0, row_ += Tile::kRows;
-  }
-
-  __device__ void copy_next_x(int stage) {
-    this->copy_x_from(stage, x_chunk_ * Tile::kChunk);
-    if (++x_chunk_ == this->problem_.chunks) x_chunk_ = 0;
-  }
-
   __device__ void advance() {
     if (++stage_ == kStages) stage_ = 0, parity_ ^= 1;
   }
 
   // Finds where in the run the tile's `up` comes: behind so many chunks. Nowhere: behind none.
   __device__ void find_up() {
-    const int chunks = this->problem_.chunks, begin = tile_ * chunks - this->first_;
-    up_after_ = begin + chunks_before_adding<Tile>(min(chunks, this->count_ - begin));
+    const int chunks = this->problem_.chunks, begin = tile_ * chunks - first_;
+    const int count = min(chunks, this->count_ - begin);
+    up_after_ = count > 0 ? begin + chunks_before_adding<Tile>(count) : this->count_ + 1;
   }
 
   // A slot for each run, step by step; of those that have no such ranks it stays empty.
   __device__ void copy_up() {
+    const int columns = box_columns<Tile>(this->problem_.epilogue);
 #pragma unroll 1
     for (int step = 0; step < desk_.rank_steps; ++step) {
 #pragma unroll 1
@@ -102,10 +94,10 @@ template <typename Tile> class AdaptedProducer : Producer<Tile> {
           const Run& run = desk_.runs[i];
           if (run.ranks_at(step) <= 0) continue;
           char* target = this->ring_.stages[stage_] + (i - first) * kSlotBytes<Tile>;
-#pragma unroll
-          for (int box = 0; box < kBoxes<Tile>; ++box) {
-            copy_tile<2, kEvictFirst>(target + box * kBoxBytes, up_, full, column_of(box),
-                                       run.first + step * kRankStep);
+#pragma unroll 1
+          for (int column = 0; column < Tile::kRows; column += columns) {
+            copy_tile<2, kEvictFirst>(target + column * kRankStep * 2, up_, full,
+                                      first_column(column), run.first + step * kRankStep);
           }
         }
         advance();
@@ -115,19 +107,20 @@ template <typename Tile> class AdaptedProducer : Producer<Tile> {
     find_up();
   }
 
-  __device__ int column_of(int box) const {
-    if (!is_gated(this->problem_.epilogue)) return tile_ * Tile::kRows + box * kBoxColumns;
-    constexpr int kHalf = kBoxes<Tile> / 2;
-    const int first = box < kHalf ? 0 : this->problem_.out_features;
-    return first + tile_ * (Tile::kRows / 2) + box % kHalf * kBoxColumns;
+  // In `up`, of a column of the slot.
+  __device__ int first_column(int column) const {
+    if (!is_gated(this->problem_.epilogue)) return tile_ * Tile::kRows + column;
+    constexpr int kHalf = Tile::kRows / 2;
+    const int first = column < kHalf ? 0 : this->problem_.out_features;
+    return first + tile_ * kHalf + column % kHalf;
   }
 
   const CUtensorMap& up_;
   Desk<Tile>& desk_;
+  const int first_;
   int tile_, up_after_;  // the next tile that the block finishes, and where its `up` comes
   int ready_;            // chunks that need not wait for a stage
   int stage_, parity_;
-  int weight_chunk_, x_chunk_, row_;  // of the next copies: chunks in a tile, and its first row
 };
 
 // Adds to a tile's sums what adapters say: for each run `up` times the sums of x and its `down`.
@@ -136,7 +129,7 @@ template <typename T, typename Tile> class Expander {
   static constexpr int kParts = Tile::kRows / 64;
   static constexpr int kSums = Tile::kTokens / 2;
   static constexpr int kEights = Tile::kTokens / 8;
-  static constexpr int kAtOnce = kParts == 1 ? 4 : 2;
+  static constexpr int kAtOnce = 2;  // four were more code, and no faster
   static_assert(kSlots<Tile> % kAtOnce == 0);
 
  public:
@@ -149,11 +142,11 @@ template <typename T, typename Tile> class Expander {
     desk_.listed.wait_phase(0);
     const int num_runs = desk_.num_runs;
     if (num_runs == 0) return;
-    find_parts(tile);
+    const bool again = find_parts(tile);
 #pragma unroll 1
-    for (int step = 0; step < desk_.rank_steps; ++step, ++turn_) {
+    for (int step = 0; step < desk_.rank_steps; ++step) {
+      if (!again) take_next_sums();
       const int place = turn_ % 2;
-      desk_.filled[place].wait_phase(turn_ / 2);
 #pragma unroll 1
       for (int first = 0; first < num_runs; first += kSlots<Tile>) {
         ring_.full[stage].wait_unseen(parity);
@@ -172,14 +165,22 @@ template <typename T, typename Tile> class Expander {
         if (lane_ == 0) ring_.empty[stage].arrive();
         if (++stage == Ring<Tile>::kStages) stage = 0, parity ^= 1;
       }
-      if (lane_ == 0) desk_.emptied[place].arrive();
     }
   }
 
  private:
-  // Where the sums of the warp's rows stand, by eights.
-  __device__ void find_parts(int tile) {
+  __device__ void take_next_sums() {
+    if (turn_ >= 0 && lane_ == 0) desk_.emptied[turn_ % 2].arrive();
+    ++turn_;
+    desk_.filled[turn_ % 2].wait_phase(turn_ / 2);
+  }
+
+  // Where the sums of the warp's rows stand, by eights. Returns whether they are there already, of
+  // the tile before.
+  __device__ bool find_parts(int tile) {
     const TileParts parts(a_, problem_, tile * Tile::kRows, Tile::kRows);
+    const bool again = turn_ >= 0 && desk_.has_all_ranks(tile_parts_, parts);
+    tile_parts_ = parts;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -189,6 +190,7 @@ template <typename T, typename Tile> class Expander {
                                                       : a_.part_of(row) - parts.first;
       }
     }
+    return again;
   }
 
   // Products of 16 ranks of some runs, whose slots begin there: of all tokens' sums, but zeros
@@ -247,14 +249,16 @@ template <typename T, typename Tile> class Expander {
   }
 
   // Where in a slot this lane's row of four matrices is: 8 ranks and 8 of the warp's columns each,
-  // the columns before the ranks. 64 bytes of a box are a row, swizzled as a tensor map does.
+  // the columns before the ranks. A box's rows are 128 or 64 bytes, swizzled as a tensor map does.
   __device__ int offset_of(int part) const {
     const int h = lane_ / 8 % 2, rank = lane_ / 16 * 8 + lane_ % 8;
-    const int column = part * 64 + warp_ * 16 + h * 8;
-    const bool gated = is_gated(problem_.epilogue);
-    const int box = gated ? h * kParts + part : column / kBoxColumns;
-    const int piece = gated ? warp_ : column % kBoxColumns / 8;
-    return box * kBoxBytes + rank * kBoxColumns * 2 + (piece ^ (rank / 2 % 4)) * 16;
+    const int columns = box_columns<Tile>(problem_.epilogue);
+    const int column = is_gated(problem_.epilogue)
+                           ? h * (Tile::kRows / 2) + part * 32 + warp_ * 8
+                           : part * 64 + warp_ * 16 + h * 8;
+    const int swizzle = columns == kSlice ? rank % 8 : rank / 2 % 4;
+    return (column / columns * kRankStep + rank) * columns * 2 +
+           (column % columns / 8 ^ swizzle) * 16;
   }
 
   // A mask of a pair of elements, of which so many are the run's.
@@ -267,8 +271,9 @@ template <typename T, typename Tile> class Expander {
   Ring<Tile>& ring_;
   Desk<Tile>& desk_;
   const int warp_, lane_;
+  TileParts tile_parts_ = {};
   int parts_[kParts][2];
-  int turn_ = 0;
+  int turn_ = -1;  // whose sums are being used
 };
 
 template <typename Tile> struct AdaptedShared {
@@ -277,15 +282,13 @@ template <typename Tile> struct AdaptedShared {
 };
 
 template <typename Tile> constexpr int kAdaptedThreads = kThreads + kAdapterThreads<Tile>;
-// For so many the compiler leaves registers: a block of a small kernel shall fit in beside this
-// one's. (For one of attention too, with 80 registers instead of 96, a step took 3 % longer.)
+// A block of a small kernel shall fit in beside this one's: 512 threads of 32 registers. (For one
+// of attention too, with 80 registers here, a step took 3 % longer.)
 template <typename Tile>
-constexpr int kMostThreads = Tile::kTokens > 32 ? kAdaptedThreads<Tile>
-                             : Tile::kRows > 64 ? 448
-                                                : 608;
+constexpr int kRegisters = (65536 - 512 * 32) / kAdaptedThreads<Tile> / 8 * 8;
 
 template <typename T, typename Tile>
-__global__ void __launch_bounds__(kMostThreads<Tile>, 1)
+__global__ void __maxnreg__(kRegisters<Tile>)
     adapted_kernel(const __grid_constant__ CUtensorMap weight,
                    const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap up,
                    const __grid_constant__ Problem problem,

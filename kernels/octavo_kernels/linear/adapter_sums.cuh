@@ -60,6 +60,7 @@ template <typename T, typename Tile> class Shrinker {
       put(a_.stale + i, make_uint4(0, 0, 0, 0));
     }
     const int first_tile = (first + problem_.chunks - 1) / problem_.chunks;
+    prefetch_up(first_tile, end);
     bring_sums(first_tile, end);
   }
 
@@ -135,18 +136,18 @@ template <typename T, typename Tile> class Shrinker {
       announced = true;
     };
     prefetch_units(count);
-    if (static_cast<int>(blockIdx.x) >= count) announce();
 #pragma unroll 1
     for (int index = blockIdx.x; index < count; index += kAtOnce * gridDim.x) {
-      multiply_few(index, count, announce);
+      if (desk_.any_few) multiply_few(index, count, announce);
+      if (!desk_.any_many) continue;
 #pragma unroll 1
       for (int each = index; each < min(count, index + kAtOnce * static_cast<int>(gridDim.x));
            each += gridDim.x) {
         const Unit unit = unit_of(each);
         if (unit.rows > 0 && !unit.run->has_few()) multiply_many(unit, announce);
       }
-      announce();
     }
+    announce();
   }
 
   // The warp's share of some units' inputs at once, of runs with up to 8 tokens each. Both operands
@@ -293,6 +294,28 @@ template <typename T, typename Tile> class Shrinker {
     }
   }
 
+  // Has memory bring `up` of the block's tiles: its rows' pieces are short, and memory is slow at
+  // them, for which the ring shall not wait.
+  __device__ void prefetch_up(int tile, int end) {
+    constexpr int kLine = 64;  // elements
+    const bool gated = is_gated(problem_.epilogue);
+    const int columns = gated ? Tile::kRows / 2 : Tile::kRows;
+    const int row_size = a_.part_ends[a_.parts - 1];
+    const T* up = static_cast<const T*>(a_.up);
+    const int lines = (columns + kLine - 1) / kLine * (gated ? 2 : 1);
+    const int each = desk_.rank_steps * kRankStep * lines;
+    for (; tile * problem_.chunks < end; ++tile) {
+      for (int i = thread_; i < desk_.num_runs * each; i += kThreadsHere) {
+        const Run& run = desk_.runs[i / each];
+        const int rank = i % each / lines, line = i % each % lines;
+        const int column = tile * columns + (gated ? line * problem_.out_features : line * kLine);
+        if (rank < run.rank && column < row_size) {
+          prefetch_line(up + int64_t(run.first + rank) * row_size + column);
+        }
+      }
+    }
+  }
+
   // Tile by tile, 16 ranks at a time, as consumers want them. Two threads share the splits.
   __device__ void bring_sums(int tile, int end) {
     if (thread_ == 0) {  // asks for one sum, not to ask for all in vain
@@ -303,8 +326,11 @@ template <typename T, typename Tile> class Shrinker {
     }
     meet();  // and `partial` has been read
     int turn = 0;
+    TileParts before(a_, problem_, tile * Tile::kRows, Tile::kRows);
     for (; tile * problem_.chunks < end; ++tile) {
       const TileParts parts(a_, problem_, tile * Tile::kRows, Tile::kRows);
+      if (turn > 0 && desk_.has_all_ranks(before, parts)) continue;
+      before = parts;
       for (int step = 0; step < desk_.rank_steps; ++step, ++turn) {
         const int place = turn % 2;
         if (turn >= 2) desk_.emptied[place].wait_phase(turn / 2 - 1);

@@ -22,7 +22,7 @@ constexpr int kAdapterWarps = Tile::kRows == 64 && Tile::kTokens <= 32 ? 8 : 4;
 template <typename Tile> constexpr int kAdapterThreads = 32 * kAdapterWarps<Tile>;
 
 struct Adapters {
-  const void *x, *down;
+  const void *x, *down, *up;
   const int *first_of, *rank_of;  // by token
   uint32_t* sums;  // as complements (see exchange.cuh), zeros at first
   uint4* stale;    // the launch before had its sums there, so many fours; shall be zeros again
@@ -48,6 +48,7 @@ struct Adapters {
 struct TileParts {
   int first, count;
 
+  TileParts() = default;
   __device__ TileParts(const Adapters& adapters, const Problem& problem, int column, int rows) {
     if (is_gated(problem.epilogue)) {
       first = 0, count = adapters.parts;  // gates', and ups'
@@ -55,6 +56,10 @@ struct TileParts {
       first = adapters.part_of(column);
       count = adapters.part_of(column + rows - 1) - first + 1;
     }
+  }
+
+  __device__ bool operator==(const TileParts& other) const {
+    return first == other.first && count == other.count;
   }
 };
 
@@ -85,7 +90,13 @@ template <typename Tile> struct Desk {
   Run runs[kTokens + 3];            // those past `num_runs` have no rank
   int rank_of[kHalves<Tile> * 32];  // 0 where there is no adapter
   int num_runs, rank_steps;
+  bool any_few, any_many;  // among the runs
   Barrier listed, filled[2], emptied[2];
+
+  // Whether the sums of a tile are those of the one before.
+  __device__ bool has_all_ranks(const TileParts& before, const TileParts& parts) const {
+    return rank_steps == 1 && before == parts;
+  }
 
   // By one thread, before `publish_barriers`.
   __device__ void init() {
@@ -121,6 +132,7 @@ template <typename Tile> class Listing {
       desk.rank_of[half * 32 + lane] = rank_[half];
     }
     int count = 0, largest = 0;
+    bool any_few = false, any_many = false;
 #pragma unroll
     for (int half = 0; half < kHalves<Tile>; ++half) {
       const int first = first_[half], rank = rank_[half];
@@ -135,11 +147,13 @@ template <typename Tile> class Listing {
         desk.runs[index] = {mates, few_of(mates), first, rank};
       }
       count += __popc(leaders);
+      any_few = any_few || __any_sync(~0u, leads && __popcll(mates) <= 8);
+      any_many = any_many || __any_sync(~0u, leads && __popcll(mates) > 8);
       largest = max(largest, __reduce_max_sync(~0u, rank));
     }
     for (int i = count + lane; i < Tile::kTokens + 3; i += 32) desk.runs[i] = {};
     if (lane == 0) {
-      desk.num_runs = count;
+      desk.num_runs = count, desk.any_few = any_few, desk.any_many = any_many;
       desk.rank_steps = (largest + kRankStep - 1) / kRankStep;
     }
   }

@@ -30,68 +30,64 @@ __device__ __forceinline__ uint4 get(const uint4* source) {
   return value;
 }
 
-// Of the sums that a block leaves, this thread's of a part: fours, kConsumers apart.
-template <int kParts, int kSums>
-__device__ __forceinline__ uint4* partial_of(int block, int part) {
-  return partials + (block * kParts + part) * (kConsumers * kSums / 4) + threadIdx.x;
+// Of the sums that a block leaves, so many fours a thread: this thread's first, the others
+// kConsumers apart.
+template <int kFours> __device__ __forceinline__ uint4* partials_of(int block) {
+  return partials + block * (kFours * kConsumers) + threadIdx.x;
 }
 
 // Leaves the sums for the block that finishes the tile.
-template <int kParts, int kSums>
-__device__ __forceinline__ void leave(const float (&all_sums)[kParts][kSums]) {
+template <int kFours> __device__ __forceinline__ void leave(const float (&sums)[kFours][4]) {
+  uint4* target = partials_of<kFours>(blockIdx.x);
 #pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    uint4* target = partial_of<kParts, kSums>(blockIdx.x, part);
-    const float* sums = all_sums[part];
-#pragma unroll
-    for (int i = 0; i < kSums / 4; ++i) {
-      put(target + i * kConsumers,
-          make_uint4(~__float_as_uint(sums[4 * i]), ~__float_as_uint(sums[4 * i + 1]),
-                     ~__float_as_uint(sums[4 * i + 2]), ~__float_as_uint(sums[4 * i + 3])));
-    }
+  for (int i = 0; i < kFours; ++i) {
+    put(target + i * kConsumers,
+        make_uint4(~__float_as_uint(sums[i][0]), ~__float_as_uint(sums[i][1]),
+                   ~__float_as_uint(sums[i][2]), ~__float_as_uint(sums[i][3])));
   }
 }
 
-// Adds what the blocks after this one, up to `last`, left of a part; that of some blocks at once,
-// for the latency. They run: a grid has no more blocks than the device has multiprocessors, and
-// later kernels start only after all of them have.
-template <int kParts, int kSums>
-__device__ __forceinline__ void collect(int last, int part, float (&part_sums)[kSums]) {
-  constexpr int kQuads = kSums / 4, kBatch = 8 / kQuads;
-  for (int first = blockIdx.x + 1; first <= last; first += kBatch) {
-    uint4 quads[kBatch][kQuads];
-    bool there;
-    do {
-      there = true;
+// Adds what the blocks after this one, up to `last`, left; up to eight fours at once, be they of
+// some blocks, for the latency. They run: a grid has no more blocks than the device has
+// multiprocessors, and later kernels start only after all of them have.
+template <int kFours> __device__ __forceinline__ void collect(int last, float (&sums)[kFours][4]) {
+  constexpr int kAtOnce = kFours < 8 ? kFours : 8, kBlocks = 8 / kAtOnce;
+#pragma unroll 1
+  for (int first = blockIdx.x + 1; first <= last; first += kBlocks) {
 #pragma unroll
-      for (int n = 0; n < kBatch; ++n) {
+    for (int begin = 0; begin < kFours; begin += kAtOnce) {
+      uint4 quads[kBlocks][kAtOnce];
+      bool there;
+      do {
+        there = true;
 #pragma unroll
-        for (int i = 0; i < kQuads; ++i) {
-          quads[n][i] = make_uint4(~0u, ~0u, ~0u, ~0u);  // zeros, should there be no such block
-          if (first + n <= last) {
-            quads[n][i] = get(partial_of<kParts, kSums>(first + n, part) + i * kConsumers);
+        for (int n = 0; n < kBlocks; ++n) {
+          const uint4* source = partials_of<kFours>(first + n) + begin * kConsumers;
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            quads[n][i] = make_uint4(~0u, ~0u, ~0u, ~0u);  // zeros, should there be no such block
+            if (first + n <= last) quads[n][i] = get(source + i * kConsumers);
           }
         }
-      }
 #pragma unroll
-      for (int n = 0; n < kBatch; ++n) {
+        for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
-        for (int i = 0; i < kQuads; ++i) {
-          const uint4& quad = quads[n][i];
-          there = there && quad.x != 0 && quad.y != 0 && quad.z != 0 && quad.w != 0;
+          for (int i = 0; i < kAtOnce; ++i) {
+            const uint4& quad = quads[n][i];
+            there = there && quad.x != 0 && quad.y != 0 && quad.z != 0 && quad.w != 0;
+          }
         }
-      }
-    } while (!__all_sync(~0u, there));
+      } while (!__all_sync(~0u, there));
 #pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
+      for (int n = 0; n < kBlocks; ++n) {
+        uint4* source = partials_of<kFours>(first + n) + begin * kConsumers;
 #pragma unroll
-      for (int i = 0; i < kQuads; ++i) {
-        if (first + n <= last) {
-          put(partial_of<kParts, kSums>(first + n, part) + i * kConsumers, make_uint4(0, 0, 0, 0));
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + n <= last) put(source + i * kConsumers, make_uint4(0, 0, 0, 0));
+          float(&four)[4] = sums[begin + i];
+          four[0] += __uint_as_float(~quads[n][i].x), four[1] += __uint_as_float(~quads[n][i].y);
+          four[2] += __uint_as_float(~quads[n][i].z), four[3] += __uint_as_float(~quads[n][i].w);
         }
-        float* sums = part_sums + 4 * i;
-        sums[0] += __uint_as_float(~quads[n][i].x), sums[1] += __uint_as_float(~quads[n][i].y);
-        sums[2] += __uint_as_float(~quads[n][i].z), sums[3] += __uint_as_float(~quads[n][i].w);
       }
     }
   }

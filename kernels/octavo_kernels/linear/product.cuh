@@ -6,14 +6,15 @@
 namespace octavo::linear {
 
 __device__ __forceinline__ float activate(float x, int epilogue) {
-  if (epilogue == kSilu) return x / (1.0f + __expf(-x));
+  if (epilogue == kSilu) return __fdividef(x, 1.0f + __expf(-x));
   if (epilogue == kGelu) return 0.5f * x * (1.0f + erff(x * 0.70710678f));
   return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
-// Of a tile's chunks in a run, those before what adapters add to it.
+// Of a tile's chunks in a run, those before what adapters add to it: of a short run nearly all, for
+// adapters' sums come as late as that.
 template <typename Tile> __device__ __forceinline__ int chunks_before_adding(int chunks) {
-  return max(1, chunks - Ring<Tile>::kStages);
+  return chunks - max(0, min(chunks - 1, min(chunks / 8, Ring<Tile>::kStages)));
 }
 
 // Multiplies the chunks of a run, and finishes the tiles that are the run's to finish. One
@@ -46,7 +47,7 @@ template <typename T, typename Tile, typename Add> class Consumer {
       if (finishes) {
         finish(tile, block_of(problem_, tile_end - 1));
       } else {
-        leave(sums_);
+        leave(fours());
       }
       chunk = stop;
     }
@@ -57,6 +58,7 @@ template <typename T, typename Tile, typename Add> class Consumer {
   static constexpr int kTokens = Tile::kTokens;
   static constexpr int kParts = Tile::kRows / 64;
   static constexpr int kSums = kTokens / 2;  // of a part, a thread's
+  static constexpr int kEights = kTokens / 8, kFours = kParts * kEights;
   static constexpr bool kAdds = !std::is_null_pointer_v<Add>;
   // The products of one stage run while the next is waited for. With many sums, or more to add, the
   // compiler does not see that this is safe; the products take long enough, or weights do.
@@ -119,67 +121,69 @@ template <typename T, typename Tile, typename Add> class Consumer {
     for (int part = 0; part < kParts; ++part) pin(sums_[part]);
   }
 
+  // What is loaded is under way while sums are collected. The stores are a loop, for which sums
+  // move up: a layer's kernels have more code than caches of instructions hold, so that what runs
+  // once is fetched from afar, and unrolled it was.
   __device__ void finish(int tile, int last) {
+    const bool gated = is_gated(problem_.epilogue), adds = problem_.epilogue == kAdd;
+    const int first_row = tile * Tile::kRows + threadIdx.x / 32 * 16;
+    const auto row_of = [&](int four) { return first_row + four / kEights * 64; };
+    float biases[kParts][2];
+    if (problem_.bias != nullptr) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int row = tile * Tile::kRows + part * 64 + threadIdx.x / 32 * 16;
-      uint32_t before[kSums / 2];
-      if (problem_.epilogue == kAdd) {
-#pragma unroll
-        for (int i = 0; i < kSums / 2; ++i) {
-          const uint32_t* source = output(i / 2 * 8, row + i % 2 * 8);
-          before[i] = source != nullptr ? *source : 0;
-        }
+      for (int i = 0; i < 2 * kParts; ++i) {
+        const int row = row_of(i / 2 * kEights), h = i % 2;
+        biases[i / 2][h] = gated ? bias(row / 2, h * problem_.out_features) : bias(row + 8 * h, 0);
       }
-      collect<kParts>(last, part, sums_[part]);
-      if (is_gated(problem_.epilogue)) {
-        store_gated(row / 2, sums_[part]);
+    }
+    uint32_t before[kFours][2];
+    if (adds) {
+#pragma unroll
+      for (int i = 0; i < 2 * kFours; ++i) {
+        const uint32_t* source = output(i / 2 % kEights * 8, row_of(i / 2) + i % 2 * 8);
+        before[i / 2][i % 2] = source != nullptr ? *source : 0;
+      }
+    }
+    collect(last, fours());
+    if (problem_.bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4 * kFours; ++i) {
+        fours()[i / 4][i % 4] += biases[i / 4 / kEights][i / 2 % 2];
+      }
+    }
+    if (adds) {
+#pragma unroll
+      for (int i = 0; i < 2 * kFours; ++i) {
+        const float2 pair = unpack<T>(transpose(before[i / 2][i % 2]));
+        float* sums = fours()[i / 2] + i % 2 * 2;
+        sums[0] += pair.x, sums[1] += pair.y;
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; i < kFours; ++i) {
+      const float(&four)[4] = fours()[0];
+      const int token = i % kEights * 8, row = row_of(i);
+      if (gated) {  // the warp has the rows of 8 gates, then the 8 rows that they gate
+        store(token, row / 2, activate(four[0], problem_.epilogue) * four[2],
+              activate(four[1], problem_.epilogue) * four[3]);
       } else {
-        store_plain(row, sums_[part], before);
+        store(token, row, four[0], four[1]);
+        store(token, row + 8, four[2], four[3]);
       }
+#pragma unroll
+      for (int k = 0; k < 4 * kFours - 4; ++k) fours()[k / 4][k % 4] = fours()[k / 4 + 1][k % 4];
     }
   }
 
-  // The warp has the rows of 8 gates, then the 8 rows that they gate.
-  __device__ void store_gated(int column, const float (&sums)[kSums]) const {
-    if (column >= problem_.out_features) return;
-    const float gate_bias = bias(column), up_bias = bias(column + problem_.out_features);
-#pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
-      float value[2];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        value[c] = activate(sums[4 * j + c] + gate_bias, problem_.epilogue) *
-                   (sums[4 * j + 2 + c] + up_bias);
-      }
-      const uint32_t pair = transpose(pack<T>(value[0], value[1]));
-      if (uint32_t* target = output(8 * j, column)) *target = pair;
-    }
+  __device__ void store(int token, int column, float low, float high) const {
+    const uint32_t pair = transpose(pack<T>(low, high));
+    if (uint32_t* target = output(token, column)) *target = pair;
   }
 
-  __device__ void store_plain(int row, const float (&sums)[kSums],
-                              const uint32_t (&before)[kSums / 2]) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (row + 8 * h >= problem_.out_features) return;
-      const float row_bias = bias(row + 8 * h);
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j) {
-        float low = sums[4 * j + 2 * h] + row_bias, high = sums[4 * j + 2 * h + 1] + row_bias;
-        if (problem_.epilogue == kAdd) {
-          const float2 pair = unpack<T>(transpose(before[2 * j + h]));
-          low += pair.x, high += pair.y;
-        }
-        const uint32_t pair = transpose(pack<T>(low, high));
-        if (uint32_t* target = output(8 * j, row + 8 * h)) *target = pair;
-      }
-    }
-  }
-
-  // The bias of this thread's row of the 8 from `row` on.
-  __device__ float bias(int row) const {
-    if (problem_.bias == nullptr) return 0.0f;
-    return to_float(static_cast<const T*>(problem_.bias)[row + lane_ / 4]);
+  // This thread's of the 8 from `column` on; those of ups lie so much further.
+  __device__ float bias(int column, int further) const {
+    if (column >= problem_.out_features) return 0.0f;
+    return to_float(static_cast<const T*>(problem_.bias)[further + column + lane_ / 4]);
   }
 
   // Where this thread's pair of a transposed 8 x 8 block goes, or null outside of the output.
@@ -188,6 +192,11 @@ template <typename T, typename Tile, typename Add> class Consumer {
     if (token >= problem_.tokens || column >= problem_.out_features) return nullptr;
     T* out = static_cast<T*>(problem_.out) + token * problem_.out_stride + column;
     return reinterpret_cast<uint32_t*>(out + lane_ % 4 * 2);
+  }
+
+  // The sums by fours: of 8 tokens, two of rows g and then two of rows g + 8.
+  __device__ auto fours() -> float (&)[kFours][4] {
+    return reinterpret_cast<float(&)[kFours][4]>(sums_);
   }
 
   const Problem& problem_;

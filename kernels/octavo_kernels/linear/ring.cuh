@@ -53,31 +53,36 @@ __device__ __forceinline__ int block_of(const Problem& problem, int chunk) {
 }
 
 // Starts the copies of a run, in their order: blocks that began tiles at other chunks each, so that
-// not all read the same of x at once, were 2 to 4 % slower. Called by one thread.
+// not all read the same of x at once, were 2 to 4 % slower. Called by one thread, in small loops:
+// its instructions, too, come from afar.
 template <typename Tile> class Producer {
  public:
   __device__ Producer(const CUtensorMap& weight, const CUtensorMap& x, const Problem& problem,
                       Ring<Tile>& ring, int first, int end)
-      : weight_(weight), x_(x), problem_(problem), ring_(ring), first_(first),
-        count_(end - first) {}
+      : weight_(weight), x_(x), problem_(problem), ring_(ring), count_(end - first),
+        weight_chunk_(first % problem.chunks), x_chunk_(weight_chunk_),
+        row_(first / problem.chunks * Tile::kRows) {}
 
   // What needs nothing from the previous kernel.
   __device__ void start() {
     prefetch(x_);
-    for (int i = 0; i < min(kStages, count_); ++i) copy_weight(i, i);
+#pragma unroll 1
+    for (int i = 0; i < min(kStages, count_); ++i) copy_next_weight(i);
   }
 
   __device__ void run() {
     const int ready = min(kStages, count_), release = max(count_ - kLead, ready);
     if (release == ready) let_next_start();
     wait_for_previous();
-    for (int i = 0; i < ready; ++i) copy_x(i, i);
+#pragma unroll 1
+    for (int i = 0; i < ready; ++i) copy_next_x(i);
     int stage = 0, parity = 0;
+#pragma unroll 1
     for (int i = ready; i < count_; ++i) {
       if (i == release) let_next_start();
       ring_.empty[stage].wait_unseen(parity);
-      copy_weight(i, stage);
-      copy_x(i, stage);
+      copy_next_weight(stage);
+      copy_next_x(stage);
       if (++stage == kStages) stage = 0, parity ^= 1;
     }
   }
@@ -85,40 +90,35 @@ template <typename Tile> class Producer {
  protected:
   static constexpr int kStages = Ring<Tile>::kStages;
 
-  __device__ void copy_weight(int i, int stage) {
-    copy_weight(stage, (first_ + i) / problem_.chunks * Tile::kRows,
-                (first_ + i) % problem_.chunks * Tile::kChunk);
-  }
-
-  __device__ void copy_x(int i, int stage) {
-    copy_x_from(stage, (first_ + i) % problem_.chunks * Tile::kChunk);
-  }
-
   // Also makes the stage expect all of its bytes.
-  __device__ void copy_weight(int stage, int row, int column) {
+  __device__ void copy_next_weight(int stage) {
     const bool gated = is_gated(problem_.epilogue);
+    const int column = weight_chunk_ * Tile::kChunk;
     ring_.full[stage].arrive_and_expect(Ring<Tile>::kStageBytes);
 #pragma unroll
     for (int k = 0; k < Tile::kChunk; k += kSlice) {
       copy_tile<4, kEvictFirst>(ring_.stages[stage] + k * Tile::kRows * 2, weight_,
-                                ring_.full[stage], column + k, gated ? 0 : row, 0,
-                                gated ? row / 16 : 0);
+                                ring_.full[stage], column + k, gated ? 0 : row_, 0,
+                                gated ? row_ / 16 : 0);
     }
+    if (++weight_chunk_ == problem_.chunks) weight_chunk_ = 0, row_ += Tile::kRows;
   }
 
-  __device__ void copy_x_from(int stage, int column) {
+  __device__ void copy_next_x(int stage) {
     char* target = ring_.stages[stage] + Ring<Tile>::kWeightBytes;
 #pragma unroll
     for (int k = 0; k < Tile::kChunk; k += kSlice) {
-      copy_tile<2, kEvictLast>(target + k * Tile::kTokens * 2, x_,
-                               ring_.full[stage], column + k, 0);
+      copy_tile<2, kEvictLast>(target + k * Tile::kTokens * 2, x_, ring_.full[stage],
+                               x_chunk_ * Tile::kChunk + k, 0);
     }
+    if (++x_chunk_ == problem_.chunks) x_chunk_ = 0;
   }
 
   const CUtensorMap &weight_, &x_;
   const Problem& problem_;
   Ring<Tile>& ring_;
-  int first_, count_;
+  const int count_;
+  int weight_chunk_, x_chunk_, row_;  // of the next copies: chunks in a tile, and its first row
 };
 
 }  // namespace octavo::linear
