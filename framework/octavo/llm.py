@@ -14,13 +14,7 @@ from types import NoneType
 from typing import Any, Final, NoReturn, cast
 
 from octavo.adapters.loaded import LoadedAdapters
-from octavo.beam_search import (
-    BeamSearch,
-    Candidates,
-    Continued,
-    num_candidates,
-    run_beam_searches,
-)
+from octavo.beam_search import BeamSearch, Candidates, Continued, num_candidates, run_beam_searches
 from octavo.beam_steps import candidates_of, guided_by
 from octavo.detokenizing import IncrementalDetokenizer
 from octavo.engine.messages import EngineReady
@@ -332,6 +326,7 @@ class LLM:
             InterruptsBetweenSteps() as interrupts,
         ):
             try:
+                requests.tell(client.wake)  # not to wait for a step before the next is queued
                 while len(ended) < requests.count:
                     interrupts.check()
                     self._check_open()

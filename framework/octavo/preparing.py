@@ -34,6 +34,11 @@ class Preparing:
                 self._threads.shutdown(cancel_futures=True)
                 raise
 
+    def tell(self, call: Callable[[], None]) -> None:
+        """Call this from any thread, each time that another one is made or cannot be."""
+        for coming in self._coming:
+            coming.add_done_callback(lambda _: call())
+
     def take(self, seconds: float) -> list[PreparedRequest]:
         """Those made since it was asked before; waits so long for the next."""
         if self._coming:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from octavo import LLM, BeamSearchParams, SamplingParams
+from octavo.engine.client import InProcessClient
 from octavo.errors import EngineDeadError, PromptError
 from octavo.execution.media_encoder import MediaEncoder
+from octavo.inputs import InputProcessor
 from octavo.inputs.media import MediaInputs, PlacedMedia
 from octavo.scheduling.results import StepResults
 from tiny_llava import ROWS, make_tiny_llava, picture
@@ -249,3 +251,35 @@ def test_to_close_ends_a_call_whose_prompts_are_still_prepared(folder, monkeypat
             llm.generate([prompt("one", 0), prompt("two", 1)], PARAMS, use_tqdm=False)
         closer.join(60)
     assert not closer.is_alive()
+
+
+def test_a_request_that_is_made_is_queued_while_others_run(
+    llm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step may take long: only what is queued by its end can be in the next."""
+    prompts = [prompt("first", 91), prompt("second", 92), prompt("third", 93)]
+    num_queued, waiting = 0, threading.Event()
+    add, poll = InProcessClient.add, InProcessClient.poll
+    process = InputProcessor.process
+
+    def added(client: InProcessClient, requests: list[Any]) -> None:
+        nonlocal num_queued
+        num_queued += len(requests)
+        add(client, requests)
+
+    def polled(client: InProcessClient, seconds: float) -> Any:
+        if num_queued == len(prompts):
+            return poll(client, seconds)
+        waiting.set()  # as a client whose engine is in a long step
+        assert client._woken.wait(60), "nobody says that another request is made"
+        client._woken.clear()
+        return None
+
+    def processed(inputs: InputProcessor, name: str, given: Any, *rest: Any, **more: Any) -> Any:
+        assert given["prompt"] == prompts[0]["prompt"] or waiting.wait(60)
+        return process(inputs, name, given, *rest, **more)
+
+    monkeypatch.setattr(InProcessClient, "add", added)
+    monkeypatch.setattr(InProcessClient, "poll", polled)
+    monkeypatch.setattr(InputProcessor, "process", processed)
+    assert len(tokens(llm, prompts)) == len(prompts)

@@ -85,3 +85,20 @@ def test_ctrl_c_while_calls_are_handed_to_threads_ends_them(
         Preparing([late] * 10, num_threads=1)
     assert len(made) == 1
     assert [future.cancelled() for future in submitted] == [False] + 4 * [True]
+
+
+def test_each_one_that_is_made_is_told() -> None:
+    told, may_end = threading.Semaphore(0), threading.Event()
+
+    def second() -> PreparedRequest:
+        assert may_end.wait(60)
+        return cast(PreparedRequest, "second")
+
+    with Preparing([making("first"), second], num_threads=2) as requests:
+        requests.tell(told.release)
+        assert told.acquire(timeout=60)
+        assert requests.take(0.0) == ["first"]
+        assert not told.acquire(timeout=0.05)
+        may_end.set()
+        assert told.acquire(timeout=60)
+        assert requests.take(0.0) == ["second"]
