@@ -165,12 +165,14 @@ template <typename T, typename Tile> class Expander {
         if (lane_ == 0) ring_.empty[stage].arrive();
         if (++stage == Ring<Tile>::kStages) stage = 0, parity ^= 1;
       }
+      if (desk_.rank_steps > 1 && lane_ == 0) desk_.emptied[place].arrive();
     }
   }
 
  private:
+  // Sums that the next tile may want, too, are let go only now.
   __device__ void take_next_sums() {
-    if (turn_ >= 0 && lane_ == 0) desk_.emptied[turn_ % 2].arrive();
+    if (desk_.rank_steps == 1 && turn_ >= 0 && lane_ == 0) desk_.emptied[turn_ % 2].arrive();
     ++turn_;
     desk_.filled[turn_ % 2].wait_phase(turn_ / 2);
   }
@@ -179,7 +181,7 @@ template <typename T, typename Tile> class Expander {
   // the tile before.
   __device__ bool find_parts(int tile) {
     const TileParts parts(a_, problem_, tile * Tile::kRows, Tile::kRows);
-    const bool again = turn_ >= 0 && desk_.has_all_ranks(tile_parts_, parts);
+    const bool again = turn_ >= 0 && desk_.keeps_sums(tile_parts_, parts);
     tile_parts_ = parts;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -282,8 +284,9 @@ template <typename Tile> struct AdaptedShared {
 };
 
 template <typename Tile> constexpr int kAdaptedThreads = kThreads + kAdapterThreads<Tile>;
-// A block of a small kernel shall fit in beside this one's: 512 threads of 32 registers. (For one
-// of attention too, with 80 registers here, a step took 3 % longer.)
+// A quarter of the registers is left. With 96 and 128, where a block of 512 threads of 32 registers
+// fits in for sure, products spilled, and a step took 1 % longer; with 80, where attention's does,
+// 3 %.
 template <typename Tile>
 constexpr int kRegisters = (65536 - 512 * 32) / kAdaptedThreads<Tile> / 8 * 8;
 

@@ -297,13 +297,15 @@ template <typename T, typename Tile> class Shrinker {
   // Has memory bring `up` of the block's tiles: its rows' pieces are short, and memory is slow at
   // them, for which the ring shall not wait.
   __device__ void prefetch_up(int tile, int end) {
-    constexpr int kLine = 64;  // elements
+    constexpr int kLine = 64;               // elements
+    constexpr int kMostFetched = 16 << 20;  // of them: what the L2 has room for
     const bool gated = is_gated(problem_.epilogue);
     const int columns = gated ? Tile::kRows / 2 : Tile::kRows;
     const int row_size = a_.part_ends[a_.parts - 1];
     const T* up = static_cast<const T*>(a_.up);
     const int lines = (columns + kLine - 1) / kLine * (gated ? 2 : 1);
     const int each = desk_.rank_steps * kRankStep * lines;
+    if (int64_t(desk_.num_runs) * desk_.rank_steps * kRankStep * row_size > kMostFetched) return;
     for (; tile * problem_.chunks < end; ++tile) {
       for (int i = thread_; i < desk_.num_runs * each; i += kThreadsHere) {
         const Run& run = desk_.runs[i / each];
@@ -329,7 +331,7 @@ template <typename T, typename Tile> class Shrinker {
     TileParts before(a_, problem_, tile * Tile::kRows, Tile::kRows);
     for (; tile * problem_.chunks < end; ++tile) {
       const TileParts parts(a_, problem_, tile * Tile::kRows, Tile::kRows);
-      if (turn > 0 && desk_.has_all_ranks(before, parts)) continue;
+      if (turn > 0 && desk_.keeps_sums(before, parts)) continue;
       before = parts;
       for (int step = 0; step < desk_.rank_steps; ++step, ++turn) {
         const int place = turn % 2;

@@ -15,8 +15,7 @@ constexpr int kRankStep = 16;
 
 constexpr int kMaxSplits = 16;  // of the inner axis
 
-// Of a block, beyond kThreads. Where sums take many registers, fewer: beside a block of this kernel
-// there shall be room for one of a small kernel.
+// Of a block, beyond kThreads. Where sums take many registers, fewer.
 template <typename Tile>
 constexpr int kAdapterWarps = Tile::kRows == 64 && Tile::kTokens <= 32 ? 8 : 4;
 template <typename Tile> constexpr int kAdapterThreads = 32 * kAdapterWarps<Tile>;
@@ -94,7 +93,7 @@ template <typename Tile> struct Desk {
   Barrier listed, filled[2], emptied[2];
 
   // Whether the sums of a tile are those of the one before.
-  __device__ bool has_all_ranks(const TileParts& before, const TileParts& parts) const {
+  __device__ bool keeps_sums(const TileParts& before, const TileParts& parts) const {
     return rank_steps == 1 && before == parts;
   }
 

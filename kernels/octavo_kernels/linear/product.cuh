@@ -21,8 +21,8 @@ template <typename Tile> __device__ __forceinline__ int chunks_before_adding(int
 // warpgroup; of each 64 rows a warp has 16.
 //
 // `add(tile, sums, stage, parity)` adds to the sums of a tile that will be finished, and may take
-// further stages of the ring for that; null: nothing. It comes so many chunks before the end that
-// they are in the ring when it is done, and nobody waits for it.
+// further stages of the ring for that; null: nothing. Of a long run so many chunks come behind it
+// that they are in the ring when it is done, and nobody waits.
 template <typename T, typename Tile, typename Add> class Consumer {
  public:
   __device__ Consumer(const Problem& problem, Ring<Tile>& ring, Add add)
