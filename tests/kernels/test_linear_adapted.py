@@ -27,6 +27,10 @@ SHAPES = [  # features, parts, epilogue, ranks
     (512, (16400,), "store", (16, 24)),
     (512, (8200, 8200), "silu", (16,) * 9),
     (4096, (14336, 14336), "silu", (16,) * 8),
+    (1024, (14336, 14336), "silu", (40, 16)),
+    (64, (12616, 12808), "store", (16, 4)),
+    (64, (9064, 9064), "gelu", (48,) * 12),
+    (192, (20488,), "add", (33, 8, 64)),
 ]
 
 
@@ -206,7 +210,7 @@ def test_rooms_are_taken_in_turn_and_the_one_before_is_swept() -> None:
 def test_rooms_are_no_more_than_what_plans_count() -> None:
     for features in (8, 512, 1000, 4096, 14336, 53248):
         rooms = SumRooms()
-        words = adapted.num_splits(features) * 64 * 3 * 32
+        words = adapted.num_splits(features, rows=1) * 64 * 3 * 32
         room, _ = rooms.take(words, torch.device("cpu"))
         assert room.untyped_storage().nbytes() == adapted.rooms_bytes(8192, features, 3, 20)
 

@@ -217,8 +217,8 @@ class MediaScheduler:
     def _provide(self, item: MediaInput) -> bool:
         kept, draft = self._kept.get(item.content_hash), self._draft
         costs = kept is None or item.cross_rows > 0
-        # A whole item at least, however large: it would never come otherwise.
-        if costs and draft.num_rows and draft.num_rows + item.num_rows > self._budget:
+        # Who is the last to find room comes whole: one that is larger would never come otherwise.
+        if costs and draft.num_rows >= self._budget:
             return False
         if kept is None:
             rows = self._take_rows(item.num_rows)

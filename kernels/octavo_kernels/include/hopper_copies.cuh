@@ -69,17 +69,15 @@ __device__ __forceinline__ void prefetch_bytes(const void* source, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
 
-// The same of the 128 bytes around an address.
-__device__ __forceinline__ void prefetch_line(const void* source) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(source) : "memory");
-}
-
 // Copies 16 bytes on a thread's own account, not through the L1, or writes 16 zeros.
 __device__ __forceinline__ void copy_async(uint32_t target, const void* source, bool copies) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
                "r"(copies ? 16 : 0)
                : "memory");
 }
+
+// Waits for all of this thread's.
+__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- out of shared memory -------------------------------------------------------------------
 

@@ -11,19 +11,13 @@ cudaError_t run_tile(const Arguments& a, const Adapters& adapters) {
   constexpr auto kKernel = adapted_kernel<T, Tile>;
   constexpr size_t kSharedBytes = sizeof(AdaptedShared<Tile>);
   int multiprocessors;
-  CUtensorMap weight, x, up_map;
+  CUtensorMap weight, x;
   cudaError_t error = prepare<kKernel>(kSharedBytes, &multiprocessors);
   if (error != cudaSuccess) return error;
   error = encode_operands<T, Tile>(&weight, &x, a);
   if (error != cudaSuccess) return error;
-  const cuuint64_t columns = a.rows, rows = adapters.pool_rows;
-  const cuuint32_t box_columns = octavo::linear::box_columns<Tile>(a.epilogue);
-  error = encode_map<2>(
-      &up_map, kDtypeOf<T>, adapters.up, {columns, rows}, {columns * 2}, {box_columns, kRankStep},
-      kFetch, box_columns == kSlice ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
-  if (error != cudaSuccess) return error;
   return launch(kKernel, dim3(choose_blocks(problem, multiprocessors)), dim3(kAdaptedThreads<Tile>),
-                kSharedBytes, a.stream, weight, x, up_map, problem, adapters);
+                kSharedBytes, a.stream, weight, x, problem, adapters);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@ Axis suffixes: T tokens, I inner (input) features, O output features, P rank row
 parts that are fused in the layer, S splits of the inner axis, R ranks.
 
 What is added is what `octavo_kernels.lora` adds, whose two kernels take 5 to 9 us beside a product
-of 11 to 60. Here some warps of each block multiply x by the adapters' ``down`` while the weight
-streams in, and ``up`` comes amid it. Sums between the two are float32, rounded once to x's type; a
+of 11 to 60. Here some warps of each block multiply x by the adapters' ``down``, and the sums by
+``up``, while the weight streams in. Sums between the two are float32, rounded once to x's type; a
 result is rounded once, and never depends on timing. What is in a pool's rows is finite.
 """
 
@@ -28,6 +28,8 @@ MIN_PART = 64
 """Columns that each of several parts has at least: a tile then lies in three at most."""
 MIN_SPLIT, MAX_SPLITS = 256, 16
 """Inputs of a split at least, and into how many the inner axis is cut: each tile reads all sums."""
+LONG_ROWS, LONG_SPLITS = 16384, 8
+"""From so many rows of a weight on, whose stream takes so long that fewer sums are there in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,16 @@ def kernel_for(
     return functools.partial(_launch, adapters=adapters) if fits else None
 
 
-def num_splits(features: int) -> int:
-    """Into how many parts the inner axis of x times ``down`` is cut."""
-    return min(MAX_SPLITS, -(-features // MIN_SPLIT))
+def num_splits(features: int, rows: int) -> int:
+    """Into how many parts the inner axis of x times ``down`` is cut, for a weight of so many rows."""
+    most = MAX_SPLITS if rows < LONG_ROWS else LONG_SPLITS
+    return min(most, -(-features // MIN_SPLIT))
 
 
 def rooms_bytes(num_tokens: int, features: int, num_parts: int, max_rank: int) -> int:
     """What launches of up to so many tokens take for sums, all of a step together."""
     ranks = -(-max_rank // RANK_STEP) * RANK_STEP
-    return 2 * 4 * num_splits(features) * min(num_tokens, MAX_TOKENS) * num_parts * ranks
+    return 2 * 4 * num_splits(features, rows=1) * min(num_tokens, MAX_TOKENS) * num_parts * ranks
 
 
 def _launch(
@@ -90,7 +93,7 @@ def _launch(
     adapters: Adapters,
 ) -> None:
     groups, (num_tokens, features) = adapters.groups, x_TI.shape
-    splits, num_parts = num_splits(features), len(adapters.part_ends)
+    splits, num_parts = num_splits(features, weight_OI.shape[0]), len(adapters.part_ends)
     room, stale = groups.rooms.take(splits * num_tokens * num_parts * groups.max_rank, x_TI.device)
     more = (
         adapters.down_PQI.data_ptr(),

@@ -13,12 +13,18 @@ constexpr int kMaxParts = 8;   // as in ../lora
 constexpr int kTileParts = 3;  // that a tile's columns lie in: a part has at least 64
 constexpr int kRankStep = 16;
 
-constexpr int kMaxSplits = 16;  // of the inner axis
+constexpr int kMaxSplits = 16;   // of the inner axis
+constexpr int kSlotInputs = 256;
 
 // Of a block, beyond kThreads. Where sums take many registers, fewer.
 template <typename Tile>
 constexpr int kAdapterWarps = Tile::kRows == 64 && Tile::kTokens <= 32 ? 8 : 4;
 template <typename Tile> constexpr int kAdapterThreads = 32 * kAdapterWarps<Tile>;
+
+// 8 elements, by pairs.
+struct alignas(16) Words {
+  uint32_t data[4];
+};
 
 struct Adapters {
   const void *x, *down, *up;
@@ -69,28 +75,51 @@ struct alignas(16) Run {
   int first, rank;
 
   __device__ bool has_few() const { return __popcll(tokens) <= 8; }
-  // One of few, or -1.
-  __device__ int token(int index) const { return static_cast<int8_t>(few >> 8 * index); }
+  // One of eight, or -1: of few, or else those of a window of eight.
+  __device__ int token(int window, int index) const {
+    if (has_few()) return static_cast<int8_t>(few >> 8 * index);
+    const int token = 8 * window + index;
+    return tokens >> token & 1 ? token : -1;
+  }
   // Of the 16 ranks of a step, so many or more.
   __device__ int ranks_at(int step) const { return rank - step * kRankStep; }
 };
 
 template <typename Tile> constexpr int kHalves = (Tile::kTokens + 31) / 32;  // of tokens, by 32
 
+// What helpers add to a tile, by 16 of its rows, as consumers' warps have them.
+template <typename Tile> constexpr int kGroups = Tile::kRows / 64;  // a helper's, side by side
+constexpr int kColumnWarps = 4;  // helpers that have all groups; those that follow have other runs
+template <typename Tile> constexpr int kRunSplits = kAdapterWarps<Tile> / kColumnWarps;
+
+// A helper's own shared memory.
+template <typename Tile> struct Slot {
+  static constexpr int kBytes = Tile::kRows == 64 ? 8192 : 16384;
+  static constexpr int kPieceBytes = kGroups<Tile> * kRankStep * 16 * 2;  // of `up`: a run's ranks
+  static constexpr int kEights = Tile::kTokens / 8;
+  static constexpr int kPieces = (kBytes - kGroups<Tile> * kEights * 512) / kPieceBytes;
+
+  union {
+    Words rows[kRankStep][kSlotInputs / 8];  // of `down`, at first
+    struct {
+      Words pieces[kPieces][kPieceBytes / 16];
+      float4 added[kGroups<Tile>][kEights][32];
+    };
+  };
+};
+
 // A block's shared memory beside the ring.
 template <typename Tile> struct Desk {
   static constexpr int kTokens = Tile::kTokens;
 
-  union {
-    float4 partial[kAdapterWarps<Tile> / 2][4][32];  // of `down`'s products, what two warps have
-    // The sums as elements, those of 16 ranks of all tokens at once: for this and the next step.
-    uint32_t low[2][kTileParts][kTokens][kRankStep / 2];
-  };
-  Run runs[kTokens + 3];            // those past `num_runs` have no rank
+  Slot<Tile> slots[kAdapterWarps<Tile>];
+  // The sums as elements, those of 16 ranks of all tokens at once: for this and the next step.
+  uint32_t low[2][kTileParts][kTokens][kRankStep / 2];
+  Run runs[kTokens];
   int rank_of[kHalves<Tile> * 32];  // 0 where there is no adapter
   int num_runs, rank_steps;
-  bool any_few, any_many;  // among the runs
-  Barrier listed, filled[2], emptied[2];
+  bool any_many;  // among the runs: with more than eight tokens
+  Barrier listed, added, taken;
 
   // Whether the sums of a tile are those of the one before.
   __device__ bool keeps_sums(const TileParts& before, const TileParts& parts) const {
@@ -99,11 +128,9 @@ template <typename Tile> struct Desk {
 
   // By one thread, before `publish_barriers`.
   __device__ void init() {
-    listed.init(1);
-    for (int i = 0; i < 2; ++i) {
-      filled[i].init(kAdapterThreads<Tile>);
-      emptied[i].init(kConsumers / 32);
-    }
+    listed.init(kAdapterWarps<Tile>);
+    added.init(kAdapterWarps<Tile>);
+    taken.init(kConsumers / 32);
   }
 };
 
@@ -131,7 +158,7 @@ template <typename Tile> class Listing {
       desk.rank_of[half * 32 + lane] = rank_[half];
     }
     int count = 0, largest = 0;
-    bool any_few = false, any_many = false;
+    bool any_many = false;
 #pragma unroll
     for (int half = 0; half < kHalves<Tile>; ++half) {
       const int first = first_[half], rank = rank_[half];
@@ -146,13 +173,11 @@ template <typename Tile> class Listing {
         desk.runs[index] = {mates, few_of(mates), first, rank};
       }
       count += __popc(leaders);
-      any_few = any_few || __any_sync(~0u, leads && __popcll(mates) <= 8);
       any_many = any_many || __any_sync(~0u, leads && __popcll(mates) > 8);
       largest = max(largest, __reduce_max_sync(~0u, rank));
     }
-    for (int i = count + lane; i < Tile::kTokens + 3; i += 32) desk.runs[i] = {};
     if (lane == 0) {
-      desk.num_runs = count, desk.any_few = any_few, desk.any_many = any_many;
+      desk.num_runs = count, desk.any_many = any_many;
       desk.rank_steps = (largest + kRankStep - 1) / kRankStep;
     }
   }

@@ -11,18 +11,10 @@ __device__ __forceinline__ float activate(float x, int epilogue) {
   return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
-// Of a tile's chunks in a run, those before what adapters add to it: of a short run nearly all, for
-// adapters' sums come as late as that.
-template <typename Tile> __device__ __forceinline__ int chunks_before_adding(int chunks) {
-  return chunks - max(0, min(chunks - 1, min(chunks / 8, Ring<Tile>::kStages)));
-}
-
 // Multiplies the chunks of a run, and finishes the tiles that are the run's to finish. One
 // warpgroup; of each 64 rows a warp has 16.
 //
-// `add(tile, sums, stage, parity)` adds to the sums of a tile that will be finished, and may take
-// further stages of the ring for that; null: nothing. Of a long run so many chunks come behind it
-// that they are in the ring when it is done, and nobody waits.
+// `add(sums)` adds to those of a tile that is finished, as late as can be; null: nothing.
 template <typename T, typename Tile, typename Add> class Consumer {
  public:
   __device__ Consumer(const Problem& problem, Ring<Tile>& ring, Add add)
@@ -34,16 +26,7 @@ template <typename T, typename Tile, typename Add> class Consumer {
       const int tile = chunk / problem_.chunks, tile_end = (tile + 1) * problem_.chunks;
       const int stop = min(tile_end, end);
       const bool finishes = chunk == tile * problem_.chunks;
-      if constexpr (kAdds) {
-        const int before = finishes ? chunks_before_adding<Tile>(stop - chunk) : 0;
-        if (finishes) {
-          multiply_chunks(0, before);
-          add_(tile, sums_, stage_, parity_);
-        }
-        multiply_chunks(before, stop - chunk);
-      } else {
-        multiply_chunks(0, stop - chunk);
-      }
+      multiply_chunks(stop - chunk);
       if (finishes) {
         finish(tile, block_of(problem_, tile_end - 1));
       } else {
@@ -60,19 +43,19 @@ template <typename T, typename Tile, typename Add> class Consumer {
   static constexpr int kSums = kTokens / 2;  // of a part, a thread's
   static constexpr int kEights = kTokens / 8, kFours = kParts * kEights;
   static constexpr bool kAdds = !std::is_null_pointer_v<Add>;
-  // The products of one stage run while the next is waited for. With many sums, or more to add, the
-  // compiler does not see that this is safe; the products take long enough, or weights do.
-  static constexpr bool kOverlap = kParts * kSums < 32 && !kAdds;
+  // The products of one stage run while the next is waited for. With many sums the compiler does not
+  // see that this is safe; the products take long enough, or weights do.
+  static constexpr bool kOverlap = kParts * kSums < 32;
 
   // With adapters the loop stays small: unrolled it was a tenth slower there. Without, it is the
   // small one that is slower, by 2 % of a small model's layer.
-  __device__ void multiply_chunks(int begin, int end) {
+  __device__ void multiply_chunks(int count) {
     Barrier* before = nullptr;
     if constexpr (kAdds) {
 #pragma unroll 1
-      for (int i = begin; i < end; ++i) multiply_chunk(i, before);
+      for (int i = 0; i < count; ++i) multiply_chunk(i, before);
     } else {
-      for (int i = begin; i < end; ++i) multiply_chunk(i, before);
+      for (int i = 0; i < count; ++i) multiply_chunk(i, before);
     }
     if constexpr (kOverlap) {
       finish_products();
@@ -145,6 +128,7 @@ template <typename T, typename Tile, typename Add> class Consumer {
       }
     }
     collect(last, fours());
+    if constexpr (kAdds) add_(fours());
     if (problem_.bias != nullptr) {
 #pragma unroll
       for (int i = 0; i < 4 * kFours; ++i) {

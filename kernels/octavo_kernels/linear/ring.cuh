@@ -74,11 +74,24 @@ template <typename Tile> class Producer {
     const int ready = min(kStages, count_), release = max(count_ - kLead, ready);
     if (release == ready) let_next_start();
     wait_for_previous();
+    copy_first_x();
+    copy_rest(release);
+  }
+
+  // x of the chunks that need not wait for a stage.
+  __device__ void copy_first_x() {
 #pragma unroll 1
-    for (int i = 0; i < ready; ++i) copy_next_x(i);
+    for (int i = 0; i < min(kStages, count_); ++i) copy_next_x(i);
+  }
+
+ protected:
+  static constexpr int kStages = Ring<Tile>::kStages;
+
+  // What has to wait for a stage; before the chunk `release` the next kernel may come.
+  __device__ void copy_rest(int release) {
     int stage = 0, parity = 0;
 #pragma unroll 1
-    for (int i = ready; i < count_; ++i) {
+    for (int i = kStages; i < count_; ++i) {
       if (i == release) let_next_start();
       ring_.empty[stage].wait_unseen(parity);
       copy_next_weight(stage);
@@ -86,9 +99,6 @@ template <typename Tile> class Producer {
       if (++stage == kStages) stage = 0, parity ^= 1;
     }
   }
-
- protected:
-  static constexpr int kStages = Ring<Tile>::kStages;
 
   // Also makes the stage expect all of its bytes.
   __device__ void copy_next_weight(int stage) {
