@@ -66,6 +66,26 @@ def test_sixteen_requests_on_one_picture_encode_it_once(llm) -> None:
     assert counts(llm)[0] == before + 2
 
 
+@pytest.mark.parametrize(("room", "batches"), [(3 * ROWS, [3]), (3 * ROWS - 1, [2, 1])])
+def test_the_last_item_that_begins_in_a_step_is_encoded_in_it_if_there_is_room(
+    folder, llm, monkeypatch, room, batches
+) -> None:
+    seen: list[int] = []
+    encode = MediaEncoder.encode
+
+    def counted(self: MediaEncoder, items: list[Any]) -> None:
+        seen.extend([len(items)] if items else [])
+        encode(self, items)
+
+    request = prompt("three", 11, 12, 13)
+    expected = tokens(llm, [request])
+    monkeypatch.setattr(MediaEncoder, "encode", counted)
+    steps = {"max_num_batched_tokens": 3 * ROWS - 1, "max_num_seqs": 1}
+    with open_llm(folder, media_cache_tokens=room, **steps) as small:
+        assert tokens(small, [request]) == expected
+    assert seen == batches
+
+
 def test_one_picture_twice_in_a_prompt_is_two_places_and_one_encoding(llm) -> None:
     before, _ = counts(llm)
     (twice,) = llm.generate(prompt("twice", 5, 5), PARAMS, use_tqdm=False)

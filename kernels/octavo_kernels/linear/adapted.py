@@ -29,7 +29,7 @@ MIN_PART = 64
 MIN_SPLIT, MAX_SPLITS = 256, 16
 """Inputs of a split at least, and into how many the inner axis is cut: each tile reads all sums."""
 LONG_ROWS, LONG_SPLITS = 16384, 8
-"""From so many rows of a weight on, whose stream takes so long that fewer sums are there in time."""
+"""From so many rows of a weight on: its stream takes so long that longer splits are in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def kernel_for(
 
 
 def num_splits(features: int, rows: int) -> int:
-    """Into how many parts the inner axis of x times ``down`` is cut, for a weight of so many rows."""
+    """Into how many parts the inner axis of x times ``down`` is cut; ``rows`` are the weight's."""
     most = MAX_SPLITS if rows < LONG_ROWS else LONG_SPLITS
     return min(most, -(-features // MIN_SPLIT))
 
