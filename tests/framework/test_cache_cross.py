@@ -37,14 +37,15 @@ def test_a_sound_that_is_kept_is_neither_encoded_nor_filled_again() -> None:
     assert one.scheduler.media.num_encoded == 1, "its rows were still encoded"
 
 
-def test_a_step_fills_no_more_rows_than_its_budget() -> None:
+def test_a_step_fills_rows_until_its_budget_is_spent() -> None:
     one = world()
     for head in (3, 4, 5):
         one.add([head, 2], 1, SAMPLING)
         one.add([head, 3], 1, SAMPLING)
     one.drain()
     assert sum(one.device.filled) > MAX_CROSS_ROWS
-    assert max(one.device.filled) <= MAX_CROSS_ROWS
+    # Who begins within the budget, which is as large, comes whole.
+    assert MAX_CROSS_ROWS < max(one.device.filled) < 2 * MAX_CROSS_ROWS
 
 
 def test_continuations_share_the_blocks_of_what_they_hear() -> None:

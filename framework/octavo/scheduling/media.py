@@ -59,7 +59,7 @@ class RowCuts:
 
 
 class MediaScheduler:
-    """Plans encoding within a budget of rows a step, and keeps what was encoded last.
+    """Plans encoding until a budget of rows a step is spent, and keeps what was encoded last.
 
     ``whole``: the tokens of an item see each other, so that they must run in one step.
     """
@@ -217,8 +217,9 @@ class MediaScheduler:
     def _provide(self, item: MediaInput) -> bool:
         kept, draft = self._kept.get(item.content_hash), self._draft
         costs = kept is None or item.cross_rows > 0
-        # Who is the last to find room comes whole: one that is larger would never come otherwise.
-        if costs and draft.num_rows >= self._budget:
+        # The last that begins within the budget comes whole: a larger one would never otherwise.
+        spent = draft.num_rows
+        if costs and (spent >= self._budget or spent + item.num_rows > self.num_rows):
             return False
         if kept is None:
             rows = self._take_rows(item.num_rows)
