@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from octavo.cache.groups import make_layout
 from octavo.engine.messages import EngineRequest, MediaInput, TokenSampling
+from octavo.scheduling.media import MediaScheduler
 from octavo_registry.cache import CacheSpec
 from scheduling_cases import FULL, MAX_CROSS_ROWS, Case, sound
 from scheduling_world import World
@@ -46,6 +48,19 @@ def test_a_step_fills_rows_until_its_budget_is_spent() -> None:
     assert sum(one.device.filled) > MAX_CROSS_ROWS
     # Who begins within the budget, which is as large, comes whole.
     assert MAX_CROSS_ROWS < max(one.device.filled) < 2 * MAX_CROSS_ROWS
+
+
+def test_a_step_fills_no_more_rows_than_there_is_room_for() -> None:
+    media = MediaScheduler(num_rows=20, budget=20, max_cross_rows=MAX_CROSS_ROWS)
+    item = sound(3, 4)
+    rows = SimpleNamespace(cross_due_S=np.array([True]))
+    hears = SimpleNamespace(slot=0, cross=item, request=SimpleNamespace(media=[item]))
+    for _ in range(2):
+        media.begin_step()
+        assert media.clip(rows, hears, 0, 4) == 4
+        assert media.clip(rows, hears, 0, 4) == 0, "its rows are kept, but filled again"
+        media.take_draft()
+    assert media.num_encoded == 1
 
 
 def test_continuations_share_the_blocks_of_what_they_hear() -> None:

@@ -70,7 +70,7 @@ class MediaScheduler:
         self.num_rows = num_rows
         self.num_encoded = 0
         self.num_reused = 0
-        self._budget = min(budget, num_rows)
+        self._budget = budget
         self._max_cross_rows = max_cross_rows
         self._free_rows: Ints = np.arange(num_rows, dtype=np.int32)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
@@ -218,6 +218,7 @@ class MediaScheduler:
         kept, draft = self._kept.get(item.content_hash), self._draft
         costs = kept is None or item.cross_rows > 0
         # The last that begins within the budget comes whole: a larger one would never otherwise.
+        # What is kept and filled again takes no rows, but counts.
         spent = draft.num_rows
         if costs and (spent >= self._budget or spent + item.num_rows > self.num_rows):
             return False
