@@ -46,9 +46,11 @@ class MediaLimits:
     max_pixels: int
     """Of one image or frame."""
     max_frames: int
-    """Of a video, once sampled; of an animation, in all."""
+    """Of a video, once sampled."""
     max_seconds: float
     """Of audio."""
+    max_animation_frames: int = 512
+    """Of a GIF or another picture that moves, in all: each frame is drawn on the one before."""
     deadline: float = math.inf
     """The ``time.monotonic()`` at which decoding gives up."""
     reserve: Callable[[int], None] = _unbounded
@@ -67,6 +69,14 @@ class MediaLimits:
         if num_frames > self.max_frames:
             raise MediaLimitError(
                 f"{num_frames:,} frames; at most {self.max_frames:,}: sample fewer"
+            )
+
+    def check_animation(self, num_frames: int) -> None:
+        """Check how many frames an animation has."""
+        if num_frames > self.max_animation_frames:
+            raise MediaLimitError(
+                f"it is an animation of more than {self.max_animation_frames:,} frames, all of "
+                "which count; send fewer"
             )
 
     def check_seconds(self, seconds: float) -> None:

@@ -103,6 +103,32 @@ def test_a_malformed_message_is_named_by_index_and_key(messages: Any, message: s
         render(PLAIN, messages)
 
 
+def test_what_was_sent_before_is_named_by_its_uuid_in_any_part() -> None:
+    for kind, given in (
+        ("image_url", {}),
+        ("image_url", {"image_url": None}),
+        ("image", {}),
+        ("input_audio", {}),
+        ("video_url", {}),
+    ):
+        part = {"type": kind, "uuid": "u1", **given}
+        _, (item,) = take_media([{"role": "user", "content": [part]}])
+        assert (item.data, item.uuid) == (None, "u1")
+        with pytest.raises(PromptError, match=f"{kind} is missing"):
+            take_media([{"role": "user", "content": [{"type": kind, **given}]}])
+
+
+@pytest.mark.parametrize("detail", ["auto", "low", "high", "original", None])
+def test_a_picture_may_be_asked_to_be_seen_in_any_detail(detail) -> None:
+    given = {"url": "data:,", "detail": detail}
+    part = {"type": "image_url", "image_url": given}
+    _, (item,) = take_media([{"role": "user", "content": [part]}])
+    assert item.data == "data:,"
+    given["detail"] = "much"
+    with pytest.raises(PromptError, match="detail='much'"):
+        take_media([{"role": "user", "content": [part]}])
+
+
 def test_media_are_taken_out_before_a_template_sees_their_places() -> None:
     capabilities = ModelCapabilities(modalities=("image",))
     given = {"type": "image_url", "image_url": {"url": "data:,"}}

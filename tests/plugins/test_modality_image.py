@@ -103,14 +103,15 @@ def test_of_an_animation_the_first_frame_is_taken_and_the_file_let_go(kind) -> N
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_an_animation_of_too_many_frames_is_refused(kind) -> None:
-    with pytest.raises(MediaLimitError, match=r"frames; at most 3"):
-        decode(media.animated(kind, 9), max_frames=3)
+    assert decode(media.animated(kind, 9), max_animation_frames=9, max_frames=0)
+    with pytest.raises(MediaLimitError, match=r"more than 8 frames"):
+        decode(media.animated(kind, 9), max_animation_frames=8)
 
 
 def test_an_animation_of_10000_frames_is_refused_at_once() -> None:
     data = media_bombs.long_gif(10_000)
     began = time.process_time()
-    with pytest.raises(MediaLimitError, match="513 frames"):
+    with pytest.raises(MediaLimitError, match="more than 512 frames"):
         decode(data)
     assert time.process_time() - began < 0.5
 
@@ -235,6 +236,19 @@ def test_a_pillow_image_that_is_cut_is_refused_however_it_was_opened() -> None:
     cut = media.encoded(media.picture(300, 300), "JPEG")[:2000]
     with pytest.raises(MediaError, match="cannot be decoded"):
         convert(Image.open(io.BytesIO(cut)))
+
+
+@pytest.mark.parametrize("size", [(0, 0), (0, 5), (5, 0)])
+def test_a_pillow_image_without_pixels_is_refused(size) -> None:
+    with pytest.raises(MediaError, match="no pixels"):
+        convert(Image.new("RGB", size))
+
+
+@pytest.mark.parametrize("data", [b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(7) + b";"])
+def test_a_file_that_is_only_begun_is_refused_without_an_objects_address(data) -> None:
+    with pytest.raises(MediaError) as refused:
+        decode(data)
+    assert " object at 0x" not in str(refused.value)
 
 
 def test_an_image_has_no_options() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import media_bombs
 import media_files as media
-from octavo_plugins.modalities import mp4
+from octavo_plugins.modalities import containers, mp4
 from octavo_plugins.modalities.containers import open_container
 from octavo_plugins.modalities.video import reading
 from octavo_plugins.modalities.video.decoder import VideoDecoder
@@ -165,14 +165,32 @@ def test_too_many_frames_are_refused_unless_they_are_sampled() -> None:
 
 
 def test_an_animation_of_too_many_frames_is_refused_even_if_sampled() -> None:
-    with pytest.raises(MediaLimitError, match="at most 3"):
-        decode(media.animated("GIF", 9), {"num_frames": 2}, max_frames=3)
+    with pytest.raises(MediaLimitError, match="more than 3 frames"):
+        decode(media.animated("GIF", 9), {"num_frames": 2}, max_animation_frames=3)
+
+
+def test_of_an_animation_only_the_frames_that_are_seen_count_as_a_videos() -> None:
+    clip = decode(media.animated("GIF", 9), {"num_frames": 2}, max_frames=2)
+    assert len(clip.frames) == 2
+    with pytest.raises(MediaLimitError, match="9 frames; at most 8: sample fewer"):
+        decode(media.animated("GIF", 9), max_frames=8)
+
+
+@pytest.mark.parametrize(("codec", "container"), FORMATS)
+@pytest.mark.parametrize(("width", "height"), [(96, 96), (106, 60), (64, 98)])
+def test_frames_may_have_as_many_pixels_as_the_limit_says(codec, container, width, height) -> None:
+    """FFmpeg's decoders round sides up, and would count what they add."""
+    data = media.video(codec, container, num_frames=2, width=width, height=height)
+    assert decode(data, max_pixels=width * height).frames.shape[1:3] == (height, width)
+    with pytest.raises(MediaLimitError, match=f"at most {width * height - 1:,}"):
+        decode(data, max_pixels=width * height - 1)
 
 
 @pytest.mark.parametrize(("codec", "container"), FORMATS)
 def test_large_frames_are_refused_before_one_is_decoded(codec, container, monkeypatch) -> None:
     data = media.video(codec, container)
     monkeypatch.setattr(reading, "_frames_at", None)
+    monkeypatch.setattr(containers, "PADDED_PIXELS", 0)
     # FFmpeg decodes a frame of VP9 to learn its size, and must keep to the limit in that, too.
     told = "above 3,071 pixels" if codec == "libvpx-vp9" else r"64 x 48|above 3,071 pixels"
     with pytest.raises(MediaLimitError, match=told):

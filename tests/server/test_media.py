@@ -187,7 +187,7 @@ def text(value: str) -> dict[str, Any]:
         ({"type": "image_url", "image_url": {"url": "/etc/passwd"}}, 400, "URL"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, 400, "image"),
         ({"type": "image_url", "image_url": {"url": 7}}, 400, "must be text"),
-        ({"type": "image_url", "image_url": {"detail": "high", "url": ""}}, 400, "detail"),
+        ({"type": "image_url", "image_url": {"detail": "much", "url": ""}}, 400, "detail"),
         ({"type": "image_url"}, 400, "image_url"),
         ({"type": "image", "image": ["a", "b"]}, 400, "image"),
         ({"type": "image", "image": 5}, 400, "image"),

@@ -103,6 +103,7 @@ class MediaConfig:
         return MediaLimits(
             max_pixels=max_pixels,
             max_frames=min(self.max_video_frames, bounds.get("num_frames", self.max_video_frames)),
+            max_animation_frames=self.max_video_frames,
             max_seconds=min(self.max_audio_seconds, bounds.get("seconds", self.max_audio_seconds)),
             deadline=deadline,
             reserve=reserve,

@@ -25,6 +25,7 @@ PARTS: Final[Mapping[str, str]] = {
     "audio_embeds": "audio",
 }
 """The modality of a part, by its type."""
+DETAILS: Final = (None, "auto", "low", "high", "original")
 AUDIO_FORMATS: Final = ("wav", "mp3", "flac", "ogg", "opus", "m4a", "aac")
 
 
@@ -89,14 +90,15 @@ def _item(part: Mapping[str, Any], kind: str, modality: str, where: str) -> Give
             raise MessageError(f"{where} has no key {shown(key)}; known: type, {kind}, uuid")
     given = part.get(kind)
     is_encoded = kind.endswith(SUFFIX)
-    if is_encoded:
+    if given is None:
+        if part.get("uuid") is None:
+            raise MessageError(f"{where}.{kind} is missing")
+    elif is_encoded:
         given = f"data:;base64,{given}" if isinstance(given, str) else given
     elif isinstance(given, Mapping) and (kind in PARTS or kind.endswith("_url")):
         given = _sound(given, where) if kind == "input_audio" else _url(given, f"{where}.{kind}")
     elif kind == "input_audio" or (kind.endswith("_url") and not isinstance(given, str)):
         raise MessageError(f"{where}.{kind}={shown(given)} must be an object")
-    if given is None and part.get("uuid") is None:
-        raise MessageError(f"{where}.{kind} is missing")
     return GivenMedia(
         modality=modality,
         data=given,
@@ -108,8 +110,8 @@ def _item(part: Mapping[str, Any], kind: str, modality: str, where: str) -> Give
 
 def _url(given: Mapping[str, Any], where: str) -> str:
     for key, value in given.items():
-        # What a picture costs follows from its size alone: there is no other detail.
-        if key != "url" and not (key == "detail" and value in (None, "auto")):
+        # Clients ask for some detail; what a picture costs follows from its size alone.
+        if key != "url" and not (key == "detail" and value in DETAILS):
             raise MessageError(f"{where}.{key}={shown(value)} is not known; known: url")
     url = given.get("url")
     if not isinstance(url, str):

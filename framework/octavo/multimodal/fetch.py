@@ -6,6 +6,7 @@ import binascii
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from octavo.config.media import MediaConfig
 from octavo.multimodal.addresses import resolve
@@ -56,10 +57,11 @@ class MediaFetcher:
 
 
 def decode_base64(text: str, budget: MediaBudget) -> bytes:
-    """Return the bytes of base64 text without line breaks, padded."""
+    """Return the bytes of base64 text, which may have line breaks, and end without its padding."""
     budget.add_encoded(len(text) // 4 * 3)
+    text = "".join(text.split())
     try:
-        return binascii.a2b_base64(text, strict_mode=True)
+        return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
     except ValueError as error:  # also what is not ASCII
         raise MediaError(f"it is no valid base64: {error}") from error
 
@@ -68,4 +70,4 @@ def _read_data_url(url: str, budget: MediaBudget) -> bytes:
     head, comma, data = url.partition(",")
     if not comma or not head.lower().endswith(";base64"):
         raise MediaError("a data URL is written data:TYPE;base64,DATA")
-    return decode_base64(data, budget)
+    return decode_base64(unquote(data) if "%" in data else data, budget)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DEMUXERS: Final = {"MP4": "mov", "Matroska": "matroska", "GIF": "gif"}
 """FFmpeg's name by ours. It is never left to FFmpeg to guess: some of its formats are lists of
 other files and addresses."""
+PADDED_PIXELS: Final = 1 << 21
+"""FFmpeg counts a frame with its sides rounded up to 64, and so at most so many pixels more, of
+sides up to 16,384."""
 EBML_SEGMENT: Final = b"\x18\x53\x80\x67"
 
 
@@ -40,7 +43,7 @@ def open_container(
             BytesIO(data),
             "r",
             format=DEMUXERS[kind],
-            options={"max_pixels": str(limits.max_pixels)},  # of what is decoded to probe
+            options=decoder_options(limits),  # of what is decoded to probe
             container_options={
                 "protocol_whitelist": "none",
                 "codec_whitelist": ",".join(sorted(codecs)),
@@ -48,6 +51,11 @@ def open_container(
         ) as container,
     ):
         yield container
+
+
+def decoder_options(limits: MediaLimits) -> dict[str, str]:
+    """What keeps a decoder from frames that are far above the limit; who takes them looks closer."""
+    return {"max_pixels": str(limits.max_pixels + PADDED_PIXELS)}
 
 
 def first_stream(streams: Sequence[Any], what: str, codecs: Collection[str]) -> Any:

@@ -48,7 +48,7 @@ class ImageDecoder:
         read_options(NoOptions, options)
         kind = check_format(data, FORMATS)
         if kind == "GIF":
-            limits.check_frames(count_gif_frames(data, most=limits.max_frames))
+            limits.check_animation(count_gif_frames(data, most=limits.max_animation_frames))
         if kind == "WebP":  # opening it makes room for the whole canvas
             _check_webp(data, limits)
         if kind == "JPEG":
@@ -57,7 +57,7 @@ class ImageDecoder:
             image = _opened(data, kind)
             limits.check_pixels(*image.size)
             if kind in ("PNG", "WebP"):
-                limits.check_frames(getattr(image, "n_frames", 1))
+                limits.check_animation(getattr(image, "n_frames", 1))
             limits.check_time()
             bytes_each = PROGRESSIVE_BYTES if "progressive" in image.info else PIXEL_BYTES
             limits.reserve(image.width * image.height * bytes_each)
@@ -75,6 +75,8 @@ class ImageDecoder:
         """Convert a Pillow image, or uint8 pixels [height, width] or [height, width, 3 or 4]."""
         read_options(NoOptions, options)
         if isinstance(given, Image.Image):
+            if not given.width * given.height:
+                raise MediaError(f"it has no pixels: it is {given.width} x {given.height}")
             limits.check_pixels(*given.size)
             limits.reserve(given.width * given.height * PIXEL_BYTES)
             with decoding("image"):

@@ -30,7 +30,7 @@ class VideoDecoder:
         kind = check_format(data, FORMATS)
         if kind == "GIF":  # each frame is drawn on the one before: none can be passed over
             limits.check_pixels(*struct.unpack("<HH", data[6:10].ljust(4, b"\0")))
-            limits.check_frames(count_gif_frames(data, most=limits.max_frames))
+            limits.check_animation(count_gif_frames(data, most=limits.max_animation_frames))
         return read_video(data, kind, sampling, limits)
 
     def convert(self, given: Any, limits: MediaLimits, options: Mapping[str, Any]) -> VideoClip:

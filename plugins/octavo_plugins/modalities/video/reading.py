@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo_plugins.modalities.containers import first_stream, open_container
+from octavo_plugins.modalities.containers import decoder_options, first_stream, open_container
 from octavo_plugins.modalities.mp4 import MAX_SAMPLES
 from octavo_plugins.modalities.video.sampling import Sampling
 from octavo_registry.modalities import MediaError, MediaLimitError, MediaLimits, VideoClip
@@ -53,7 +53,7 @@ def read_video(data: bytes, kind: str, sampling: Sampling, limits: MediaLimits) 
         limits.check_pixels(context.width, context.height)
         if not context.width * context.height:  # FFmpeg has looked at a frame and refused it
             raise MediaLimitError(f"its frames have no size, or above {limits.max_pixels:,} pixels")
-        context.options = {"max_pixels": str(limits.max_pixels)}  # where the size changes
+        context.options = decoder_options(limits)  # where the size changes
         times = _read_times(container, stream, limits)
         unit = stream.time_base
         if unit is None:
