@@ -1,24 +1,23 @@
-"""Media of prompts on their way to the engine: placeholders, tensors, and a cache of the latter."""
+"""Media of prompts on their way to the engine: items to tensors, places to placeholders."""
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from octavo.config.media import MediaConfig
-from octavo.engine.messages import MediaInput, TensorData
+from octavo.engine.messages import MediaInput
 from octavo.errors import PluginError, PromptError
 from octavo.inputs.processor_kwargs import with_kwargs
+from octavo.inputs.tensor_cache import TensorCache, Tensors, write_tensor
 from octavo.multimodal.encoded import SUFFIX, EncodedItem
 from octavo.multimodal.errors import BadMediaError
 from octavo.multimodal.given import GivenMedia
@@ -65,7 +64,7 @@ class MediaInputs:
         self._settings = replace(settings, token_ids={**settings.token_ids, **self.marks})
         self._host = host
         self._config = config
-        self._cache = _TensorCache(int(config.mm_processor_cache_gb * 2**30))
+        self._cache = TensorCache(int(config.mm_processor_cache_gb * 2**30))
         known = host.multimodal.info(architecture) if architecture in host.multimodal else None
         self._kwargs: Mapping[str, Any] = known.metadata["kwargs"] if known else {}
         self._takes_rows = bool(known and known.metadata["rows"])
@@ -111,7 +110,7 @@ class MediaInputs:
             )
             for modality in modalities
         }
-        known: dict[str, _Tensors] = {}  # held here: the cache may drop it before it is placed
+        known: dict[str, Tensors] = {}  # held here: the cache may drop it before it is placed
 
         def is_known(content_hash: str) -> bool:
             kept = self._cache.get(_keyed(content_hash, kwargs))
@@ -161,7 +160,7 @@ class MediaInputs:
                     f"give the {item.modality} itself"
                 )
 
-    def _tensors(self, item: MediaItem, settings: MediaSettings) -> _Tensors:
+    def _tensors(self, item: MediaItem, settings: MediaSettings) -> Tensors:
         made = self._cache.get(item.content_hash)
         if made is None:
             modality, registry, value = item.modality, self._host.multimodal, item.value
@@ -192,39 +191,6 @@ def _keyed(content_hash: str, kwargs: Mapping[str, Any] | None) -> str:
         return content_hash
     made_with = json.dumps(kwargs, sort_keys=True)
     return sha256(f"{content_hash} {made_with}".encode()).hexdigest()
-
-
-_Tensors = tuple[Mapping[str, "Tensor"], dict[str, TensorData]]
-"""Of an item, and the same on the way to the engine."""
-
-
-class _TensorCache:
-    """What was made of the items that came last."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._lock = Lock()
-        self._kept: OrderedDict[str, _Tensors] = OrderedDict()
-        self._num_bytes = 0
-
-    def get(self, content_hash: str) -> _Tensors | None:
-        with self._lock:
-            if content_hash in self._kept:
-                self._kept.move_to_end(content_hash)
-            return self._kept.get(content_hash)
-
-    def put(self, content_hash: str, made: _Tensors) -> None:
-        with self._lock:
-            if content_hash in self._kept:
-                return
-            self._kept[content_hash] = made
-            self._num_bytes += _size(made)
-            while self._num_bytes > self._max_bytes and self._kept:
-                self._num_bytes -= _size(self._kept.popitem(last=False)[1])
-
-
-def _size(made: _Tensors) -> int:
-    return 2 * sum(len(data.data) for data in made[1].values())
 
 
 def read_settings(
@@ -270,15 +236,6 @@ def _entries(path: Path) -> dict[str, Any]:
         return {}
     found = json.loads(path.read_bytes())
     return found if isinstance(found, dict) else {}
-
-
-def write_tensor(tensor: Tensor) -> TensorData:
-    """As bytes, for another process."""
-    import torch
-
-    plain = tensor.detach().cpu().contiguous()
-    data = plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-    return TensorData(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
 
 
 def expand_placeholders(
