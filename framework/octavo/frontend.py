@@ -14,7 +14,7 @@ from octavo.config.model_folder import ModelFolder, open_model
 from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import EngineClient, InProcessClient
 from octavo.engine.process_client import ProcessClient
-from octavo.errors import BadRequestError, UnsupportedConstraint
+from octavo.errors import BadRequestError, ConfigError, PromptError, UnsupportedConstraint
 from octavo.guided.checking import GuideChecker
 from octavo.guided.choose import remembering_choice
 from octavo.guided.vocabulary import read_vocabulary
@@ -28,11 +28,12 @@ from octavo.inputs import (
 from octavo.inputs.media import MediaInputs, read_settings
 from octavo.inputs.media_parts import has_media, take_media
 from octavo.inputs.messages import Message
+from octavo.inputs.processor_kwargs import read_kwargs
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
 from octavo.multimodal.given import GivenMedia
 from octavo.observability.function_trace import trace_functions
 from octavo.options import read_options
-from octavo.params import GuidedParams, SamplingParams
+from octavo.params import GuidedParams, SamplingParams, shown
 from octavo.tools.answer_format import AnswerFormat, make_answer_format
 from octavo.tools.answer_reader import AnswerReader
 from octavo.tools.choice import read_tool_use
@@ -133,7 +134,7 @@ def start_frontend(
 ) -> Frontend:
     """Read the options, open the model and start its engine; the cheap checks come first."""
     config, host = read_and_discover(options, caller=caller)
-    folder = open_model(config.model, host)
+    folder = open_checked(config, host)
     is_apart = has_own_process(
         engine_process,
         modalities=[m for m in folder.capabilities.modalities if config.media.max_items(m)],
@@ -176,6 +177,23 @@ def read_and_discover(
         options=given.config.plugin_options,
     )
     return given.config, host
+
+
+def open_checked(config: EngineConfig, host: PluginHost) -> ModelFolder:
+    """Open the model, and check what the options say of media that plugins and it must know."""
+    for modality in config.media.limit_mm_per_prompt:
+        if modality not in host.modalities:
+            raise ConfigError(
+                f"limit_mm_per_prompt has {shown(modality)}, which no plugin decodes; known: "
+                f"{', '.join(host.modalities.names())}"
+            )
+    folder = open_model(config.model, host)
+    known = host.multimodal.kwargs(folder.architecture, folder.config)
+    try:
+        read_kwargs(config.media.mm_processor_kwargs, known)
+    except PromptError as error:
+        raise ConfigError(str(error)) from error
+    return folder
 
 
 def make_frontend(
@@ -246,9 +264,7 @@ def _media_inputs(
     config: MediaConfig, folder: ModelFolder, tokenizer: Tokenizer | None, host: PluginHost
 ) -> MediaInputs:
     modalities = folder.capabilities.modalities
-    settings = read_settings(
-        folder.path, folder.config, config.mm_processor_kwargs, tokenizer, modalities=modalities
-    )
+    settings = read_settings(folder.path, folder.config, tokenizer, modalities=modalities)
     inputs = MediaInputs(folder.architecture, settings, host, config)
     if modalities:
         inputs.reader.load(modalities)

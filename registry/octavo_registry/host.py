@@ -78,7 +78,7 @@ class PluginHost:
             "input processor", faults=faults, texts={}, marks=(), special_tokens=True
         )
         self.multimodal = MultimodalRegistry(
-            "multimodal map", faults=faults, options="", kwargs={}, rows=""
+            "multimodal map", faults=faults, options="", kwargs={}, kwargs_of="", rows=""
         )
         self.modalities = LazyRegistry("modality", faults=faults, samples="")
         self.tool_parsers = LazyRegistry("tool parser", faults=faults)

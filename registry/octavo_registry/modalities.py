@@ -252,11 +252,24 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
 
     ``options`` may name a function ``(modality, settings) -> dict``: what the modality's decoder is
     to do for this model, such as how many frames of a video it gives. ``kwargs`` are the entries of
-    processors that a request may set, by name: the least and the most, two integers or two floats,
-    or such names again. ``rows`` may name a function ``(modality, tensors, settings) -> tensors by
-    name``, for items that come encoded: it checks what is given and returns ``ROWS``, and what else
-    the input processor goes by.
+    processors that a user or a request may set, by name: the least and the most, two integers or
+    two floats; such names again; or the entry that it is another name of. All of them change
+    something: where models of an architecture differ in that, ``kwargs_of`` names a function
+    ``(config) -> kwargs``. ``rows`` may name a function ``(modality, tensors, settings) -> tensors
+    by name``, for items that come encoded: it checks what is given and returns ``ROWS``, and what
+    else the input processor goes by.
     """
+
+    def kwargs(self, architecture: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what may be set of the processors of a model; called when it is opened."""
+        if architecture not in self:
+            return {}
+        entry = self.info(architecture)
+        known: Mapping[str, Any] = entry.metadata["kwargs"]
+        if entry.metadata["kwargs_of"]:
+            with self.faults.guard(entry.plugin, f"mm_processor_kwargs of {architecture}"):
+                known = load_target(entry.metadata["kwargs_of"])(config)
+        return known
 
     def decode_options(
         self, modality: str, *, architecture: str, settings: MediaSettings

@@ -118,6 +118,32 @@ def test_llm_asks_its_model_its_limits_and_its_plugins(
     assert place(monkeypatch, folder, **options) == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"limit_mm_per_prompt": {"images": 1}},
+            "has 'images', which .* known: audio, image, video",
+        ),
+        ({"mm_processor_kwargs": {"max_pixles": 5}}, "has no entry 'max_pixles'; known: none"),
+        ({"mm_processor_kwargs": {"size": {"longest_edge": 9}}}, "no entry 'size'"),  # a Pixtral's
+    ],
+)
+def test_media_options_that_would_mean_nothing_are_refused_before_an_engine_starts(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, options: Any, problem: str
+) -> None:
+    monkeypatch.setattr(frontend, "_start_in_process", lambda *_: pytest.fail("it was started"))
+    with pytest.raises(ConfigError, match=problem):
+        LLM(folder, engine_process=False, **options)
+
+
+def test_a_limit_of_what_the_model_does_not_take_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    limits = {"image": 1, "video": 0, "audio": 0}
+    assert place(monkeypatch, folder, limit_mm_per_prompt=limits, engine_process=False) == "here"
+
+
 def test_a_model_of_text_is_in_the_process_that_made_it(
     monkeypatch: pytest.MonkeyPatch, cuda: None, tmp_path: Path
 ) -> None:

@@ -92,6 +92,14 @@ def test_a_model_that_takes_no_rows_refuses_them_by_name() -> None:
         inputs.place([5], media)
 
 
+def test_only_a_pixtral_s_pictures_may_have_a_size() -> None:
+    registry = PluginHost.discover().multimodal
+    kinds = {"clip_vision_model": {}, "pixtral": {"size": {"longest_edge": (1, 4096)}}}
+    for kind, known in kinds.items():
+        config = {"vision_config": {"model_type": kind}}
+        assert registry.kwargs("LlavaForConditionalGeneration", config) == known
+
+
 def test_another_picture_of_the_same_size_is_another_prompt(cases) -> None:
     folder, found = cases
     mirrored = found[0].media["image"][0].transpose(Image.Transpose.FLIP_LEFT_RIGHT)

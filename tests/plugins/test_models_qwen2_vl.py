@@ -123,7 +123,10 @@ def test_a_request_may_say_how_large_its_pictures_are(cases) -> None:
         whole, small = llm.generate(prompts, params, use_tqdm=False)
         again = llm.generate(prompts[::-1], params, use_tqdm=False)
         for kwargs, problem in (
-            ({"min_pixel": 5}, "no entry 'min_pixel'; known: min_pixels, max_pixels, size"),
+            (
+                {"min_pixel": 5},
+                "no entry 'min_pixel'; known: min_pixels, max_pixels, size, num_frames",
+            ),
             ({"max_pixels": 1 << 40}, "max_pixels=1099511627776 must be a whole number from 1 to"),
             ({"max_pixels": 3.5}, "whole number"),
             ({"size": {"edge": 3}}, r"mm_processor_kwargs.size has no entry 'edge'"),
@@ -146,7 +149,11 @@ def test_a_request_may_say_how_large_its_pictures_are(cases) -> None:
         ({}, {}, 3),  # of 3 seconds two frames each
         ({"fps": 4}, {}, 6),
         ({"fps": 4}, {"fps": 1.0}, 2),  # four frames at least
+        ({"fps": 4}, {"fps": 1.0, "min_frames": 2}, 1),
+        ({}, {"max_frames": 4}, 2),
         ({"num_frames": 10}, {}, 5),
+        ({"num_frames": 10}, {"fps": 1.0}, 2),
+        ({}, {"num_frames": 2}, 1),
         ({}, {"num_frames": 7}, 3),  # two in a step in time
     ],
 )

@@ -167,6 +167,25 @@ def test_a_model_may_say_what_the_decoder_of_its_media_is_to_do() -> None:
         assert options == expected
 
 
+def kwargs_of(config: dict[str, Any]) -> dict[str, Any]:
+    return {"max_pixels": (1, config["most"])}
+
+
+def test_models_of_one_architecture_may_differ_in_what_may_be_set() -> None:
+    target = f"{__name__}:double"
+
+    def register(mm: MultimodalRegistry) -> None:
+        mm.add("Plain", target)
+        mm.add("One", target, kwargs={"fps": (1, 2)})
+        mm.add("Many", target, kwargs_of=f"{__name__}:kwargs_of")
+
+    known = host_of(plugin(register_multimodal=register)).multimodal.kwargs
+    assert (known("Plain", {}), known("One", {})) == ({}, {"fps": (1, 2)})
+    assert known("Many", {"most": 4}) == {"max_pixels": (1, 4)}
+    with pytest.raises(PluginError, match="'plugin' failed in mm_processor_kwargs of Many"):
+        known("Many", {})
+
+
 def test_hook_register_modalities() -> None:
     check_register("register_modalities", "modalities")
 

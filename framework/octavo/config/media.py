@@ -40,7 +40,8 @@ class MediaConfig:
     """Items decoded at a time; None: as many as there are cores, up to 8."""
     limit_mm_per_prompt: dict[str, Any] = field(default_factory=dict)
     """Items of a request by modality, {"image": 4}, or with bounds of each item, {"video":
-    {"count": 1, "num_frames": 32, "width": 1280, "height": 720}, "audio": {"seconds": 60}}."""
+    {"count": 1, "num_frames": 32, "width": 1280, "height": 720}, "audio": {"seconds": 60}}.
+    Modalities are those of the plugins; 0 of one that the model does not take is no error."""
     max_media_items: int = 32
     """Of a request, all modalities together."""
     max_media_mib: float = 64.0
@@ -58,7 +59,8 @@ class MediaConfig:
     """Whether chats may bring rows that are encoded already: image_embeds and its like. For
     clients that are trusted: rows may be any numbers."""
     mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Entries of the model's processors in the place of its folder's: {"max_pixels": 501760}."""
+    """Entries of the model's processors in the place of its folder's: {"max_pixels": 501760}.
+    What a request may set, for those that do not."""
     mm_processor_cache_gb: float = 4.0
     """Host memory for what processors made of media, so that what comes again is not read again."""
 

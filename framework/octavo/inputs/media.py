@@ -16,7 +16,7 @@ import numpy as np
 from octavo.config.media import MediaConfig
 from octavo.engine.messages import MediaInput
 from octavo.errors import PluginError, PromptError
-from octavo.inputs.processor_kwargs import with_kwargs
+from octavo.inputs.processor_kwargs import read_kwargs, with_kwargs
 from octavo.inputs.tensor_cache import TensorCache, Tensors, write_tensor
 from octavo.multimodal.encoded import SUFFIX, EncodedItem
 from octavo.multimodal.errors import BadMediaError
@@ -61,12 +61,14 @@ class MediaInputs:
         self._architecture = architecture
         self.marks = _marks(architecture, settings, host)
         """Ids of texts that are no tokens."""
-        self._settings = replace(settings, token_ids={**settings.token_ids, **self.marks})
+        self._folder = replace(settings, token_ids={**settings.token_ids, **self.marks})
+        self._kwargs = host.multimodal.kwargs(architecture, settings.config)
+        self._asked = read_kwargs(config.mm_processor_kwargs, self._kwargs)
+        self._settings = with_kwargs(self._folder, self._asked)
         self._host = host
         self._config = config
         self._cache = TensorCache(int(config.mm_processor_cache_gb * 2**30))
         known = host.multimodal.info(architecture) if architecture in host.multimodal else None
-        self._kwargs: Mapping[str, Any] = known.metadata["kwargs"] if known else {}
         self._takes_rows = bool(known and known.metadata["rows"])
 
     @property
@@ -99,7 +101,10 @@ class MediaInputs:
 
         Names of items are the ``salt``'s own; ``kwargs`` are the request's ``mm_processor_kwargs``.
         """
-        settings = with_kwargs(self._settings, kwargs, self._kwargs) if kwargs else self._settings
+        settings = self._settings
+        if kwargs is not None:
+            asked = read_kwargs(kwargs, self._kwargs, self._asked)
+            settings = with_kwargs(self._folder, asked)
         if not given:
             return PlacedMedia(token_ids=list(token_ids))
         self._check_takes(given)
@@ -196,12 +201,11 @@ def _keyed(content_hash: str, kwargs: Mapping[str, Any] | None) -> str:
 def read_settings(
     folder: Path,
     config: Mapping[str, Any],
-    changes: Mapping[str, Any] | None = None,
     tokenizer: Tokenizer | None = None,
     *,
     modalities: Collection[str] = (),
 ) -> MediaSettings:
-    """What a folder says of the model's processors, old files or new, and the user's changes.
+    """What a folder says of the model's processors, in old files or new.
 
     ``modalities`` are the model's, which may be a plugin's own.
     """
@@ -211,8 +215,6 @@ def read_settings(
     for name, modality in SECTIONS.items():
         found = sections.get(name)
         processors[modality].update(found if isinstance(found, dict) else {})
-    for entries in processors.values():
-        entries.update(changes or {})
     return MediaSettings(
         config=config,
         processors=processors,
@@ -299,8 +301,10 @@ def frames_asked(modality: str, settings: MediaSettings, **default: float) -> di
         return {}
     asked = {name: settings.entry(modality, name, None) for name in SAMPLING}
     given = {name: value for name, value in asked.items() if value is not None}
-    if "num_frames" in given or "fps" in given:
-        default = {name: each for name, each in default.items() if name not in SAMPLING[:2]}
+    if "num_frames" in given:
+        return {"num_frames": given["num_frames"]}
+    if "fps" in given:
+        default.pop("num_frames", None)
     return {**default, **given}
 
 

@@ -1,8 +1,8 @@
-"""``mm_processor_kwargs`` of a request: entries of the model's processors, for its items alone."""
+"""``mm_processor_kwargs``: what a user or a request sets of the model's processors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,50 +11,88 @@ from octavo.params import shown
 from octavo_registry.modalities import MediaSettings
 
 NAME: Final = "mm_processor_kwargs"
+SAMPLED: Final = ("fps", "min_frames", "max_frames")
+"""Entries that ``num_frames`` leaves without a meaning."""
 
 
-def with_kwargs(
-    settings: MediaSettings, given: Mapping[str, Any], known: Mapping[str, Any]
-) -> MediaSettings:
-    """The settings with a request's entries in the place of the folder's, for all modalities.
+def read_kwargs(
+    given: object, known: Mapping[str, Any], before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Check the entries, and put them in the place of those that were set ``before``.
 
-    ``known`` are those of the model's registration: the least and the most of each, so that no
-    request makes a picture larger than a server can bear.
+    ``known`` are the model's, as its plugin registers them; what it has under two names comes back
+    under one.
     """
-    _check(NAME, given, known)
+    found: dict[str, Any] = {}
+    for path, value, bounds in _leaves((), given, known):
+        where = ".".join((NAME, *path))
+        if isinstance(bounds, str):
+            path, bounds = (bounds,), known[bounds]
+        _check_value(where, value, bounds)
+        into = found
+        for name in path[:-1]:
+            into = into.setdefault(name, {})
+        if path[-1] in into:
+            raise PromptError(f"{where} is set twice, under two names", param=NAME)
+        into[path[-1]] = value
+    for name in SAMPLED:
+        if name in found and "num_frames" in found:
+            raise PromptError(f"{NAME} has num_frames and {name}; give one of them", param=NAME)
+    asked = _merged(before or {}, found)
+    for name, least in asked.items():
+        other = name.replace("min_", "max_", 1)
+        if name.startswith("min_") and asked.get(other, least) < least:
+            raise PromptError(f"{NAME}: {name}={least} is above {other}={asked[other]}", param=NAME)
+    return asked
+
+
+def with_kwargs(settings: MediaSettings, asked: Mapping[str, Any]) -> MediaSettings:
+    """The settings with what ``read_kwargs`` returned in the place of the folder's entries."""
     return replace(
         settings,
         processors={
-            modality: _merged(entries, given) for modality, entries in settings.processors.items()
+            modality: _merged(entries, asked) for modality, entries in settings.processors.items()
         },
     )
 
 
-def _merged(entries: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(entries: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(entries)
-    for name, value in given.items():
-        old = entries.get(name)
+    if "num_frames" in asked:
+        for name in SAMPLED:
+            merged.pop(name, None)
+    elif any(name in asked for name in SAMPLED):
+        merged.pop("num_frames", None)
+    for name, value in asked.items():
+        old = merged.get(name)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             value = {**old, **value}
         merged[name] = value
     return merged
 
 
-def _check(where: str, given: object, known: Mapping[str, Any]) -> None:
+def _leaves(
+    path: tuple[str, ...], given: object, known: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Names, value and bounds of each entry; an error for one that is not known."""
+    where = ".".join((NAME, *path))
     if not isinstance(given, Mapping):
         raise PromptError(f"{where} must be a dict, not {type(given).__name__}", param=NAME)
     for name, value in given.items():
         if name not in known:
             names = ", ".join(known) or "none, the model's items are read in one way"
             raise PromptError(f"{where} has no entry {shown(name)}; known: {names}", param=NAME)
-        bounds = known[name]
-        if isinstance(bounds, Mapping):
-            _check(f"{where}.{name}", value, bounds)
-            continue
-        least, most = bounds
-        kinds = (int,) if isinstance(least, int) else (int, float)
-        if type(value) not in kinds or not least <= value <= most:
-            kind = "a whole number" if kinds == (int,) else "a number"
-            raise PromptError(
-                f"{where}.{name}={shown(value)} must be {kind} from {least} to {most}", param=NAME
-            )
+        if isinstance(known[name], Mapping):
+            yield from _leaves((*path, name), value, known[name])
+        else:
+            yield (*path, name), value, known[name]
+
+
+def _check_value(where: str, value: object, bounds: tuple[float, float]) -> None:
+    least, most = bounds
+    kinds = (int,) if isinstance(least, int) else (int, float)
+    if type(value) not in kinds or not least <= value <= most:  # type: ignore[operator]
+        kind = "a whole number" if kinds == (int,) else "a number"
+        raise PromptError(
+            f"{where}={shown(value)} must be {kind} from {least} to {most}", param=NAME
+        )

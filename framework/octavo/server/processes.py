@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from octavo.config.model_folder import open_model
-from octavo.frontend import as_found, read_and_discover, start_frontend
+from octavo.frontend import as_found, open_checked, read_and_discover, start_frontend
 from octavo.server.http_thread import HttpThread, Service
 from octavo.server.lifecycle import Engine, HttpSide, Interrupted, Signals, announce, supervise
 from octavo.server.listening import bind_another, url_of
@@ -61,7 +60,7 @@ def _start_workers(
     listeners: list[socket.socket],
 ) -> tuple[Engine, HttpSide]:
     config, host = read_and_discover(options, caller="octavo serve")
-    config = as_found(config, open_model(config.model, host))
+    config = as_found(config, open_checked(config, host))
     folder = Path(tempfile.mkdtemp(prefix="octavo-"))
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     engine = SharedEngine(config, host.manifest(), folder, len(listeners))

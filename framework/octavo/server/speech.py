@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.inputs.media import read_settings
+from octavo.inputs.processor_kwargs import read_kwargs, with_kwargs
 from octavo.multimodal.errors import BadMediaError
 from octavo.multimodal.given import GivenMedia
 from octavo.multimodal.pieces import cut_where_quiet
@@ -149,9 +150,11 @@ class Listener:
     def transcriber(self) -> Transcriber:
         """The model's; made when the first request comes, for it may load libraries."""
         engine, host = self._server.engine, self._server.host
-        folder, kwargs = engine.model_folder, engine.config.media.mm_processor_kwargs
+        folder = engine.model_folder
+        known = host.multimodal.kwargs(folder.architecture, folder.config)
+        asked = read_kwargs(engine.config.media.mm_processor_kwargs, known)
         settings = replace(
-            read_settings(folder.path, folder.config, kwargs),
+            with_kwargs(read_settings(folder.path, folder.config), asked),
             encode_text=partial(engine.get_tokenizer().encode, add_special_tokens=False),
         )
         plugin = host.models.info(folder.implementation).plugin

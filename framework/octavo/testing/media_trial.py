@@ -71,7 +71,7 @@ class MediaTrial:
         folder = open_model(self.config().model, self.host)
         tokenizer: Any = NoTokenizer(self.text_ids)
         modalities = tuple(self.examples)
-        return read_settings(folder.path, folder.config, None, tokenizer, modalities=modalities)
+        return read_settings(folder.path, folder.config, tokenizer, modalities=modalities)
 
     def config(self, **options: Any) -> EngineConfig:
         """What an engine is started with."""

@@ -68,7 +68,8 @@ def register_multimodal(mm: MultimodalRegistry) -> None:
     The target is a function ``(modality, item, settings) -> Mapping[str, Tensor]``, called once an
     item through ``host.multimodal.map_input``; ``options`` may name one that says what the decoder
     is to do for the model, ``(modality, settings) -> dict``, and ``rows`` one for items that come
-    encoded. ``kwargs`` are what a request may say in ``mm_processor_kwargs``.
+    encoded. ``kwargs`` are what a user or a request may say in ``mm_processor_kwargs``, and
+    ``kwargs_of`` names a function ``(config) -> kwargs``.
     """
 
 

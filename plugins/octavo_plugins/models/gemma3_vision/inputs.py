@@ -67,7 +67,9 @@ def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[s
     from PIL import Image
 
     if settings.entry(modality, "do_pan_and_scan", False):
-        raise PromptError("do_pan_and_scan=True: an image is taken whole only; switch it off")
+        raise PromptError(
+            "do_pan_and_scan=True of the model's folder: an image is taken whole only"
+        )
     size = settings.config["vision_config"]["image_size"]
     square = item.value.resize((size, size), Image.Resampling.BILINEAR)
     return {"pixels": stacked([square]), "scale": pixel_scale(settings, modality, GREY, GREY)}

@@ -43,6 +43,6 @@ def register_multimodal(mm: MultimodalRegistry) -> None:
     mm.add(
         "LlavaForConditionalGeneration",
         "octavo_plugins.models.llava.inputs:pixels",
-        kwargs={"size": {"longest_edge": (1, 4096)}},  # a Pixtral's
+        kwargs_of="octavo_plugins.models.llava.inputs:processor_kwargs",
         rows="octavo_plugins.models.llava.inputs:given_rows",
     )

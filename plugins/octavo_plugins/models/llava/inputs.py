@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.errors import PromptError
 from octavo.inputs.media import checked_rows, expand_placeholders, pixel_scale
+from octavo_plugins.models.pixtral import KWARGS as PIXTRAL_KWARGS
 from octavo_registry.modalities import ROWS, MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     """Each image token becomes as many as there are patches, or as Pixtral has them."""
-    if is_pixtral(settings):
+    if is_pixtral(settings.config):
         from octavo_plugins.models.pixtral.inputs import place_images as place_rows
 
         return place_rows(prompt, settings)
@@ -27,9 +28,14 @@ def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     return expand_placeholders(prompt, tokens, [num_rows(settings)] * len(prompt.media))
 
 
-def is_pixtral(settings: MediaSettings) -> bool:
+def is_pixtral(config: Mapping[str, Any]) -> bool:
     """Whether the checkpoint is a Pixtral, which has the same name."""
-    return bool(settings.config["vision_config"].get("model_type") == "pixtral")
+    return bool(config["vision_config"].get("model_type") == "pixtral")
+
+
+def processor_kwargs(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A Pixtral's images may have any size; others are all of one."""
+    return PIXTRAL_KWARGS if is_pixtral(config) else {}
 
 
 def num_rows(settings: MediaSettings) -> int:
@@ -45,7 +51,7 @@ def given_rows(
     modality: str, tensors: Mapping[str, Tensor], settings: MediaSettings
 ) -> Mapping[str, Tensor]:
     """Rows of an image that came encoded."""
-    if is_pixtral(settings):
+    if is_pixtral(settings.config):
         raise PromptError("a Pixtral takes images, and no rows of them")
     text = settings.config["text_config"]
     size = text.get("hidden_size", 4096)  # which the first checkpoints leave to their name
@@ -61,7 +67,7 @@ def media_token(settings: MediaSettings, modality: str, default: int) -> int:
 
 def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[str, Tensor]:
     """The image's middle square, resized as CLIP's processor does."""
-    if is_pixtral(settings):
+    if is_pixtral(settings.config):
         from octavo_plugins.models.pixtral.inputs import pixels as whole_image
 
         return whole_image(modality, item, settings)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 OCTAVO_API = "1"
 NAME = "Mistral3ForConditionalGeneration"
+KWARGS = {"size": {"longest_edge": (1, 4096)}}
+"""What a request may say of its processor, and of Pixtral's."""
 
 
 @hookimpl
@@ -40,5 +42,5 @@ def register_multimodal(mm: MultimodalRegistry) -> None:
     mm.add(
         NAME,
         "octavo_plugins.models.pixtral.inputs:pixels",
-        kwargs={"size": {"longest_edge": (1, 4096)}},
+        kwargs=KWARGS,
     )

@@ -16,8 +16,10 @@ _MOST = (1, 1 << 24)
 KWARGS = {
     "min_pixels": _LEAST,
     "max_pixels": _MOST,
-    "size": {"shortest_edge": _LEAST, "longest_edge": _MOST},
+    "size": {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"},
     **FRAME_KWARGS,
+    "min_frames": (1, 512),
+    "max_frames": (1, 512),
 }
 """What a request may say of the family's processors."""
 
