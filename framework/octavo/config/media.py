@@ -54,7 +54,8 @@ class MediaConfig:
     """Of a video that a model samples, the frames that it sees; of an animation, all."""
     max_audio_seconds: float = 600.0
     media_cache_tokens: int = 16384
-    """Placeholder tokens whose media stay encoded on the device; the largest item must fit."""
+    """Placeholder tokens whose media stay encoded on the device; an item that takes more is
+    refused."""
     enable_mm_embeds: bool = False
     """Whether chats may bring rows that are encoded already: image_embeds and its like. For
     clients that are trusted: rows may be any numbers."""

@@ -19,7 +19,7 @@ from octavo.errors import PluginError, PromptError
 from octavo.inputs.processor_kwargs import read_kwargs, with_kwargs
 from octavo.inputs.tensor_cache import TensorCache, Tensors, write_tensor
 from octavo.multimodal.encoded import SUFFIX, EncodedItem
-from octavo.multimodal.errors import BadMediaError
+from octavo.multimodal.errors import BadMediaError, MediaTooLargeError
 from octavo.multimodal.given import GivenMedia
 from octavo_registry import PluginHost
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
@@ -148,6 +148,8 @@ class MediaInputs:
             )
             for item, item_runs, (_, data) in zip(items, runs, found, strict=True)
         ]
+        for item, media_input in zip(given, inputs, strict=True):
+            self._check_room(item, media_input)
         positions = b""
         if prompt.positions_AP is not None:
             positions = np.ascontiguousarray(prompt.positions_AP, np.int32).tobytes()
@@ -178,6 +180,14 @@ class MediaInputs:
             made = tensors, {name: write_tensor(tensor) for name, tensor in tensors.items()}
             self._cache.put(item.content_hash, made)
         return made
+
+    def _check_room(self, given: GivenMedia, media: MediaInput) -> None:
+        room = self._config.media_cache_tokens
+        if media.num_rows > room:
+            raise MediaTooLargeError(
+                f"{given.place}: it takes {media.num_rows} tokens; media_cache_tokens={room} "
+                f"must be {media.num_rows} at least"
+            )
 
 
 def _marks(architecture: str, settings: MediaSettings, host: PluginHost) -> dict[str, int]:

@@ -83,11 +83,6 @@ class MediaScheduler:
 
     def refusal(self, request: EngineRequest) -> PromptError | None:
         """Why the media of a request can never run; None: they can."""
-        largest = max((item.num_rows for item in request.media), default=0)
-        if largest > self.num_rows:
-            return PromptError(
-                f"an item takes {largest} tokens; media_cache_tokens={self.num_rows}"
-            )
         across = [item.cross_rows for item in request.media if item.cross_rows]
         most = self._max_cross_rows
         if len(across) != (most > 0) or max(across, default=0) > most:
