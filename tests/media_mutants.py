@@ -114,6 +114,10 @@ def place_one_too_few(prompt: MediaPrompt, settings: MediaSettings) -> MediaProm
     )
 
 
+def place_if_given(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
+    return place_images(prompt, settings) if prompt.media else prompt
+
+
 def take_a_row_less(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     taken = take_sound(prompt, settings)
     return replace(taken, cross_rows=taken.cross_rows - 1)
@@ -145,6 +149,11 @@ FUNCTIONS: Mapping[str, tuple[str, str, str]] = {
         f"{__name__}:place_one_too_few",
         f"{LLAVA}:pixels",
         "an item has as many rows as placeholders",
+    ),
+    "PlacesIfGiven": (
+        f"{__name__}:place_if_given",
+        f"{LLAVA}:pixels",
+        "text with a place for an item has one",
     ),
     "MapsNothing": (
         f"{LLAVA}:place_images",

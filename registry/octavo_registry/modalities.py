@@ -222,21 +222,22 @@ class InputRegistry(LazyRegistry[MediaPrompt]):
     """Input processors by architecture: functions ``(prompt, settings) -> MediaPrompt``.
 
     ``texts`` are, by modality, what stands for an item in a chat template that takes text alone.
-    ``marks`` are texts that stand for items and are no tokens of the tokenizer: a prompt with media
-    is cut there, and each becomes an id behind the vocabulary, ``settings.token_ids[text]``.
+    ``marks`` are texts that stand for items and are no tokens of the tokenizer: a text is cut
+    there, and each becomes an id behind the vocabulary, ``settings.token_ids[text]``.
     ``special_tokens`` False: a prompt is tokenized as it stands, for it has its own.
     """
 
     def process_input(
         self, architecture: str, prompt: MediaPrompt, settings: MediaSettings
     ) -> MediaPrompt:
-        """Place the placeholder tokens of a prompt's media; one without media stays as it is.
+        """Place the placeholder tokens of a prompt's media.
 
-        Called by the framework once a request.
+        Called by the framework once a request that has media, and for text without any, which is to
+        be refused if it has places for some.
         """
-        if not prompt.media:
-            return prompt
         if architecture not in self:
+            if not prompt.media:
+                return prompt
             raise OctavoError(
                 f"{architecture} takes no {prompt.media[0].modality}; send text only, or choose a "
                 f"model with that input"

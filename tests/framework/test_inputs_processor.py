@@ -291,7 +291,7 @@ def test_names_of_media_are_those_of_the_requests_salt() -> None:
             return []
 
         def place(
-            self, token_ids: list[int], given: object, *, salt: str, kwargs: object
+            self, token_ids: list[int], given: object, *, salt: str, **options: object
         ) -> PlacedMedia:
             salts.append(salt)
             return PlacedMedia(token_ids=token_ids)

@@ -19,7 +19,7 @@ from octavo.errors import EngineDeadError, PromptError
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.inputs import InputProcessor
 from octavo.inputs.media import MediaInputs, PlacedMedia
-from octavo.multimodal.errors import MediaTooLargeError
+from octavo.multimodal.errors import BadMediaError, MediaTooLargeError
 from octavo.scheduling.results import StepResults
 from tiny_llava import ROWS, make_tiny_llava, picture
 
@@ -159,17 +159,24 @@ def test_an_item_for_which_there_is_no_room_is_refused_by_name(folder) -> None:
     [
         ({"prompt": "no place", "multi_modal_data": {"image": picture(0)}}, "0 places for image"),
         ({"prompt": "<image><image>", "multi_modal_data": {"image": picture(0)}}, "2 places"),
+        ("one <image>", "1 places for image items, and there are 0"),
+        ({"prompt": "<image>", "multi_modal_data": {"image": []}}, "there are 0"),
+        ({"prompt": "none", "multi_modal_uuids": {"image": "a"}}, "names 'image', of which"),
         ({"prompt": "<image>", "multi_modal_data": {"video": picture(0)}}, "takes no video"),
         ({"prompt": "<image>", "multi_modal_data": {"image": 5}}, "image"),
     ],
 )
 def test_media_that_fit_no_place_are_refused(llm, given, problem) -> None:
-    with (
-        pytest.raises(PromptError, match=problem)
-        if problem != "image"
-        else pytest.raises(ValueError, match=problem)
-    ):
+    with pytest.raises((PromptError, BadMediaError), match=problem):
         llm.generate(given, PARAMS, use_tqdm=False)
+
+
+def test_a_chat_that_writes_a_place_itself_is_refused_and_ids_are_taken_as_they_are(llm) -> None:
+    with pytest.raises(PromptError, match="1 places for image items, and there are 0"):
+        llm.chat([{"role": "user", "content": "<image>?"}], PARAMS, use_tqdm=False)
+    ids = llm.get_tokenizer().encode("<image>?")
+    (output,) = llm.generate([ids], PARAMS, use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == PARAMS.max_tokens
 
 
 def test_pictures_of_a_batch_are_read_at_once_and_draws_stay_in_order(folder, monkeypatch) -> None:

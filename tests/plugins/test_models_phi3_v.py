@@ -182,6 +182,8 @@ def test_numbers_in_a_prompt_say_which_image_stands_there(made, tmp_path) -> Non
         ):
             with pytest.raises(PromptError, match=problem):
                 llm.generate({"prompt": prompt, "multi_modal_data": given}, params, use_tqdm=False)
+        with pytest.raises(PromptError, match=r"has <\|image_1\|> for 0 images"):
+            llm.generate("a<|image_1|>", params, use_tqdm=False)
     assert by_number.prompt_token_ids == by_order.prompt_token_ids
     assert by_number.outputs[0].token_ids == by_order.outputs[0].token_ids
     assert by_number.outputs[0].token_ids != other.outputs[0].token_ids

@@ -171,6 +171,17 @@ def test_what_a_request_says_of_processors_must_be_known(live) -> None:
     assert reply.json()["error"]["param"] == "mm_processor_kwargs"
 
 
+@pytest.mark.slow
+def test_a_place_that_a_user_writes_where_there_is_no_picture_is_refused(live) -> None:
+    with live.client() as http:
+        messages = [{"role": "user", "content": "<image>?"}]
+        reply = http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 4})
+        assert reply.status_code == 400, reply.text
+        assert "1 places for image items, and there are 0" in reply.json()["error"]["message"]
+        reply = http.post("/v1/completions", json={"prompt": "<image>?", "max_tokens": 4})
+        assert reply.status_code == 400, reply.text
+
+
 def shown(number: int) -> dict[str, Any]:
     return {"type": "image", "image": picture(number)}
 

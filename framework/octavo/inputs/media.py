@@ -96,16 +96,21 @@ class MediaInputs:
         *,
         salt: str = "",
         kwargs: Mapping[str, Any] | None = None,
+        from_text: bool = False,
     ) -> PlacedMedia:
         """Read the items, and put placeholders into the prompt's tokens; blocks.
 
         Names of items are the ``salt``'s own; ``kwargs`` are the request's ``mm_processor_kwargs``.
+        A place for an item that is not given is an error; but without any items, of tokens that
+        are not ``from_text``, each is what it is.
         """
         settings = self._settings
         if kwargs is not None:
             asked = read_kwargs(kwargs, self._kwargs, self._asked)
             settings = with_kwargs(self._folder, asked)
         if not given:
+            if from_text:
+                self._process(token_ids, [], settings)
             return PlacedMedia(token_ids=list(token_ids))
         self._check_takes(given)
         modalities = {item.modality for item in given}
@@ -131,9 +136,7 @@ class MediaInputs:
         items = [
             replace(item, tensors=tensors) for item, (tensors, _) in zip(media, found, strict=True)
         ]
-        prompt = self._host.inputs.process_input(
-            self._architecture, MediaPrompt(token_ids=token_ids, media=items), settings
-        )
+        prompt = self._process(token_ids, items, settings)
         runs: list[list[tuple[int, int]]] = [[] for _ in media]
         for each in prompt.placeholders:
             runs[each.item].append((each.start, each.length))
@@ -158,6 +161,12 @@ class MediaInputs:
             inputs=tuple(sorted(inputs, key=lambda each: each.start)),
             positions=positions,
         )
+
+    def _process(
+        self, token_ids: Sequence[int], items: Sequence[MediaItem], settings: MediaSettings
+    ) -> MediaPrompt:
+        prompt = MediaPrompt(token_ids=token_ids, media=items)
+        return self._host.inputs.process_input(self._architecture, prompt, settings)
 
     def _check_takes(self, given: Sequence[GivenMedia]) -> None:
         for item in given:

@@ -145,18 +145,23 @@ class InputProcessor:
         ids = parsed.token_ids
         if ids is None:
             text = self._shortened(parsed.text or "", params.truncate_prompt_tokens)
-            marks = self._media.marks if self._media and (parsed.media or media) else {}
+            marks = self._media.marks if self._media else {}
             ids = self._encode_around(marks, text, add_special_tokens)
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
         salt = _checked_salt(cache_salt or parsed.cache_salt)
         placed = PlacedMedia(token_ids=ids)
-        kwargs = processor_kwargs or parsed.processor_kwargs
-        if (parsed.media or media or kwargs) and self._media is not None:
+        if self._media is not None:
             given = [*media]
-            if parsed.media:
+            if parsed.media or parsed.uuids:
                 given += self._media.split(parsed.media, parsed.uuids)
-            placed = self._media.place(ids, given, salt=salt, kwargs=kwargs)
+            placed = self._media.place(
+                ids,
+                given,
+                salt=salt,
+                kwargs=parsed.processor_kwargs if processor_kwargs is None else processor_kwargs,
+                from_text=parsed.token_ids is None,
+            )
             ids = placed.token_ids
         self._check_length(len(ids))
         check_token_ids(ids, self._limits.vocab_size)

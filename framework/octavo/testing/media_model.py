@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo.config import open_model
+from octavo.errors import BadRequestError
 from octavo.execution.media_encoder import read_tensor
 from octavo.inputs.media import PlacedMedia
 from octavo.testing.comparison import MAX_DIFFERENCE, Comparison
@@ -60,6 +61,7 @@ class MediaChecks:
             self._check("an item's rows are those of its content", self._contents),
             self._check("items together have the rows that each has alone", self._together),
             self._check("an item that is kept is placed without its value", self._kept),
+            self._check("text with a place for an item has one", self._without_items),
         ]
         yield from first
         if not all(check.passed for check in first):
@@ -188,6 +190,19 @@ class MediaChecks:
                 again = inputs.place(ids, inputs.split({modality: [None]}, named))
                 if again != first:
                     raise WrongMedia(f"{modality} is placed otherwise when it is kept")
+        return ""
+
+    def _without_items(self) -> str:
+        trial = self._trial
+        with trial.inputs() as inputs:
+            for modality, example in trial.examples.items():
+                try:
+                    inputs.place(example.tokens, [], from_text=True)
+                except BadRequestError:
+                    continue
+                raise WrongMedia(f"a place for {modality} is taken where there is none")
+            if not trial.one_item:
+                inputs.place(trial.text_ids, [], from_text=True)
         return ""
 
     @cached_property

@@ -55,8 +55,8 @@ def register_inputs(inputs: InputRegistry) -> None:
     """Add input processors by architecture, for prompts with media.
 
     The target is a function ``(prompt, settings) -> MediaPrompt``, called once a request that has
-    media, in the process that takes requests, through ``host.inputs.process_input``. ``texts`` say
-    what stands for an item, by modality, in a chat template that takes text alone;
+    media, or is text, in the process that takes requests, through ``host.inputs.process_input``.
+    ``texts`` say what stands for an item, by modality, in a chat template that takes text alone;
     ``special_tokens=False`` that prompts bring those around them themselves.
     """
 

@@ -23,13 +23,13 @@ def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     An image is all its tiles together; each frame of a video stands by itself, behind its number.
     """
     image = media_token(settings, "image", 151667)
-    start, end = settings.token_id(START), settings.token_id(END)
     tokens = {"image": image}
-    if any(item.modality == "video" for item in prompt.media):
+    if VIDEO in settings.token_ids or any(item.modality == "video" for item in prompt.media):
         tokens["video"] = settings.token_id(VIDEO)
     per_tile = rows_of_tile(settings.config)
     contents: list[list[int]] = []
     for item in prompt.media:
+        start, end = settings.token_id(START), settings.token_id(END)
         num_tiles = len(item.tensors["pixels"])
         if item.modality == "image":
             contents.append([start, *[image] * (per_tile * num_tiles), end])

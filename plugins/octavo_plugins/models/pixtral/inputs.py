@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from octavo.errors import PromptError
-from octavo.inputs.media import pixel_scale
+from octavo.inputs.media import expand_items, pixel_scale
 from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, stacked
-from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
+from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,28 +19,14 @@ BREAK, END = "[IMG_BREAK]", "[IMG_END]"
 def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
     """A token for each square of merged patches, a break after each row, an end after the last."""
     image = media_token(settings, "image", 10)
-    line_break, end = settings.token_id(BREAK), settings.token_id(END)
-    found = sum(token == image for token in prompt.token_ids)
-    if found != len(prompt.media):
-        raise PromptError(
-            f"the prompt has {found} places for images, and there are {len(prompt.media)}"
-        )
-    token_ids: list[int] = []
-    placeholders = []
-    number = 0
-    for token in prompt.token_ids:
-        if token != image:
-            token_ids.append(token)
-            continue
-        _, _, height, width = prompt.media[number].tensors["pixels"].shape
-        step = step_of(settings)
-        for _ in range(height // step):
-            columns = width // step
-            placeholders.append(Placeholder(item=number, start=len(token_ids), length=columns))
-            token_ids += [image] * columns + [line_break]
-        token_ids[-1] = end
-        number += 1
-    return MediaPrompt(token_ids=token_ids, media=prompt.media, placeholders=placeholders)
+    step = step_of(settings)
+    contents = []
+    for item in prompt.media:
+        line_break, end = settings.token_id(BREAK), settings.token_id(END)
+        _, _, height, width = item.tensors["pixels"].shape
+        rows = [*[image] * (width // step), line_break] * (height // step)
+        contents.append([*rows[:-1], end])
+    return expand_items(prompt, {"image": image}, contents)
 
 
 def step_of(settings: MediaSettings) -> int:

@@ -62,6 +62,8 @@ def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
 def without_marks(token_ids: Sequence[int], start: int, video: int, end: int) -> list[int]:
     """A video without the marks that a chat template puts around it: its steps have their own."""
     ids = list(token_ids)
+    if video not in ids:
+        return ids
     for place in range(len(ids) - 2, 0, -1):
         if ids[place - 1 : place + 2] == [start, video, end]:
             ids[place - 1 : place + 2] = [video]
