@@ -63,7 +63,7 @@ def test_an_assistants_blocks_are_one_message() -> None:
 @pytest.mark.parametrize(
     ("role", "block", "message"),
     [
-        ("user", USE, "m.0..type is 'tool_use'; this model takes text, tool_result"),
+        ("user", USE, "m.0..type is 'tool_use'; this route takes text, tool_result"),
         ("assistant", {"type": "tool_result"}, "takes text, thinking, tool_use"),
         ("assistant", {"type": "redacted_thinking", "data": "x"}, "takes text, thinking"),
         ("assistant", {**USE, "input": "{}"}, "m.0..input must be an object"),

@@ -132,7 +132,10 @@ class MediaInputs:
             replace(item, content_hash=_keyed(item.content_hash, kwargs))
             for item in self.reader.read_blocking(given, options, is_known, salt=salt)
         ]
-        found = [known.get(item.content_hash) or self._tensors(item, settings) for item in media]
+        found = [
+            known.get(item.content_hash) or self._tensors(each.place, item, settings)
+            for each, item in zip(given, media, strict=True)
+        ]
         items = [
             replace(item, tensors=tensors) for item, (tensors, _) in zip(media, found, strict=True)
         ]
@@ -176,16 +179,19 @@ class MediaInputs:
                     f"give the {item.modality} itself"
                 )
 
-    def _tensors(self, item: MediaItem, settings: MediaSettings) -> Tensors:
+    def _tensors(self, place: str, item: MediaItem, settings: MediaSettings) -> Tensors:
         made = self._cache.get(item.content_hash)
         if made is None:
             modality, registry, value = item.modality, self._host.multimodal, item.value
             how: dict[str, Any] = {"architecture": self._architecture, "settings": settings}
-            tensors = (
-                registry.map_rows(modality, value.tensors, **how)
-                if isinstance(value, EncodedItem)
-                else registry.map_input(modality, item, **how)
-            )
+            try:
+                tensors = (
+                    registry.map_rows(modality, value.tensors, **how)
+                    if isinstance(value, EncodedItem)
+                    else registry.map_input(modality, item, **how)
+                )
+            except PromptError as error:
+                raise PromptError(f"{place}: {error}", param=error.param) from error
             made = tensors, {name: write_tensor(tensor) for name, tensor in tensors.items()}
             self._cache.put(item.content_hash, made)
         return made

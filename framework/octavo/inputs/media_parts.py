@@ -26,7 +26,7 @@ PARTS: Final[Mapping[str, str]] = {
 }
 """The modality of a part, by its type."""
 DETAILS: Final = (None, "auto", "low", "high", "original")
-AUDIO_FORMATS: Final = ("wav", "mp3", "flac", "ogg", "opus", "m4a", "aac")
+AUDIO_FORMATS: Final = ("wav", "mp3", "flac", "ogg", "opus", "m4a", "webm")
 
 
 def modality_of(part: object, modalities: Collection[str] = ()) -> str | None:

@@ -18,6 +18,9 @@ _PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "this version answers in text": (
         "/v1/images/", "/v1/audio/speech", "/v1/videos", "/v1/videos/", "/v1/realtime",
     ),
+    "this model does not write down what is said": (
+        "/v1/audio/transcriptions", "/v1/audio/translations",
+    ),
     "/capabilities and /plugins tell what this server is": ("/server_info",),
     "there are no routes for development": (
         "/reset_prefix_cache", "/reset_mm_cache", "/sleep", "/wake_up", "/is_sleeping", "/pause",

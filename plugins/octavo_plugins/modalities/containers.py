@@ -54,7 +54,7 @@ def open_container(
 
 
 def decoder_options(limits: MediaLimits) -> dict[str, str]:
-    """What keeps a decoder from frames that are far above the limit; who takes them looks closer."""
+    """What keeps a decoder from frames far above the limit; who takes them looks closer."""
     return {"max_pixels": str(limits.max_pixels + PADDED_PIXELS)}
 
 

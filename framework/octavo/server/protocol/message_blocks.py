@@ -131,7 +131,7 @@ def _checked(where: str, given: Any, kinds: tuple[str, ...]) -> dict[str, Any]:
     block = without_nulls(given) if isinstance(given, dict) else {}
     kind = block.get("type")
     if kind not in kinds:
-        raise MessageError(f"{where}.type is {shown(kind)}; this model takes {', '.join(kinds)}")
+        raise MessageError(f"{where}.type is {shown(kind)}; this route takes {', '.join(kinds)}")
     check_keys(where, block, _KNOWN[kind])
     check_hints(where, block)
     if block.get("citations"):

@@ -206,7 +206,7 @@ def _part(where: str, given: Any, kinds: tuple[str, ...] = _OF_MESSAGES) -> str:
     part = without_nulls(given) if isinstance(given, dict) else {}
     kind = part.get("type")
     if kind not in kinds:
-        raise MessageError(f"{where}.type is {shown(kind)}; this model takes {', '.join(kinds)}")
+        raise MessageError(f"{where}.type is {shown(kind)}; this route takes {', '.join(kinds)}")
     key, known = _PARTS[kind]
     check_keys(where, part, known)
     check_hints(where, part)

@@ -37,7 +37,7 @@ RESPONSE_FIELDS: Final = FieldTable(
         "truncation": Refused("shorten the input where it is made", ("disabled",)),
         "moderation": Refused("no moderation is part of this server"),
         "access_programs": Refused("there are none here"),
-        "image": Refused("this model takes text"),
+        "image": Refused("this route takes text"),
         "mm_processor_kwargs": Refused("/v1/chat/completions has it"),
         "media_io_kwargs": Refused("this route takes text"),
         "n": Refused("/v1/chat/completions has it", (1,)),

@@ -62,7 +62,8 @@ class AudioDecoder:
             given = (given.samples, given.rate)
         if not self.is_item(given):
             raise MediaError(
-                f"it is a {type(given).__name__}; give (array, rate), bytes, a Path or a URL"
+                f"it is a {type(given).__name__}; give (array, rate), the rate a whole number, "
+                "bytes, a Path or a URL"
             )
         samples, rate = np.asarray(given[0]), given[1]
         _check_rate(rate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +46,8 @@ class VideoDecoder:
             clip = VideoClip(frames=np.asarray(given))
         elif isinstance(given, (list, tuple)) and given:
             limits.check_frames(len(given))
+            if any(isinstance(frame, (str, bytes, PathLike)) for frame in given):
+                raise MediaError("its frames are to be Pillow images or arrays, or one file of all")
             images = [self._images.convert(frame, limits, {}) for frame in given]  # reserves
             if len({image.size for image in images}) > 1:
                 raise MediaError("it has frames of several sizes; give all in one")
