@@ -65,6 +65,7 @@ def video(
     with av.open(buffer, "w", format=container, options=container_options or {}) as file:
         stream = file.add_stream(codec, rate=rate, options=options or {})
         stream.width, stream.height = width, height
+        stream.codec_context.thread_count = 1  # libvpx's spin, on a busy machine without an end
         stream.pix_fmt = "rgb8" if codec == "gif" else "yuv420p"
         for index in range(num_frames):
             pixels = clip_frame(index, width, height)
