@@ -12,6 +12,28 @@ from PIL import Image
 
 from octavo_registry import MediaLimits
 
+VIDEO_FORMATS = [
+    ("mpeg4", "mp4"),
+    ("libx264", "mp4"),
+    ("libx264", "mov"),
+    ("libx264", "matroska"),
+    ("libvpx", "webm"),
+    ("libvpx-vp9", "webm"),
+    ("libsvtav1", "mp4"),
+    ("gif", "gif"),
+]
+
+VIDEO_FORMATS = [
+    ("mpeg4", "mp4"),
+    ("libx264", "mp4"),
+    ("libx264", "mov"),
+    ("libx264", "matroska"),
+    ("libvpx", "webm"),
+    ("libvpx-vp9", "webm"),
+    ("libsvtav1", "mp4"),
+    ("gif", "gif"),
+]
+
 
 def limits(**given: Any) -> MediaLimits:
     return MediaLimits(

@@ -14,7 +14,7 @@ import pytest
 
 import media_bombs
 import media_files as media
-from octavo_plugins.modalities import containers, mp4
+from octavo_plugins.modalities import mp4
 from octavo_plugins.modalities.containers import open_container
 from octavo_plugins.modalities.video import reading
 from octavo_plugins.modalities.video.decoder import VideoDecoder
@@ -22,16 +22,6 @@ from octavo_plugins.modalities.video.sampling import Sampling
 from octavo_registry import MediaError, MediaLimitError, MediaLimits, VideoClip
 
 DECODER = VideoDecoder()
-FORMATS = [
-    ("mpeg4", "mp4"),
-    ("libx264", "mp4"),
-    ("libx264", "mov"),
-    ("libx264", "matroska"),
-    ("libvpx", "webm"),
-    ("libvpx-vp9", "webm"),
-    ("libsvtav1", "mp4"),
-    ("gif", "gif"),
-]
 
 
 def decode(data: bytes, options: dict[str, object] | None = None, **limits: object) -> VideoClip:
@@ -49,7 +39,7 @@ def all_frames(data: bytes) -> tuple[np.ndarray, list[float]]:
         return pixels, [frame.time - frames[0].time for frame in frames]
 
 
-@pytest.mark.parametrize(("codec", "container"), FORMATS)
+@pytest.mark.parametrize(("codec", "container"), media.VIDEO_FORMATS)
 def test_a_video_has_the_frames_that_pyav_decodes(codec, container) -> None:
     data = media.video(codec, container)
     pixels, times = all_frames(data)
@@ -88,7 +78,7 @@ def webm_of(packets: list[bytes]) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(("codec", "container"), FORMATS)
+@pytest.mark.parametrize(("codec", "container"), media.VIDEO_FORMATS)
 @pytest.mark.parametrize("group", ["1", "7", "1000"])
 def test_sampled_frames_are_those_of_the_whole_wherever_key_frames_are(
     codec, container, group
@@ -157,49 +147,6 @@ def test_sampling_that_means_nothing_is_refused(options) -> None:
         decode(media.video(num_frames=2), options)
 
 
-def test_too_many_frames_are_refused_unless_they_are_sampled() -> None:
-    data = media.video(num_frames=30)
-    with pytest.raises(MediaLimitError, match="30 frames; at most 29"):
-        decode(data, max_frames=29)
-    assert len(decode(data, {"num_frames": 29}, max_frames=29).frames) == 29
-
-
-def test_an_animation_of_too_many_frames_is_refused_even_if_sampled() -> None:
-    with pytest.raises(MediaLimitError, match="more than 3 frames"):
-        decode(media.animated("GIF", 9), {"num_frames": 2}, max_animation_frames=3)
-
-
-def test_of_an_animation_only_the_frames_that_are_seen_count_as_a_videos() -> None:
-    clip = decode(media.animated("GIF", 9), {"num_frames": 2}, max_frames=2)
-    assert len(clip.frames) == 2
-    with pytest.raises(MediaLimitError, match="9 frames; at most 8: sample fewer"):
-        decode(media.animated("GIF", 9), max_frames=8)
-
-
-@pytest.mark.parametrize(
-    ("codec", "container"),
-    [each for each in FORMATS if each[0] != "libsvtav1"],  # now and then it encodes these for ever
-)
-@pytest.mark.parametrize(("width", "height"), [(96, 96), (106, 70), (64, 98)])
-def test_frames_may_have_as_many_pixels_as_the_limit_says(codec, container, width, height) -> None:
-    """FFmpeg's decoders round sides up, and would count what they add."""
-    data = media.video(codec, container, num_frames=2, width=width, height=height)
-    assert decode(data, max_pixels=width * height).frames.shape[1:3] == (height, width)
-    with pytest.raises(MediaLimitError, match=f"at most {width * height - 1:,}"):
-        decode(data, max_pixels=width * height - 1)
-
-
-@pytest.mark.parametrize(("codec", "container"), FORMATS)
-def test_large_frames_are_refused_before_one_is_decoded(codec, container, monkeypatch) -> None:
-    data = media.video(codec, container)
-    monkeypatch.setattr(reading, "_frames_at", None)
-    monkeypatch.setattr(containers, "PADDED_PIXELS", 0)
-    # FFmpeg decodes a frame of VP9 to learn its size, and must keep to the limit in that, too.
-    told = "above 3,071 pixels" if codec == "libvpx-vp9" else r"64 x 48|above 3,071 pixels"
-    with pytest.raises(MediaLimitError, match=told):
-        decode(data, max_pixels=64 * 48 - 1)
-
-
 def test_frames_that_grow_on_the_way_are_refused_before_they_are_decoded() -> None:
     """Two streams of VP8 one after the other, of which the container announces the first."""
     data = webm_of([raw_vp8(width, height) for width, height in ((64, 48), (2048, 1536))])
@@ -215,15 +162,7 @@ def raw_vp8(width: int, height: int) -> bytes:
         return bytes(next(file.demux(video=0)))
 
 
-def test_memory_is_reserved_for_all_frames_before_it_is_taken() -> None:
-    def refuse(num_bytes: int) -> None:
-        raise MediaLimitError(f"{num_bytes} asked for")
-
-    with pytest.raises(MediaLimitError, match=f"{30 * 64 * 48 * 3} asked for"):
-        decode(media.video(), reserve=refuse)
-
-
-@pytest.mark.parametrize(("codec", "container"), FORMATS)
+@pytest.mark.parametrize(("codec", "container"), media.VIDEO_FORMATS)
 def test_a_cut_video_is_refused(codec, container) -> None:
     data = media.video(codec, container)
     for length in (24, len(data) // 2, len(data) - 20):
@@ -406,7 +345,9 @@ def test_a_list_of_images_is_one_video_and_a_list_of_videos_is_not() -> None:
         assert not DECODER.is_item(several)
 
 
-@pytest.mark.parametrize(("codec", "container"), [FORMATS[1], FORMATS[5], FORMATS[7]])
+@pytest.mark.parametrize(
+    ("codec", "container"), [media.VIDEO_FORMATS[1], media.VIDEO_FORMATS[5], media.VIDEO_FORMATS[7]]
+)
 def test_damage_anywhere_is_a_video_or_a_refusal(codec, container) -> None:
     rng = random.Random(0)
     whole = media.video(codec, container, num_frames=8)
