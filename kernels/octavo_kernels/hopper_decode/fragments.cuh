@@ -26,14 +26,6 @@ __device__ __forceinline__ void copy_async(uint32_t target, const void* source, 
                : "memory");
 }
 
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int kPending> __device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // Where another block of the cluster has what ``mine`` is of this one's shared memory.
 __device__ __forceinline__ uint32_t address_at(const void* mine, int rank) {
   uint32_t result;

@@ -76,8 +76,15 @@ __device__ __forceinline__ void copy_async(uint32_t target, const void* source, 
                : "memory");
 }
 
-// Waits for all of this thread's.
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Makes a group of those that this thread has started.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits for all of this thread's groups but the last kPending.
+template <int kPending> __device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
 
 // ---- out of shared memory -------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ OCTAVO_EXPORT int octavo_linear_adapted(void* out, const void* x, const void* we
   adapters.max_rank = max_rank, adapters.pool_rows = pool_rows, adapters.splits = splits;
   std::copy_n(static_cast<const int*>(part_ends), parts, adapters.part_ends);
   adapters.settled = settled;
-  return with_tiling(rows, tile_tokens, [&](auto tile) {
+  return with_tiling(tile_tokens, [&](auto tile) {
     using Tile = decltype(tile);
     return dtype == octavo::kBFloat16 ? run_tile<__nv_bfloat16, Tile>(a, adapters)
                                       : run_tile<__half, Tile>(a, adapters);

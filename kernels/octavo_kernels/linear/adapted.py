@@ -25,9 +25,11 @@ from octavo_kernels.linear import MAX_TOKENS, RESULT_BYTES, SPEC, fitting_tile
 from octavo_kernels.lora import MAX_PARTS, RANK_STEP, TokenGroups
 
 MIN_PART = 64
-"""Columns that each of several parts has at least: a tile then lies in three at most."""
+"""Columns that each of several parts has at least: a tile then lies in two at most."""
 MIN_SPLIT, MAX_SPLITS = 256, 16
 """Inputs of a split at least, and into how many the inner axis is cut: each tile reads all sums."""
+MAX_UNITS = 2**20
+"""Of a launch: 16 ranks of a token's run, for a split and a part; more the kernel cannot number."""
 LONG_ROWS, LONG_SPLITS = 16384, 8
 """From so many rows of a weight on: its stream takes so long that longer splits are in time."""
 
@@ -66,6 +68,7 @@ def kernel_for(
         and down_PQI.shape == (groups.pool_rows, len(ends), features)
         and up_PO.shape == (groups.pool_rows, rows)
         and all(_streams(weight, x_TI.dtype) for weight in (weight_OI, down_PQI, up_PO))
+        and _sum_words(groups, features, rows, len(ends)) // RANK_STEP <= MAX_UNITS
         and _are_parts(ends, rows, gated=is_gated(epilogue))
     )
     return functools.partial(_launch, adapters=adapters) if fits else None
@@ -93,8 +96,9 @@ def _launch(
     adapters: Adapters,
 ) -> None:
     groups, (num_tokens, features) = adapters.groups, x_TI.shape
-    splits, num_parts = num_splits(features, weight_OI.shape[0]), len(adapters.part_ends)
-    room, stale = groups.rooms.take(splits * num_tokens * num_parts * groups.max_rank, x_TI.device)
+    num_parts = len(adapters.part_ends)
+    words = _sum_words(groups, features, weight_OI.shape[0], num_parts)
+    room, stale = groups.rooms.take(words, x_TI.device)
     more = (
         adapters.down_PQI.data_ptr(),
         adapters.up_PO.data_ptr(),
@@ -107,12 +111,16 @@ def _launch(
         num_parts,
         groups.max_rank,
         groups.pool_rows,
-        splits,
+        num_splits(features, weight_OI.shape[0]),
         groups.settled,
     )
     function = library(SPEC, x_TI.get_device()).octavo_linear_adapted
     tile_tokens = fitting_tile(num_tokens)
     call(function, out_TO, x_TI, weight_OI, bias_O, epilogue, tile_tokens, more=more)
+
+
+def _sum_words(groups: TokenGroups, features: int, rows: int, num_parts: int) -> int:
+    return num_splits(features, rows) * groups.num_tokens * num_parts * groups.max_rank
 
 
 def _adds_to(residual_TO: Tensor, num_tokens: int, rows: int) -> bool:
@@ -130,7 +138,8 @@ def _are_parts(ends: list[int], rows: int, *, gated: bool) -> bool:
     return (
         1 <= len(ends) <= MAX_PARTS
         and ends[-1] == rows
-        and all(width % 8 == 0 for width in widths)
+        and all(end % 16 == 0 for end in ends[:-1])
+        and rows % 8 == 0
         and (len(ends) == 1 or min(widths) >= MIN_PART)
     )
 

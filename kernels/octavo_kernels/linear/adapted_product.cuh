@@ -34,11 +34,14 @@ template <typename Tile> class AdaptedProducer : public Producer<Tile> {
     for (int i = kAhead; i < ready_; ++i) this->copy_next_weight(i);
     this->x_chunk_ = (this->x_chunk_ + ready_) % this->problem_.chunks;
     wait_for_previous();
-    this->copy_rest(release);
+    this->template copy_rest<kMost>(release);
   }
 
  private:
   static constexpr int kAhead = 3;  // of weights, ahead of the adapters' rows
+  // With fewer weights on their way, what adapters ask for comes sooner.
+  static constexpr int kMost = 4;
+  static_assert(kMost <= Producer<Tile>::kStages);
 
   const int ready_;  // chunks that need not wait for a stage
 };
@@ -48,7 +51,7 @@ template <typename Tile> struct AdaptedShared {
   Desk<Tile> desk;
 };
 static_assert(sizeof(AdaptedShared<Tiling<32, 64>>) <= 227 * 1024);
-static_assert(sizeof(AdaptedShared<Tiling<64, 128>>) <= 227 * 1024);
+static_assert(sizeof(AdaptedShared<Tiling<64, 64>>) <= 227 * 1024);
 
 template <typename Tile> constexpr int kAdaptedThreads = kThreads + kAdapterThreads<Tile>;
 // A quarter of the registers is left. With 96 and 128, where a block of 512 threads of 32 registers
@@ -83,7 +86,7 @@ __global__ void __maxnreg__(kRegisters<Tile>)
     producer.copy_first_x();
   }
   if (threadIdx.x < kConsumers) {
-    Taker<Tile> taker(desk);
+    Taker<Tile> taker(problem, desk);
     Consumer<T, Tile, Taker<Tile>&>(problem, ring, taker).run(first, end);
   } else if (threadIdx.x == kConsumers) {
     producer.run(desk.listed);
@@ -91,11 +94,11 @@ __global__ void __maxnreg__(kRegisters<Tile>)
     shrinker.run();
     const int tile = (first + problem.chunks - 1) / problem.chunks;
     Expander<T, Tile> expander(adapters, problem, desk, tile, end);
+    if (desk.num_runs == 0) return;
     expander.start();
     wait_for_previous();
-    if (desk.num_runs == 0) return;
-    shrinker.sweep();
     expander.run(shrinker);
+    shrinker.sweep();
   }
 }
 

@@ -10,21 +10,25 @@
 namespace octavo::linear {
 
 constexpr int kMaxParts = 8;   // as in ../lora
-constexpr int kTileParts = 3;  // that a tile's columns lie in: a part has at least 64
+constexpr int kTileParts = 2;  // that a tile's columns lie in: a part has at least 64
 constexpr int kRankStep = 16;
 
 constexpr int kMaxSplits = 16;   // of the inner axis
 constexpr int kSlotInputs = 256;
 
 // Of a block, beyond kThreads. Where sums take many registers, fewer.
-template <typename Tile>
-constexpr int kAdapterWarps = Tile::kRows == 64 && Tile::kTokens <= 32 ? 8 : 4;
+template <typename Tile> constexpr int kAdapterWarps = Tile::kTokens <= 32 ? 8 : 4;
 template <typename Tile> constexpr int kAdapterThreads = 32 * kAdapterWarps<Tile>;
 
 // 8 elements, by pairs.
 struct alignas(16) Words {
   uint32_t data[4];
 };
+
+// a / b, for what is below 2^20: a tenth of the instructions of a division of any integers.
+__device__ __forceinline__ int divided(int a, int b) {
+  return static_cast<int>(__fdividef(a + 0.5f, b));
+}
 
 struct Adapters {
   const void *x, *down, *up;
@@ -87,39 +91,41 @@ struct alignas(16) Run {
 
 template <typename Tile> constexpr int kHalves = (Tile::kTokens + 31) / 32;  // of tokens, by 32
 
-// What helpers add to a tile, by 16 of its rows, as consumers' warps have them.
-template <typename Tile> constexpr int kGroups = Tile::kRows / 64;  // a helper's, side by side
-constexpr int kColumnWarps = 4;  // helpers that have all groups; those that follow have other runs
+constexpr int kTeamBits = 2;  // of the number of helpers that may share a unit
+// Numbers of barriers: of all helpers, of teams, of those that have the same columns.
+constexpr int kMeeting = 1, kTeams = 2, kColumns = 4;
+
+constexpr int kHelperColumns = 16;
+constexpr int kColumnWarps = 4;  // helpers that have a tile's columns; others have other runs
 template <typename Tile> constexpr int kRunSplits = kAdapterWarps<Tile> / kColumnWarps;
+constexpr int kBatch = 4, kBatches = 4;  // runs whose pieces of `up` come together; on their way
+template <typename Tile> constexpr int kBatchRuns = kBatch * kRunSplits<Tile>;
 
 // A helper's own shared memory.
-template <typename Tile> struct Slot {
-  static constexpr int kBytes = Tile::kRows == 64 ? 8192 : 16384;
-  static constexpr int kPieceBytes = kGroups<Tile> * kRankStep * 16 * 2;  // of `up`: a run's ranks
-  static constexpr int kEights = Tile::kTokens / 8;
-  static constexpr int kPieces = (kBytes - kGroups<Tile> * kEights * 512) / kPieceBytes;
-
-  union {
-    Words rows[kRankStep][kSlotInputs / 8];  // of `down`, at first
-    struct {
-      Words pieces[kPieces][kPieceBytes / 16];
-      float4 added[kGroups<Tile>][kEights][32];
-    };
-  };
+union Slot {
+  Words rows[kRankStep][kSlotInputs / 8];        // of `down`, at first
+  Words pieces[kBatches][kBatch][2][kRankStep];  // of `up`: a run's ranks, 8 columns each
 };
 
 // A block's shared memory beside the ring.
 template <typename Tile> struct Desk {
-  static constexpr int kTokens = Tile::kTokens;
+  static constexpr int kTokens = Tile::kTokens, kEights = kTokens / 8;
 
-  Slot<Tile> slots[kAdapterWarps<Tile>];
+  Slot slots[kAdapterWarps<Tile>];
+  union {
+    float2 shares[2][kAdapterWarps<Tile>][2][32];  // of teams' sums: of this and the last unit
+    float2 added[kColumnWarps][kEights][2][32];    // to a tile, by eights of tokens and of columns
+  };
   // The sums as elements, those of 16 ranks of all tokens at once: for this and the next step.
   uint32_t low[2][kTileParts][kTokens][kRankStep / 2];
-  Run runs[kTokens];
-  int rank_of[kHalves<Tile> * 32];  // 0 where there is no adapter
+  Run runs[kTokens + kBatchRuns<Tile>];  // a batch may go past the last
+  // Of tokens; 0 and -1 where there is no adapter.
+  int rank_of[kHalves<Tile> * 32], run_of[kHalves<Tile> * 32];
   int num_runs, rank_steps;
+  int team_bits;  // kTeamBits, or none: each helper has units of its own
+  int splits;     // of sums, which leave a team as one
   bool any_many;  // among the runs: with more than eight tokens
-  Barrier listed, added, taken;
+  Barrier listed, finished, taken;
 
   // Whether the sums of a tile are those of the one before.
   __device__ bool keeps_sums(const TileParts& before, const TileParts& parts) const {
@@ -129,7 +135,7 @@ template <typename Tile> struct Desk {
   // By one thread, before `publish_barriers`.
   __device__ void init() {
     listed.init(kAdapterWarps<Tile>);
-    added.init(kAdapterWarps<Tile>);
+    finished.init(kColumnWarps);
     taken.init(kConsumers / 32);
   }
 };
@@ -157,7 +163,8 @@ template <typename Tile> class Listing {
       if (!there) first_[half] = -1, rank_[half] = 0;
       desk.rank_of[half * 32 + lane] = rank_[half];
     }
-    int count = 0, largest = 0;
+    int largest = 0;
+    uint64_t leaders = 0;
     bool any_many = false;
 #pragma unroll
     for (int half = 0; half < kHalves<Tile>; ++half) {
@@ -166,19 +173,26 @@ template <typename Tile> class Listing {
       if constexpr (kHalves<Tile> == 2) {
         mates = mates << 32 * half | mates_across(half) << 32 * !half;
       }
-      const bool leads = first >= 0 && __ffsll(mates) == half * 32 + lane + 1;
-      const unsigned leaders = __ballot_sync(~0u, leads);
-      if (leads) {
-        const int index = count + __popc(leaders & ((1u << lane) - 1));
-        desk.runs[index] = {mates, few_of(mates), first, rank};
-      }
-      count += __popc(leaders);
+      const int leader = __ffsll(mates) - 1;
+      const bool leads = first >= 0 && leader == half * 32 + lane;
+      leaders |= uint64_t(__ballot_sync(~0u, leads)) << 32 * half;
+      const int index = __popcll(leaders & ((uint64_t(1) << leader) - 1));
+      if (leads) desk.runs[index] = {mates, few_of(mates), first, rank};
+      desk.run_of[half * 32 + lane] = first >= 0 ? index : -1;
       any_many = any_many || __any_sync(~0u, leads && __popcll(mates) > 8);
       largest = max(largest, __reduce_max_sync(~0u, rank));
     }
     if (lane == 0) {
-      desk.num_runs = count, desk.any_many = any_many;
-      desk.rank_steps = (largest + kRankStep - 1) / kRankStep;
+      const int count = __popcll(leaders), rank_steps = (largest + kRankStep - 1) / kRankStep;
+      desk.num_runs = count, desk.any_many = any_many, desk.rank_steps = rank_steps;
+      // Where helpers have more than one unit each, units are longer; where teams are as good as
+      // single ones at using all blocks, they share units: to have fewer sums.
+      const int units = count * rank_steps * a.parts, blocks = gridDim.x;
+      int splits = a.splits;
+      if (units * splits > kAdapterWarps<Tile> * blocks) splits = (splits + 1) / 2;
+      const bool shared = splits % (1 << kTeamBits) == 0 && units * splits >= 2 * blocks;
+      desk.team_bits = shared ? kTeamBits : 0;
+      desk.splits = splits >> desk.team_bits;
     }
   }
 
@@ -195,6 +209,7 @@ template <typename Tile> class Listing {
 
   __device__ static uint64_t few_of(uint64_t tokens) {
     uint64_t few = ~uint64_t(0);
+#pragma unroll 1
     for (int i = 0; i < 8 && tokens != 0; ++i, tokens &= tokens - 1) {
       const uint64_t token = __ffsll(tokens) - 1;
       few ^= (token ^ 0xff) << 8 * i;

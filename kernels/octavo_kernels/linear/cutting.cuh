@@ -42,18 +42,13 @@ cudaError_t encode_operands(CUtensorMap* weight, CUtensorMap* x, const Arguments
                        kFetch);
 }
 
-// From so many rows on, tiles of 128: with 32 tokens, 128256 x 2048 took 125 us in them and 132 in
-// tiles of 64. With fewer, too many blocks meet in a tile: 4096 x 4096 took 15.5 us and 12.9.
-constexpr int kTallRows = 16384;
-
 // Calls `run` with the tiling for so many tokens a tile.
-template <typename Run> cudaError_t with_tiling(int rows, int tile_tokens, Run&& run) {
-  const bool tall = rows >= kTallRows;
+template <typename Run> cudaError_t with_tiling(int tile_tokens, Run&& run) {
   switch (tile_tokens) {
     case 8: return run(Tiling<8, 64>());
     case 16: return run(Tiling<16, 64>());
-    case 32: return tall ? run(Tiling<32, 128>()) : run(Tiling<32, 64>());
-    case 64: return tall ? run(Tiling<64, 128>()) : run(Tiling<64, 64>());
+    case 32: return run(Tiling<32, 64>());
+    case 64: return run(Tiling<64, 64>());
     default: return cudaErrorInvalidValue;
   }
 }

@@ -41,15 +41,15 @@ constexpr int kLead = 12;
 constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 32;
 
-// The first chunk, of all tiles' one after another, of a block's run.
+// The first chunk, of all tiles' one after another, of a block's run. In 32 bits, enough for 26
+// million chunks: in 64 it would be 200 instructions, which come from afar.
 __device__ __forceinline__ int start_of(const Problem& problem, int block) {
-  return static_cast<int>(int64_t(problem.tiles) * problem.chunks * block / gridDim.x);
+  return uint32_t(problem.tiles * problem.chunks) * block / gridDim.x;
 }
 
 // The block whose run has that chunk.
 __device__ __forceinline__ int block_of(const Problem& problem, int chunk) {
-  const int64_t chunks = int64_t(problem.tiles) * problem.chunks;
-  return static_cast<int>((int64_t(chunk + 1) * gridDim.x - 1) / chunks);
+  return (uint32_t(chunk + 1) * gridDim.x - 1) / uint32_t(problem.tiles * problem.chunks);
 }
 
 // Starts the copies of a run, in their order: blocks that began tiles at other chunks each, so that
@@ -75,7 +75,7 @@ template <typename Tile> class Producer {
     if (release == ready) let_next_start();
     wait_for_previous();
     copy_first_x();
-    copy_rest(release);
+    copy_rest<kStages>(release);
   }
 
   // x of the chunks that need not wait for a stage.
@@ -87,12 +87,17 @@ template <typename Tile> class Producer {
  protected:
   static constexpr int kStages = Ring<Tile>::kStages;
 
-  // What has to wait for a stage; before the chunk `release` the next kernel may come.
-  __device__ void copy_rest(int release) {
-    int stage = 0, parity = 0;
+  // What has to wait for a stage; before the chunk `release` the next kernel may come. So many
+  // chunks are on their way at most.
+  template <int kMost> __device__ void copy_rest(int release) {
+    int stage = 0, parity = 0, landed = kStages - kMost, landed_parity = 0;
 #pragma unroll 1
     for (int i = kStages; i < count_; ++i) {
       if (i == release) let_next_start();
+      if constexpr (kMost < kStages) {
+        ring_.full[landed].wait_unseen(landed_parity);
+        if (++landed == kStages) landed = 0, landed_parity ^= 1;
+      }
       ring_.empty[stage].wait_unseen(parity);
       copy_next_weight(stage);
       copy_next_x(stage);
