@@ -126,6 +126,8 @@ def test_merged_weights_are_those_that_peft_merges(architecture, tmp_path, capsy
         if f".{name}".endswith(tuple(f".{target}" for target in TARGETS[architecture]))
     }
     assert (output / "config.json").read_text() == (tmp_path / "model/config.json").read_text()
+    modes = {path.stat().st_mode for path in output.iterdir()}
+    assert len(modes) == 1, "who may read the settings may read the weights"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -252,6 +252,30 @@ def test_of_two_runs_into_one_file_the_second_is_refused(tmp_path) -> None:
         assert results.done == {"a"}
 
 
+def test_lines_may_name_adapters(tmp_path, capsys) -> None:
+    file = tmp_path / "in.jsonl"
+    asks = [{"role": "user", "content": "What is the capital of Italy?"}]
+    told = {
+        name: chat(name, model=name, messages=asks, max_completion_tokens=16, temperature=0)
+        for name in ("pirate", "octavo/tiny", "sailor")
+    }
+    file.write_text("\n".join(map(json.dumps, told.values())))
+    flags = ("--enable-lora", "--lora-modules", "pirate=octavo/tiny-pirate")
+    assert main(["run-batch", str(file), *flags]) == 1  # the model is the first that is no adapter
+    lines = map(json.loads, (tmp_path / "in.results.jsonl").read_text().splitlines())
+    found = {line["custom_id"]: line["response"] for line in lines}
+    texts = {
+        name: response["body"]["choices"][0]["message"]["content"]
+        for name, response in found.items()
+        if response["status_code"] == 200
+    }
+    assert texts.keys() == {"pirate", "octavo/tiny"}
+    assert texts["pirate"] != texts["octavo/tiny"]
+    assert "this run has 'octavo/tiny' and 'pirate'" in error_of(found["sailor"])
+    assert main(["run-batch", str(file), "-o", str(tmp_path / "out"), *flags[1:]]) == 2
+    assert "adapters need enable_lora" in capsys.readouterr().err
+
+
 def test_the_requests_may_come_from_a_pipe(tmp_path, model) -> None:
     os.mkfifo(tmp_path / "pipe")
     text = json.dumps(completion("a", model=str(model)))

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from safetensors.torch import save_file
 
 from live_server import LiveServer, running_server
+from octavo.config.server import AdapterConfig
 from octavo_plugins.sources.embedded.source import MODELS
 
 PROMPT = "The capital of France is"
@@ -325,22 +326,38 @@ def test_a_model_that_is_no_adapter_is_a_404(name, http) -> None:
     assert "adapters that /v1/models lists" in response.json()["error"]["message"]
 
 
-def test_requests_are_counted_by_adapter(http) -> None:
-    def counted() -> dict[str, float]:
-        families = text_string_to_metric_families(http.get("/metrics").text)
-        samples = [s for f in families for s in f.samples]
-        return {
-            s.labels["adapter"]: s.value
-            for s in samples
-            if s.name == "octavo:adapter_requests_total"
-        }
+def measured(http: httpx.Client, metric: str) -> dict[str, float]:
+    """A metric's values by adapter, or by "" alone."""
+    families = text_string_to_metric_families(http.get("/metrics").text)
+    samples = [s for f in families for s in f.samples]
+    return {s.labels.get("adapter", ""): s.value for s in samples if s.name == f"octavo:{metric}"}
 
-    before = counted()
-    answer(http, "fixed")
-    answer(http, "octavo/tiny")
+
+def test_requests_are_counted_by_adapter_until_it_is_unloaded(http, loaded) -> None:
+    before = measured(http, "adapter_requests_total")
+    for name in ("fixed", loaded, "octavo/tiny"):
+        answer(http, name)
     http.post("/v1/completions", json={"model": "unknown", "prompt": PROMPT})
-    more = {"fixed": before.get("fixed", 0) + 1, "": before[""] + 1}
-    assert counted() == {**before, **more}
+    more = {name: before.get(name, 0) + 1 for name in ("fixed", loaded, "")}
+    assert measured(http, "adapter_requests_total") == {**before, **more}
+    http.post("/v1/unload_lora_adapter", json={"lora_name": loaded})
+    left = {**before, **more}
+    del left[loaded]
+    assert measured(http, "adapter_requests_total") == left
+
+
+def test_how_many_adapters_the_device_has_is_measured(http, folders) -> None:
+    write_adapter(folders / "watched" / "counted", 6)
+    before = measured(http, "adapter_loads_total")[""]
+    answer(http, "counted")
+    assert measured(http, "adapter_loads_total")[""] == before + 1
+    assert 1 <= measured(http, "num_adapters_on_device")[""] <= before + 1
+
+
+def test_the_environment_may_give_leave_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not AdapterConfig().takes_changes
+    monkeypatch.setenv("OCTAVO_ALLOW_RUNTIME_LORA_UPDATING", "1")
+    assert AdapterConfig().takes_changes
 
 
 @pytest.mark.slow

@@ -59,6 +59,8 @@ OURS = (
     "event_loop_lag_seconds",
     "engine_up",
     "num_swaps_total",
+    "num_adapters_on_device",
+    "adapter_loads_total",
     "adapter_requests_total",
     "prompt_tokens_cached_total",
 )

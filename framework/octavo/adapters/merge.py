@@ -59,6 +59,8 @@ def write_merged(
         for path, group in itertools.groupby(merged, key=lambda each: each[0]):
             tensors = {name: tensor for _, name, tensor in group}
             save_file(tensors, partial / path.name, metadata={"format": "pt"})
+            # It comes without leave for others to read it.
+            (partial / path.name).chmod(partial.stat().st_mode & 0o666)
         partial.rename(output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

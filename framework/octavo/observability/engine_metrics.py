@@ -57,6 +57,10 @@ class EngineMeter:
                    stats["num_preemptions"]),
             _total("num_swaps_total", "Preemptions that kept the blocks in the host's memory.",
                    stats["num_swaps"]),
+            gauge("num_adapters_on_device", "LoRA adapters in the device's pool.",
+                  stats["num_device_adapters"]),
+            _total("adapter_loads_total", "Times that one was copied there.",
+                   stats["num_adapter_loads"]),
             self._step_tokens.read(),
         ]  # fmt: skip
         return EngineReport(os.getpid(), metrics, plugin_metrics(self._faults))

@@ -6,14 +6,16 @@ import asyncio
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from octavo.cli.batch.requests import CHAT, COMPLETIONS, BatchRequest, parse_line, read_request
 from octavo.cli.engine_flags import add_engine_flags, engine_keywords
+from octavo.cli.fields import add_fields, given_fields
 from octavo.cli.terminal import Terminal
+from octavo.config.server import AccessConfig, AdapterConfig, ServerConfig
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
 from octavo.server.errors import HttpError
 from octavo_registry import PluginHost
@@ -51,6 +53,7 @@ class RunBatchCommand:
         parser.add_argument(
             "--served-model-name", metavar="NAME", help="what lines call it (default: the model)"
         )
+        add_fields(parser, AdapterConfig, title="adapters options", only=("lora_modules",))
         add_engine_flags(parser, with_model=False)
 
     def run(self, args: Namespace, host: PluginHost) -> int:
@@ -64,12 +67,14 @@ class RunBatchCommand:
         if not texts:
             raise ConfigError(f"{args.file} has no requests: a line of JSON for each is wanted")
         output = args.output or args.file.with_name(f"{args.file.stem}.results.jsonl")
-        served = args.served_model_name or args.model or _first_model(args.file, texts)
+        adapters = AdapterConfig(**given_fields(args, AdapterConfig))
+        names = [module.name for module in adapters.modules]
+        served = args.served_model_name or args.model or _first_model(args.file, texts, names)
         args.model = args.model or served
         num_done = num_bad = 0
         with ResultsFile(output) as results:
             requests = []
-            for line in _read(texts, served):
+            for line in _read(texts, (served, *names)):
                 custom_id = line.custom_id if isinstance(line, BatchRequest) else line[0]
                 if custom_id in results.done:
                     num_done += 1
@@ -83,7 +88,9 @@ class RunBatchCommand:
                     llm = AsyncLLM(**engine_keywords(args, host), engine_process=False)
                 try:
                     with ProgressBar(len(requests), shown=sys.stderr.isatty()) as bar:
-                        work = _Work(_context(llm, host, served), requests, results, bar)
+                        server = _context(llm, host, served, adapters)
+                        server.adapters.start()
+                        work = _Work(server, requests, results, bar)
                         num_bad += asyncio.run(work.run())
                 finally:
                     llm.close()
@@ -151,15 +158,15 @@ class _Work:
         self._bar.advance(num_requests=1, num_tokens=num_tokens)
 
 
-def _context(llm: AsyncLLM, host: PluginHost, served_model: str) -> ServerContext:
+def _context(
+    llm: AsyncLLM, host: PluginHost, served_model: str, adapters: AdapterConfig
+) -> ServerContext:
     """What routes find around them, as in a server that trusts whoever wrote the file."""
-    from octavo.config.server import AccessConfig, ServerConfig
     from octavo.server.context import ServerContext
 
     access = AccessConfig(trust_request_chat_template=True)
-    return ServerContext(
-        engine=llm, host=host, config=ServerConfig(access=access), model_names=(served_model,)
-    )
+    config = ServerConfig(access=access, adapters=adapters)
+    return ServerContext(engine=llm, host=host, config=config, model_names=(served_model,))
 
 
 def _summary(num_lines: int, num_done: int, num_bad: int) -> str:
@@ -183,7 +190,7 @@ def _lines(file: Path) -> list[tuple[int, str]]:
         raise ConfigError(f"{file} cannot be read: {error}") from error
 
 
-def _read(lines: list[tuple[int, str]], served_model: str) -> Iterator[Line]:
+def _read(lines: list[tuple[int, str]], model_names: Collection[str]) -> Iterator[Line]:
     seen: set[str] = set()
     for number, text in lines:
         custom_id = None
@@ -193,14 +200,14 @@ def _read(lines: list[tuple[int, str]], served_model: str) -> Iterator[Line]:
                 again, custom_id = custom_id, None  # its result must not stand for the other's
                 raise HttpError(400, f"custom_id={again!r} is that of an earlier line")
             seen.add(custom_id)
-            yield read_request(custom_id, line, served_model)
+            yield read_request(custom_id, line, model_names)
         except HttpError as error:
             told = f"line {number}: {error}"
             bad = HttpError(error.status, told, param=error.param, code=error.code)
             yield custom_id, bad
 
 
-def _first_model(file: Path, lines: list[tuple[int, str]]) -> str:
+def _first_model(file: Path, lines: list[tuple[int, str]], adapters: Collection[str]) -> str:
     reasons = []
     for number, text in lines:
         try:
@@ -210,7 +217,7 @@ def _first_model(file: Path, lines: list[tuple[int, str]]) -> str:
             continue
         except (KeyError, TypeError):
             continue
-        if isinstance(model, str) and model:
+        if isinstance(model, str) and model and model not in adapters:
             return model
     reason = reasons[0] if reasons else ""
     raise ConfigError(f"no line of {file} names a model{reason}; give one with --model")

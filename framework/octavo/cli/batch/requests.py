@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,8 +42,10 @@ def parse_line(text: str) -> tuple[str, dict[str, Any]]:
     return custom_id, line
 
 
-def read_request(custom_id: str, line: Mapping[str, Any], served_model: str) -> BatchRequest:
-    """Check what can be checked without the model."""
+def read_request(
+    custom_id: str, line: Mapping[str, Any], model_names: Collection[str]
+) -> BatchRequest:
+    """Check what can be checked without the model; it and its adapters have these names."""
     url, body = line.get("url"), line.get("body")
     unknown = line.keys() - {"custom_id", "method", "url", "body"}
     if unknown:
@@ -54,11 +56,12 @@ def read_request(custom_id: str, line: Mapping[str, Any], served_model: str) -> 
         raise HttpError(404, f"url={shown(url)} is not one of {', '.join(_BODIES)}")
     if not isinstance(body, dict):
         raise HttpError(400, f"body={shown(body)} must be an object")
-    if body.get("model") != served_model:
+    if body.get("model") not in model_names:
+        there = " and ".join(map(repr, model_names))
         raise HttpError(
             404,
-            f"model={shown(body.get('model'))}, but this run has {served_model!r}: give the other "
-            "lines a file of their own, or the name with --served-model-name",
+            f"model={shown(body.get('model'))}, but this run has {there}: give the other lines a "
+            "file of their own, or the name with --served-model-name or --lora-modules",
             param="model",
             code="model_not_found",
         )
