@@ -347,7 +347,7 @@ def test_requests_are_counted_by_adapter_until_it_is_unloaded(http, loaded) -> N
 
 
 def test_how_many_adapters_the_device_has_is_measured(http, folders) -> None:
-    write_adapter(folders / "watched" / "counted", 6)
+    write_adapter(folders / "watched" / "counted", 60)
     before = measured(http, "adapter_loads_total")[""]
     answer(http, "counted")
     assert measured(http, "adapter_loads_total")[""] == before + 1
