@@ -1,6 +1,7 @@
 """Prompts for all generations of Qwen-VL: what their references take, made with plain loops.
 
-Frames become patches by the references' own processor of images, one frame at a time.
+Frames become patches by the references' own processor of images, one frame at a time, which has the
+right size already.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from PIL import Image
 import media_pictures
 from media_equality import MediaCase, greedy
 from octavo_registry.modalities import VideoClip
+from video_processors import frames_resized
 
 START, END, IMAGE, VIDEO = 148, 149, 150, 151
 TOKENS = {
@@ -75,9 +77,11 @@ PROMPTS = (
 
 def video_patches(process: Any, video: VideoClip) -> tuple[torch.Tensor, list[int]]:
     """Two frames stand in a patch, and the last one stands twice where it is alone."""
-    frames = [Image.fromarray(frame) for frame in video.frames]
-    frames += [frames[-1]] * (len(frames) % 2)
     channels, patch = 3, process.patch_size
+    grid = process(Image.fromarray(video.frames[0]), return_tensors="pt")["image_grid_thw"]
+    _, rows, columns = grid[0].tolist()
+    frames = frames_resized(video, rows * patch, columns * patch)
+    frames += [frames[-1]] * (len(frames) % 2)
     made = [process(frame, return_tensors="pt") for frame in frames]
     rows = [each["pixel_values"].view(-1, channels, 2, patch, patch) for each in made]
     steps = [

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from transformers import (
     CLIPImageProcessorPil,
     LlavaNextVideoConfig,
@@ -26,6 +25,7 @@ from octavo.inputs.media import read_settings
 from octavo.layers.vision import normalised
 from octavo_plugins.models.llava_next_video.inputs import pixels
 from octavo_registry.modalities import MediaItem, VideoClip
+from video_processors import frames_resized
 
 IMAGE, VIDEO = 150, 151
 CANVASES = [[28, 56], [56, 28], [56, 56]]
@@ -47,11 +47,12 @@ PROCESS = {**CROP, "image_grid_pinpoints": CANVASES}
 
 
 def frames_of(video: VideoClip) -> torch.Tensor:
-    """What CLIP's processor makes of each frame by itself."""
+    """What CLIP's processor makes of each frame, which has the right size already."""
     process = CLIPImageProcessorPil(**CROP)
-    frames = [
-        np.asarray(process(Image.fromarray(frame))["pixel_values"][0]) for frame in video.frames
-    ]
+    height, width = video.frames.shape[1:3]
+    shorter = min(height, width)
+    resized = frames_resized(video, 28 * height // shorter, 28 * width // shorter)
+    frames = [np.asarray(process(frame)["pixel_values"][0]) for frame in resized]
     return torch.from_numpy(np.stack(frames))
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
@@ -22,6 +21,7 @@ from octavo.inputs.media import read_settings
 from octavo.layers.vision import normalised
 from octavo_plugins.models.llava_onevision.inputs import pixels
 from octavo_registry.modalities import MediaItem, VideoClip
+from video_processors import frames_resized
 
 IMAGE, VIDEO = 150, 151
 CANVASES = [[21 * down, 21 * across] for down in range(1, 4) for across in range(1, 4)]
@@ -44,10 +44,7 @@ PROCESS: dict[str, Any] = {
 
 def frames_of(video: VideoClip) -> torch.Tensor:
     """Each frame squeezed into a square."""
-    frames = [
-        np.asarray(Image.fromarray(frame).resize((21, 21), Image.Resampling.BICUBIC)) / 255.0
-        for frame in video.frames
-    ]
+    frames = [np.asarray(frame) / 255.0 for frame in frames_resized(video, 21, 21)]
     scaled = (np.stack(frames) - PROCESS["image_mean"]) / PROCESS["image_std"]
     return torch.from_numpy(scaled).float().permute(0, 3, 1, 2)
 

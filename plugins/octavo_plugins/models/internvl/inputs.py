@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from octavo.inputs.frames import resized_frames
 from octavo.inputs.media import expand_items, frames_asked, pixel_scale
 from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, stacked
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
@@ -98,11 +99,8 @@ def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[s
     image = item.value
     tile = sides(settings.config["vision_config"], "image_size")
     if modality == "video":
-        frames = [
-            Image.fromarray(frame).resize(tile[::-1], Image.Resampling.BICUBIC)
-            for frame in item.value.frames
-        ]
-        return {"pixels": stacked(frames), "scale": pixel_scale(settings, modality, MEAN, STD)}
+        frames = resized_frames(item.value, tile[1], tile[0]).contiguous()
+        return {"pixels": frames, "scale": pixel_scale(settings, modality, MEAN, STD)}
     least = settings.entry(modality, "min_patches", 1)
     most = settings.entry(modality, "max_patches", 12)
     down, across = tiling(image.height, image.width, tile, least, most)

@@ -82,14 +82,17 @@ def middle_square(image: Image.Image, size: int) -> Image.Image:
     """What is left of an image whose shorter side is resized."""
     from PIL import Image
 
-    width, height = image.size
-    # The longer side is cut to whole pixels in this order of products, as the reference does.
-    if width < height:
-        resized = image.resize((size, int(size * height / width)), Image.Resampling.BICUBIC)
-    else:
-        resized = image.resize((int(size * width / height), size), Image.Resampling.BICUBIC)
+    resized = image.resize(size_around(size, *image.size), Image.Resampling.BICUBIC)
     left, top = (resized.width - size) // 2, (resized.height - size) // 2
     return resized.crop((left, top, left + size, top + size))
+
+
+def size_around(size: int, width: int, height: int) -> tuple[int, int]:
+    """Width and height of a picture whose shorter side is resized."""
+    # The longer side is cut to whole pixels in this order of products, as the reference does.
+    if width < height:
+        return size, int(size * height / width)
+    return int(size * width / height), size
 
 
 def stacked(images: list[Any]) -> Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from octavo.inputs.frames import resized_frames
 from octavo.inputs.media import expand_placeholders, frames_asked, pixel_scale
-from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, middle_square, stacked
+from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, size_around
 from octavo_plugins.models.llava_next.canvas import tiles
 from octavo_plugins.models.llava_next.inputs import num_rows
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
@@ -45,8 +46,10 @@ def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[s
     """Tiles of an image; the middle squares of frames."""
     if modality == "image":
         return tiles(item, settings)
-    from PIL import Image
-
     side = settings.config["vision_config"]["image_size"]
-    frames = [middle_square(Image.fromarray(frame), side) for frame in item.value.frames]
-    return {"pixels": stacked(frames), "scale": pixel_scale(settings, modality, MEAN, STD)}
+    rows, columns = item.value.frames.shape[1:3]
+    width, height = size_around(side, columns, rows)
+    left, top = (width - side) // 2, (height - side) // 2
+    frames = resized_frames(item.value, width, height)
+    squares = frames[..., top : top + side, left : left + side].contiguous()
+    return {"pixels": squares, "scale": pixel_scale(settings, modality, MEAN, STD)}

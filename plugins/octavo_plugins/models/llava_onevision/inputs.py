@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from octavo.inputs.frames import resized_frames
 from octavo.inputs.media import expand_placeholders, frames_asked, pixel_scale
-from octavo_plugins.models.llava.inputs import MEAN, STD, media_token, stacked
+from octavo_plugins.models.llava.inputs import MEAN, STD, media_token
 from octavo_plugins.models.llava_next.canvas import Size, tiles
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings
 
@@ -57,11 +58,6 @@ def pixels(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[s
     """Tiles of an image, each by itself also where a prompt has several; squares of frames."""
     if modality == "image":
         return tiles(item, settings, CANVASES)
-    from PIL import Image
-
     side = settings.config["vision_config"]["image_size"]
-    frames = [
-        Image.fromarray(frame).resize((side, side), Image.Resampling.BICUBIC)
-        for frame in item.value.frames
-    ]
-    return {"pixels": stacked(frames), "scale": pixel_scale(settings, modality, MEAN, STD)}
+    frames = resized_frames(item.value, side, side).contiguous()
+    return {"pixels": frames, "scale": pixel_scale(settings, modality, MEAN, STD)}

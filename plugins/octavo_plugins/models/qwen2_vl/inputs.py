@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.errors import PromptError
+from octavo.inputs.frames import resized_frames
 from octavo.inputs.media import checked_rows, expand_placeholders, frames_asked, pixel_scale
 from octavo.params import shown
 from octavo_registry.modalities import ROWS, MediaItem, MediaPrompt, MediaSettings, Placeholder
@@ -173,11 +174,12 @@ def patches_of(
     vision = settings.config["vision_config"]
     patch, merge = vision["patch_size"], vision["spatial_merge_size"]
     time, height, width = grid
-    frames = [
-        np.asarray(frame.resize((width * patch, height * patch), Image.Resampling.BICUBIC))
-        for frame in frames_of(item)
-    ]
-    per_step = vision["temporal_patch_size"] if item.modality == "video" else 1
+    size = width * patch, height * patch
+    if item.modality == "image":
+        per_step, frames = 1, [np.asarray(item.value.resize(size, Image.Resampling.BICUBIC))]
+    else:
+        per_step = vision["temporal_patch_size"]
+        frames = [*resized_frames(item.value, *size).permute(0, 2, 3, 1).numpy()]
     frames += [frames[-1]] * (time * per_step - len(frames))
     pixels = np.stack(frames).reshape(
         time, per_step, height // merge, merge, patch, width // merge, merge, patch, 3
@@ -189,15 +191,6 @@ def patches_of(
         "grid": torch.tensor(grid, dtype=torch.int32),
         "scale": pixel_scale(settings, item.modality, mean, std).unsqueeze(-1),
     }
-
-
-def frames_of(item: MediaItem) -> list[Any]:
-    """The pictures of an item."""
-    from PIL import Image
-
-    if item.modality == "image":
-        return [item.value]
-    return [Image.fromarray(frame) for frame in item.value.frames]
 
 
 def grid_of(item: MediaItem, settings: MediaSettings) -> Grid:
