@@ -23,17 +23,6 @@ VIDEO_FORMATS = [
     ("gif", "gif"),
 ]
 
-VIDEO_FORMATS = [
-    ("mpeg4", "mp4"),
-    ("libx264", "mp4"),
-    ("libx264", "mov"),
-    ("libx264", "matroska"),
-    ("libvpx", "webm"),
-    ("libvpx-vp9", "webm"),
-    ("libsvtav1", "mp4"),
-    ("gif", "gif"),
-]
-
 
 def limits(**given: Any) -> MediaLimits:
     return MediaLimits(
