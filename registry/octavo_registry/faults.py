@@ -6,6 +6,7 @@ seconds, then one call is let through; if that succeeds the quarantine is over, 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter, defaultdict
@@ -19,11 +20,14 @@ from octavo_registry.events import PluginFailure
 QUARANTINE_SECONDS = 30.0
 MAX_LINE_CHARS = 500
 """Of an exception's message: torch puts the stack of its C++ code there."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
+"""Of an object: libraries show the file that they read from so."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's type and message on a single line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_LINE_CHARS]}"
+    """Return an exception's type and message on a single line, without addresses of objects."""
+    text = _ADDRESS.sub("", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text[:MAX_LINE_CHARS]}"
 
 
 @dataclass(slots=True)

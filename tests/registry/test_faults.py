@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from octavo_registry import OctavoError, PluginError, PluginFailure
-from octavo_registry.faults import Faults, PluginQuarantinedError, PluginUse
+from octavo_registry.faults import Faults, PluginQuarantinedError, PluginUse, one_line
 
 
 class Clock:
@@ -134,3 +134,8 @@ def test_calls_failures_and_time_are_kept_by_plugin(monkeypatch: pytest.MonkeyPa
         pass
     assert faults.uses["q"].calls == 1
     assert uses is not faults.uses
+
+
+def test_a_message_is_one_line_without_the_addresses_of_objects() -> None:
+    error = ValueError(f"no image\nin {object()!r}, damaged at 0x1F")
+    assert one_line(error) == "ValueError: no image in <object object>, damaged at 0x1F"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -29,8 +28,6 @@ _BEGINNINGS: Final = (
     (b"PK\x03\x04", "ZIP"),
     (b"\x1f\x8b", "gzip"),
 )
-ADDRESS: Final = re.compile(r"<\S+ object at 0x[0-9a-f]+>")
-"""As Python shows the file that a library was given."""
 _RIFF: Final = {b"WAVE": "WAV", b"WEBP": "WebP", b"AVI ": "AVI"}
 _STILL_BRANDS: Final = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
 
@@ -73,8 +70,7 @@ def decoding(kind: str) -> Iterator[None]:
     except MemoryError as error:
         raise MediaLimitError("decoding needs more memory than there is") from error
     except Exception as error:
-        said = ADDRESS.sub("<bytes>", one_line(error))
-        raise MediaError(f"this {kind} cannot be decoded: {said}") from error
+        raise MediaError(f"this {kind} cannot be decoded: {one_line(error)}") from error
 
 
 def read_options(kind: type[T], options: Mapping[str, Any]) -> T:
