@@ -80,6 +80,15 @@ def test_an_array_is_mono_or_has_its_channels_first() -> None:
     assert np.array_equal(convert(clip).samples, stereo[:, 0])
 
 
+@pytest.mark.parametrize("rate", [22050.0, np.float64(22050), np.int32(22050)])
+def test_a_rate_may_be_any_whole_number(rate) -> None:
+    samples = media.tone()
+    assert DECODER.is_item((samples, rate))
+    clip = convert((samples, rate))
+    assert clip.rate == 22050
+    assert np.array_equal(clip.samples, samples)
+
+
 def test_whole_numbers_are_scaled_to_one() -> None:
     for dtype in (np.int16, np.int32):
         full = np.array([np.iinfo(dtype).min, 0, np.iinfo(dtype).max // 2 + 1], dtype)
@@ -97,8 +106,12 @@ def test_whole_numbers_are_scaled_to_one() -> None:
         ((np.array([0, -1e10]), 16000), "beyond 4.29497e\\+09"),
         ((np.zeros(9, np.float32), 0), "rate of 0"),
         ((np.zeros(9, np.float32), True), "rate of True"),
-        (np.zeros(9, np.float32), "give \\(array, rate\\)"),
-        ([1.0, 2.0], "give \\(array, rate\\)"),
+        ((np.zeros(9, np.float32), 16000.5), "rate of 16000.5 per second; give a whole number"),
+        ((np.zeros(9, np.float32), float("nan")), "rate of nan"),
+        (([0.0] * 9, 16000), "its samples are a list; give \\(array, rate\\)"),
+        ((b"RIFF", 16000), "its samples are a bytes; give \\(array, rate\\)"),
+        (np.zeros(9, np.float32), "it is a ndarray; give \\(array, rate\\)"),
+        ([1.0, 2.0], "its samples are a float"),
     ],
 )
 def test_what_is_no_clear_sound_is_refused(given, match) -> None:

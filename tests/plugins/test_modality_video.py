@@ -309,12 +309,13 @@ def test_frames_may_be_given_as_an_array_or_a_list() -> None:
         (np.zeros((2, 8, 8, 3), np.float32), "float32"),
         ([media.picture(4, 4), media.picture(4, 5)], "several sizes"),
         ([], "a list"),
-        ([b"\x89PNG", b"\x89PNG"], "frames are to be"),
         (
             VideoClip(frames=np.zeros((2, 8, 8, 3), np.uint8), timestamps=(0.0,)),
             "1 timestamps for 2",
         ),
         (7, "a int"),
+        ([media.picture(), b"\x89PNG"], "its frame 2 is a bytes; frames in a list are decoded"),
+        (["data:image/png;base64,AAAA"], "its frame 1 is a str; .* Pillow images or arrays"),
     ],
 )
 def test_what_are_no_frames_is_refused(given, match) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Final
 
 import librosa
@@ -62,10 +63,12 @@ class AudioDecoder:
             given = (given.samples, given.rate)
         if not self.is_item(given):
             raise MediaError(
-                f"it is a {type(given).__name__}; give (array, rate), the rate a whole number, "
-                "bytes, a Path or a URL"
+                f"it is a {type(given).__name__}; give (array, rate), bytes, a Path or a URL"
             )
-        samples, rate = np.asarray(given[0]), given[1]
+        samples, rate = given
+        if not hasattr(samples, "__array__"):
+            raise MediaError(f"its samples are a {type(samples).__name__}; give (array, rate)")
+        samples = np.asarray(samples)
         _check_rate(rate)
         if samples.ndim not in (1, 2) or samples.size == 0:
             raise MediaError(
@@ -82,13 +85,8 @@ class AudioDecoder:
         return clip.finish()
 
     def is_item(self, given: Sequence[Any]) -> bool:
-        """An array, or something that becomes one, with its rate."""
-        return (
-            isinstance(given, (tuple, list))
-            and len(given) == 2
-            and hasattr(given[0], "__array__")
-            and isinstance(given[1], (int, np.integer))
-        )
+        """Samples with their rate: no number is an item by itself."""
+        return isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[1], Real)
 
     def content(self, value: AudioClip) -> Iterator[bytes | memoryview]:
         """Rate and samples."""
@@ -130,10 +128,11 @@ class _Clip:
 
 
 def _check_rate(rate: Any) -> None:
-    whole = isinstance(rate, (int, np.integer)) and not isinstance(rate, bool)
-    if not whole or not MIN_RATE <= rate <= MAX_RATE:
+    is_number = isinstance(rate, Real) and not isinstance(rate, bool)
+    if not is_number or not MIN_RATE <= rate <= MAX_RATE or rate != int(rate):
         raise MediaError(
-            f"it has a rate of {rate!r} per second; give one from {MIN_RATE:,} to {MAX_RATE:,}"
+            f"it has a rate of {rate!r} per second; give a whole number from {MIN_RATE:,} to "
+            f"{MAX_RATE:,}"
         )
 
 

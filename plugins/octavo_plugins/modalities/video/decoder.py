@@ -46,8 +46,12 @@ class VideoDecoder:
             clip = VideoClip(frames=np.asarray(given))
         elif isinstance(given, (list, tuple)) and given:
             limits.check_frames(len(given))
-            if any(isinstance(frame, (str, bytes, PathLike)) for frame in given):
-                raise MediaError("its frames are to be Pillow images or arrays, or one file of all")
+            for number, frame in enumerate(given, start=1):
+                if isinstance(frame, (bytes, str, PathLike)):
+                    raise MediaError(
+                        f"its frame {number} is a {type(frame).__name__}; frames in a list are "
+                        "decoded already: Pillow images or arrays of pixels"
+                    )
             images = [self._images.convert(frame, limits, {}) for frame in given]  # reserves
             if len({image.size for image in images}) > 1:
                 raise MediaError("it has frames of several sizes; give all in one")
