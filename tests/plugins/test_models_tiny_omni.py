@@ -222,9 +222,13 @@ def test_files_of_all_formats_have_as_many_rows_as_in_training(cases, llm: LLM) 
 
 
 def test_a_sound_that_is_too_long_is_refused(llm: LLM) -> None:
-    long = {"type": "audio", "audio": (np.zeros(7 * 8000, np.float32), 8000)}
-    with pytest.raises(PromptError, match=r"7.00 seconds; this model hears 6.4: send it in parts"):
-        llm.chat([{"role": "user", "content": [long]}], use_tqdm=False)
+    short, long = (
+        {"type": "audio", "audio": (np.zeros(seconds * 8000, np.float32), 8000)}
+        for seconds in (1, 7)
+    )
+    problem = r"content\[1\] \(audio\): .* 7.00 seconds; this model hears 6.4: send it in parts"
+    with pytest.raises(PromptError, match=problem):
+        llm.chat([{"role": "user", "content": [short, long]}], use_tqdm=False)
 
 
 def test_the_config_names_all_that_the_plugin_goes_by(cases) -> None:

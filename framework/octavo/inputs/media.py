@@ -19,7 +19,7 @@ from octavo.errors import PluginError, PromptError
 from octavo.inputs.processor_kwargs import read_kwargs, with_kwargs
 from octavo.inputs.tensor_cache import TensorCache, Tensors, write_tensor
 from octavo.multimodal.encoded import SUFFIX, EncodedItem
-from octavo.multimodal.errors import BadMediaError, MediaTooLargeError
+from octavo.multimodal.errors import BadMediaError, MediaTooLargeError, about
 from octavo.multimodal.given import GivenMedia
 from octavo_registry import PluginHost
 from octavo_registry.modalities import MediaItem, MediaPrompt, MediaSettings, Placeholder
@@ -184,14 +184,12 @@ class MediaInputs:
         if made is None:
             modality, registry, value = item.modality, self._host.multimodal, item.value
             how: dict[str, Any] = {"architecture": self._architecture, "settings": settings}
-            try:
+            with about(place):
                 tensors = (
                     registry.map_rows(modality, value.tensors, **how)
                     if isinstance(value, EncodedItem)
                     else registry.map_input(modality, item, **how)
                 )
-            except PromptError as error:
-                raise PromptError(f"{place}: {error}", param=error.param) from error
             made = tensors, {name: write_tensor(tensor) for name, tensor in tensors.items()}
             self._cache.put(item.content_hash, made)
         return made

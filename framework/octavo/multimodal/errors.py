@@ -28,3 +28,5 @@ def about(place: str) -> Iterator[None]:
         raise MediaTooLargeError(f"{place}: {error}") from error
     except MediaError as error:
         raise BadMediaError(f"{place}: {error}") from error
+    except BadRequestError as error:
+        raise type(error)(f"{place}: {error}", param=error.param) from error
