@@ -21,6 +21,8 @@ from octavo.server.absent import why_absent
         ("GET", "/server_info", "/capabilities and /plugins"),
         ("POST", "/sleep", "no routes for development"),
         ("POST", "/v1/load_lora_adapter", "--allow-runtime-lora"),
+        ("POST", "/v1/audio/transcriptions", "this model does not write down what is said"),
+        ("POST", "/v1/audio/translations", "this model does not write down what is said"),
         ("GET", "/nonsense", "/docs shows all"),
     ],
 )

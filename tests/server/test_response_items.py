@@ -68,6 +68,10 @@ def test_outputs_of_functions_are_messages_of_tools() -> None:
         ({"type": "reasoning", "encrypted_content": "x"}, "encrypted_content"),
         ({"type": "web_search_call"}, "input.0. is of type 'web_search_call'"),
         ({"type": {}}, "is of type"),
+        (
+            {"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]},
+            "type is 'input_image'; this route takes input_text, output_text, refusal",
+        ),
     ],
 )
 def test_other_items_are_named(item, message) -> None:
