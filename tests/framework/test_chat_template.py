@@ -11,6 +11,7 @@ import sample_tokenizers
 from octavo.errors import ConfigError, PromptError
 from octavo.inputs import ChatRenderer, ChatTemplate, load_chat_template
 from octavo.inputs.media_parts import has_media, take_media
+from octavo.multimodal.given import GivenMedia
 from octavo_registry.model import ModelCapabilities
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -103,32 +104,6 @@ def test_a_malformed_message_is_named_by_index_and_key(messages: Any, message: s
         render(PLAIN, messages)
 
 
-def test_what_was_sent_before_is_named_by_its_uuid_in_any_part() -> None:
-    for kind, given in (
-        ("image_url", {}),
-        ("image_url", {"image_url": None}),
-        ("image", {}),
-        ("input_audio", {}),
-        ("video_url", {}),
-    ):
-        part = {"type": kind, "uuid": "u1", **given}
-        _, (item,) = take_media([{"role": "user", "content": [part]}])
-        assert (item.data, item.uuid) == (None, "u1")
-        with pytest.raises(PromptError, match=f"{kind} is missing"):
-            take_media([{"role": "user", "content": [{"type": kind, **given}]}])
-
-
-@pytest.mark.parametrize("detail", ["auto", "low", "high", "original", None])
-def test_a_picture_may_be_asked_to_be_seen_in_any_detail(detail) -> None:
-    given = {"url": "data:,", "detail": detail}
-    part = {"type": "image_url", "image_url": given}
-    _, (item,) = take_media([{"role": "user", "content": [part]}])
-    assert item.data == "data:,"
-    given["detail"] = "much"
-    with pytest.raises(PromptError, match="detail='much'"):
-        take_media([{"role": "user", "content": [part]}])
-
-
 def test_media_are_taken_out_before_a_template_sees_their_places() -> None:
     capabilities = ModelCapabilities(modalities=("image",))
     given = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -154,9 +129,62 @@ def test_media_are_taken_out_before_a_template_sees_their_places() -> None:
 def test_rows_are_taken_only_where_that_is_switched_on() -> None:
     chat = [{"role": "user", "content": [{"type": "image_embeds", "image_embeds": "AAAA"}]}]
     with pytest.raises(PromptError, match="image_embeds needs enable_mm_embeds"):
-        take_media(chat)
-    (item,) = take_media(chat, takes_embeds=True)[1]
+        take_media(chat, ("image",))
+    (item,) = take_media(chat, ("image",), takes_embeds=True)[1]
     assert (item.modality, item.data, item.is_encoded) == ("image", "data:;base64,AAAA", True)
+    for_text = ChatRenderer(None, chat_template=PLAIN)
+    with pytest.raises(PromptError, match="this model takes no image input"):
+        for_text.render(take_media(chat)[0])
+
+
+@pytest.mark.parametrize(
+    ("part", "modality"),
+    [
+        ({"type": "image_url"}, "image"),
+        ({"type": "image_url", "image_url": None}, "image"),
+        ({"type": "image"}, "image"),
+        ({"type": "image_embeds"}, "image"),
+        ({"type": "video_url", "video_url": None}, "video"),
+        ({"type": "input_audio"}, "audio"),
+        ({"type": "input_audio", "input_audio": None}, "audio"),
+    ],
+)
+def test_a_part_with_a_uuid_may_leave_out_what_was_sent_before(part, modality) -> None:
+    def taken(part: dict[str, Any]) -> GivenMedia:
+        (item,) = take_media([{"role": "user", "content": [part]}], takes_embeds=True)[1]
+        return item
+
+    item = taken({**part, "uuid": "u1"})
+    assert (item.modality, item.data, item.uuid) == (modality, None, "u1")
+    assert item.is_encoded == (part["type"] == "image_embeds")
+    for nameless in (part, {**part, "uuid": None}):
+        with pytest.raises(PromptError, match=r"content\[0\].* is missing; only a uuid"):
+            taken(nameless)
+
+
+def test_a_part_s_uuid_names_what_is_sent_with_it() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:,"}, "uuid": "u1"}
+    (item,) = take_media([{"role": "user", "content": [part]}])[1]
+    assert (item.data, item.uuid) == ("data:,", "u1")
+
+
+@pytest.mark.parametrize("detail", ["auto", "low", "high", "original", None])
+def test_a_picture_s_detail_is_taken_and_changes_nothing(detail) -> None:
+    given = {"url": "data:,", "detail": detail}
+    chat = [{"role": "user", "content": [{"type": "image_url", "image_url": given}]}]
+    (item,) = take_media(chat)[1]
+    assert item.data == "data:,"
+    for other in ("best", 1, ["low"]):
+        given["detail"] = other
+        with pytest.raises(PromptError, match=r"image_url.detail=.* known: auto"):
+            take_media(chat)
+
+
+def test_a_model_that_writes_down_speech_names_the_route_for_it() -> None:
+    capabilities = ModelCapabilities(modalities=("audio",), transcriber="a.module:Transcriber")
+    renderer = ChatRenderer(None, chat_template=PLAIN, capabilities=capabilities)
+    with pytest.raises(PromptError, match="no place for audio; send speech to /v1/audio/transcr"):
+        renderer.render([{"role": "user", "content": [{"type": "audio"}]}])
 
 
 def test_a_modality_of_a_plugin_has_parts_of_its_name() -> None:

@@ -83,7 +83,7 @@ class ChatRenderer:
             "documents": check_dicts("documents", documents),
         }
         plain = check_messages(messages, self._capabilities)
-        fit_contents(plain, template, self._media_texts)
+        fit_contents(plain, template, self._media_texts, self._capabilities)
         fit_arguments(plain, template)
         if strict:
             _check_is_read(template, kwargs, lists)

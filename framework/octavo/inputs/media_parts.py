@@ -25,7 +25,9 @@ PARTS: Final[Mapping[str, str]] = {
     "audio_embeds": "audio",
 }
 """The modality of a part, by its type."""
-DETAILS: Final = (None, "auto", "low", "high", "original")
+DETAILS: Final = ("auto", "low", "high", "original")
+"""What OpenAI's clients may send. What a picture costs follows from its size alone: it changes
+nothing."""
 AUDIO_FORMATS: Final = ("wav", "mp3", "flac", "ogg", "opus", "m4a", "webm")
 
 
@@ -59,6 +61,7 @@ def take_media(
     A URL or a Python object under the part's type: ``{"type": "image_url", "image_url": {"url":
     "data:..."}}``, ``{"type": "image", "image": an image of Pillow}``. ``takes_embeds``: also rows,
     a safetensors file in base64 or tensors, ``{"type": "image_embeds", "image_embeds": "..."}``.
+    With a ``"uuid"`` a part names its item, and may leave it out where it was sent before.
     """
     taken: list[GivenMedia] = []
     plain: list[Message] = []
@@ -68,7 +71,8 @@ def take_media(
             modality = modality_of(part, modalities)
             if modality is not None:
                 where = f"messages[{index}].content[{place}]"
-                if part["type"].endswith(SUFFIX) and not takes_embeds:
+                is_rows = part["type"].endswith(SUFFIX)
+                if is_rows and modality in modalities and not takes_embeds:
                     raise MessageError(
                         f"{where}: {part['type']} needs enable_mm_embeds (--enable-mm-embeds)"
                     )
@@ -92,7 +96,7 @@ def _item(part: Mapping[str, Any], kind: str, modality: str, where: str) -> Give
     is_encoded = kind.endswith(SUFFIX)
     if given is None:
         if part.get("uuid") is None:
-            raise MessageError(f"{where}.{kind} is missing")
+            raise MessageError(f"{where}.{kind} is missing; only a uuid can stand without it")
     elif is_encoded:
         given = f"data:;base64,{given}" if isinstance(given, str) else given
     elif isinstance(given, Mapping) and (kind in PARTS or kind.endswith("_url")):
@@ -110,9 +114,11 @@ def _item(part: Mapping[str, Any], kind: str, modality: str, where: str) -> Give
 
 def _url(given: Mapping[str, Any], where: str) -> str:
     for key, value in given.items():
-        # Clients ask for some detail; what a picture costs follows from its size alone.
-        if key != "url" and not (key == "detail" and value in DETAILS):
-            raise MessageError(f"{where}.{key}={shown(value)} is not known; known: url")
+        if key == "detail" and value not in (None, *DETAILS):
+            known = ", ".join(DETAILS)
+            raise MessageError(f"{where}.detail={shown(value)} is not known; known: {known}")
+        if key not in ("url", "detail"):
+            raise MessageError(f"{where} has no key {shown(key)}; known: url, detail")
     url = given.get("url")
     if not isinstance(url, str):
         raise MessageError(f"{where}.url={shown(url)} must be text")

@@ -54,7 +54,10 @@ def check_messages(
 
 
 def fit_contents(
-    messages: list[dict[str, Any]], template: ChatTemplate, media_texts: Mapping[str, str]
+    messages: list[dict[str, Any]],
+    template: ChatTemplate,
+    media_texts: Mapping[str, str],
+    capabilities: ModelCapabilities,
 ) -> None:
     """Change contents in place to the form that the template takes, where it takes but one.
 
@@ -63,18 +66,25 @@ def fit_contents(
     for message in messages:
         content = message.get("content")
         if isinstance(content, list) and not template.takes_parts:
-            message["content"] = "\n".join(_as_text(part, media_texts) for part in content)
+            message["content"] = "\n".join(
+                _as_text(part, media_texts, capabilities) for part in content
+            )
         elif isinstance(content, str) and template.takes_parts and not template.takes_text:
             message["content"] = [{"type": "text", "text": content}]
 
 
-def _as_text(part: Mapping[str, Any], media_texts: Mapping[str, str]) -> str:
+def _as_text(
+    part: Mapping[str, Any], media_texts: Mapping[str, str], capabilities: ModelCapabilities
+) -> str:
     kind = part["type"]
     if kind in _TEXT_KEYS:
         text: str = part[_TEXT_KEYS[kind]]
         return text
     if kind not in media_texts:
-        raise MessageError(f"the chat template has no place for {kind}; give chat_template")
+        advice = "give chat_template"
+        if capabilities.transcriber is not None:  # as Whisper, of which no chat is to be had
+            advice = "send speech to /v1/audio/transcriptions"
+        raise MessageError(f"the chat template has no place for {kind}; {advice}")
     return media_texts[kind]
 
 
