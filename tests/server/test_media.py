@@ -103,6 +103,24 @@ def test_pictures_over_http_are_what_they_are_offline_streamed_and_many_at_once(
     assert many == [expected[number % 3] for number in range(24)]
 
 
+@pytest.mark.slow
+def test_a_picture_sent_once_is_known_by_its_uuid(client) -> None:
+    def chat(picture: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": [picture, text("What is this?")]}]
+
+    (whole,) = asked(picture(4))[0]["content"]
+    low = {**whole, "image_url": {**whole["image_url"], "detail": "low"}}
+    expected = answer(client, chat(whole))
+    assert answer(client, chat({**low, "uuid": "four"})) == expected
+    for left_out in ({}, {"image_url": None}):
+        again = {"type": "image_url", "uuid": "four", **left_out}
+        assert answer(client, chat(again)) == expected
+    with pytest.raises(
+        openai.BadRequestError, match=r"\(image_url\): no item of this uuid is kept"
+    ):
+        answer(client, chat({"type": "image_url", "uuid": "five"}))
+
+
 def embedded(rows: torch.Tensor | bytes) -> dict[str, Any]:
     """A part of rows that are encoded already."""
     data = rows if isinstance(rows, bytes) else save({"image_embeds": rows})
