@@ -277,6 +277,11 @@ def test_above_a_limit_a_request_is_too_large(open_reader, config, data, match) 
         read(open_reader(**config), data)
 
 
+def test_width_and_height_bound_the_area_alone(open_reader) -> None:
+    reader = open_reader(limit_mm_per_prompt={"image": {"width": 23, "height": 37}})
+    assert read(reader, {"image": PNG})[0].value.size == (37, 23)
+
+
 @pytest.mark.parametrize("data", [b"slow", b"hang"])
 def test_decoding_ends_with_its_time_whether_or_not_the_decoder_looks(open_reader, data) -> None:
     began = time.monotonic()

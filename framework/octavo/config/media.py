@@ -40,8 +40,9 @@ class MediaConfig:
     """Items decoded at a time; None: as many as there are cores, up to 8."""
     limit_mm_per_prompt: dict[str, Any] = field(default_factory=dict)
     """Items of a request by modality, {"image": 4}, or with bounds of each item, {"video":
-    {"count": 1, "num_frames": 32, "width": 1280, "height": 720}, "audio": {"seconds": 60}}.
-    Modalities are those of the plugins; 0 of one that the model does not take is no error."""
+    {"count": 1, "num_frames": 32, "width": 1280, "height": 720}, "audio": {"seconds": 60}}. Width
+    and height bound the area: they let 720 x 1280 in. Modalities are those of the plugins; 0 of one
+    that the model does not take is no error."""
     max_media_items: int = 32
     """Of a request, all modalities together."""
     max_media_mib: float = 64.0
