@@ -45,6 +45,7 @@ class Adapters(LoadedAdapters):
         self.sink = Sink()
         super().__init__(config, FACTS, PluginHost(), self.sink)
         self.read: list[LoRARequest] = []
+        self.version = ""
         self.is_reading, self.may_read = threading.Event(), threading.Event()
         self.may_read.set()
 
@@ -52,7 +53,8 @@ class Adapters(LoadedAdapters):
         self.is_reading.set()
         assert self.may_read.wait(SECONDS)
         self.read.append(request)
-        head = AdapterHead(content_hash=path, rank=1, dtype="float32", shapes={})
+        content_hash = path + self.version
+        head = AdapterHead(content_hash=content_hash, rank=1, dtype="float32", shapes={})
         return PackedAdapter(head, memoryview(b""))
 
 
@@ -83,6 +85,22 @@ def test_a_name_is_read_again_as_it_was_given_first() -> None:
     for request in (first, LoRARequest("b", lora_path="/b"), LoRARequest("a")):
         adapters.release(adapters.load(request))
     assert adapters.read[2] == first
+
+
+def test_a_name_stands_for_what_was_loaded_under_it_though_memory_has_let_go_of_it() -> None:
+    adapters = Adapters(most=1)
+    for name in "ab":
+        adapters.release(load(adapters, name, f"/{name}"))
+    adapters.version = "2"
+    with pytest.raises(AdapterError, match="'a': its files have changed since it was loaded"):
+        load(adapters, "a")
+    with pytest.raises(AdapterError, match="'a' is loaded from /a, not from /other"):
+        load(adapters, "a", "/other")
+    assert adapters.sink.held == ["/b"]
+    adapters.unload("a")
+    adapters.release(load(adapters, "a", "/a"))
+    adapters.release(adapters.load(LoRARequest("b", lora_path="/b"), replace=True))
+    assert adapters.sink.held == ["/b2"]
 
 
 def test_an_adapter_that_is_unloaded_while_it_is_read_is_gone_after(

@@ -229,6 +229,25 @@ def test_a_watched_folder_counts_as_soon_as_it_is_there(http, folders) -> None:
     shutil.rmtree(folders / "watched" / "late")
 
 
+def test_a_watched_folder_that_is_replaced_or_removed_counts_so_from_the_next_request_on(
+    http, folders
+) -> None:
+    folder = write_adapter(folders / "watched" / "moving", 31)
+    first = answer(http, "moving")
+    assert answer(http, "moving") == first
+    loads = measured(http, "adapter_loads_total")
+    write_adapter(folders / "new", 32)
+    for file in (folders / "new").iterdir():
+        file.replace(folder / file.name)
+    second = answer(http, "moving")
+    assert second != first
+    assert answer(http, "moving") == second
+    assert measured(http, "adapter_loads_total")[""] == loads[""] + 1
+    shutil.rmtree(folder)
+    response = http.post("/v1/completions", json={"model": "moving", "prompt": PROMPT})
+    assert response.status_code == 404
+
+
 def cut(folder: Path) -> None:
     path = folder / "adapter_model.safetensors"
     path.write_bytes(path.read_bytes()[:500])

@@ -2,7 +2,8 @@
 
 Reading, checking and packing one takes as long as its file is large and belongs in a thread. What
 the engine keeps in host memory is bounded here: of the adapters that no request is being made with,
-the one used longest ago makes room, and is read again when its name comes up again.
+the one used longest ago makes room, and is read again when its name comes up again: a name stands
+for what was loaded under it, and files that have changed since are an error.
 """
 
 from __future__ import annotations
@@ -38,13 +39,20 @@ class AdapterSink(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class KnownAdapter:
+    """What a name stands for."""
+
+    request: LoRARequest
+    """With its path."""
+    content_hash: str
+
+
 @dataclass(slots=True)
 class LoadedAdapter:
     """One that the engine has."""
 
     name: str
-    path: str
-    """As given, or the name."""
     content_hash: str
     rank: int
     num_leases: int = 0
@@ -66,7 +74,7 @@ class LoadedAdapters:
         before: LoadedAdapters | None = None,
     ) -> None:
         """``before`` are those of an engine that has ended: what had a name still has it."""
-        self.known: dict[str, LoRARequest] = {} if before is None else dict(before.known)
+        self.known: dict[str, KnownAdapter] = {} if before is None else dict(before.known)
         """What was loaded, by name, whether the engine has it now or had it."""
         self.num_requests: Counter[str] = Counter(
             {"": 0} if before is None else before.num_requests
@@ -102,14 +110,15 @@ class LoadedAdapters:
         """Keep what is there until ``release``; None where it must be loaded first."""
         self._checked_facts(request.name)
         with self._lock:
+            known = self.known.get(request.name)
+            if known is not None and request.path not in (None, known.request.path):
+                raise AdapterError(
+                    f"adapter {request.name!r} is loaded from {known.request.path}, not from "
+                    f"{request.path}; unload it first, or choose another name"
+                )
             loaded = self._loaded.get(request.name)
             if loaded is None:
                 return None
-            if request.path not in (None, loaded.path):
-                raise AdapterError(
-                    f"adapter {request.name!r} is loaded from {loaded.path}, not from "
-                    f"{request.path}; unload it first, or choose another name"
-                )
             self._loaded.move_to_end(request.name)
             loaded.num_leases += 1
             self.num_requests[request.name] += 1
@@ -125,15 +134,22 @@ class LoadedAdapters:
             if loaded is not None:
                 return loaded
             request, path = self._located(request)
-            packed = self._read(request, path)
+            try:
+                packed = self._read(request, path)
+            except UnknownAdapterError:
+                raise
+            except AdapterError as error:
+                raise AdapterError(f"adapter {request.name!r}: {error}") from error
             head = packed.head
-            loaded = LoadedAdapter(request.name, path, head.content_hash, head.rank, num_leases=1)
+            if not replace:
+                self._check_unchanged(request, head.content_hash)
+            loaded = LoadedAdapter(request.name, head.content_hash, head.rank, num_leases=1)
             with self._lock:
                 if request.name in self._loaded:
                     self._drop(self._loaded[request.name])
                 self._drop_idle(self._config.lora.num_host_adapters - 1)
                 self._sink.add_adapter(packed)
-                self.known[request.name] = request
+                self.known[request.name] = KnownAdapter(request, head.content_hash)
                 self._loaded[request.name] = loaded
                 self.num_requests[request.name] += not replace
             return loaded
@@ -181,9 +197,20 @@ class LoadedAdapters:
             if self.locate is not None:
                 request = self.locate(request.name)
             else:
-                request = self.known.get(request.name, request)
+                known = self.known.get(request.name)
+                request = request if known is None else known.request
         path = request.path or request.name
         return replace(request, lora_path=path), path
+
+    def _check_unchanged(self, request: LoRARequest, content_hash: str) -> None:
+        known = self.known.get(request.name)
+        if known is None or known.request.path != request.path:
+            return
+        if known.content_hash != content_hash:
+            raise AdapterError(
+                f"adapter {request.name!r}: its files have changed since it was loaded, and host "
+                "memory has not kept it (max_cpu_loras); unload it first, or choose another name"
+            )
 
     def _read(self, request: LoRARequest, path: str) -> PackedAdapter:
         from octavo.adapters.base_weights import check_base_weights
@@ -194,7 +221,7 @@ class LoadedAdapters:
         facts = self._checked_facts(request.name)
         names = (self._config.model.model, request.base_model_name)
         adapter = check_adapter(
-            self._adapter(request.name, path),
+            self._adapter(path),
             {name: LinearSize(*size) for name, size in facts.linears.items()},
             model_names=[name for name in names if name and not Path(name).exists()],
             max_rank=facts.max_rank,
@@ -204,7 +231,7 @@ class LoadedAdapters:
             check_base_weights(adapter, open_checkpoint(folder.path))
         return pack(adapter, facts.dtype)
 
-    def _adapter(self, name: str, path: str) -> Adapter:
+    def _adapter(self, path: str) -> Adapter:
         """An error of its files names them in its folder: where that is, clients need not know."""
         from octavo.adapters.library import AdapterLibrary
 
@@ -215,7 +242,7 @@ class LoadedAdapters:
             return self._library.read(folder)
         except AdapterError as error:
             text = str(error).replace(f"{folder}/", "").replace(str(folder), "its folder")
-            raise AdapterError(f"adapter {name!r}: {text}") from error
+            raise AdapterError(text) from error
 
     def _drop_idle(self, most: int) -> None:
         """Keep so many at most, and those that requests are being made with whatever their number.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +28,25 @@ def is_name(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """A folder as it was when a name was looked up."""
+
+    folder: Path
+    files: frozenset[tuple[str, int, int, int]]
+    """Each one's name, number, time and size."""
+
+    @classmethod
+    def now(cls, folder: Path) -> Seen:
+        """One that is gone has no files."""
+        files = set()
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                stat = entry.stat()
+                files.add((entry.name, stat.st_ino, stat.st_mtime_ns, stat.st_size))
+        return cls(folder, frozenset(files))
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
     """An adapter that was named by the operator, or by a request that may."""
 
@@ -44,7 +65,9 @@ class ServedAdapters:
         self._engine = engine
         self._model_names = model_names
         self._served: dict[str, Served] = {}
-        """By name; names that resolvers know are looked up anew each time."""
+        """By name; names that resolvers know are looked up anew where their folder has changed."""
+        self._seen: dict[str, Seen] = {}
+        """Of these, by name."""
         self._libraries: dict[AdapterFolders, AdapterLibrary] = {}
         self._watched = AdapterFolders(watched=tuple(map(Path, config.lora_dir)))
         self._allowed = AdapterFolders(allowed=tuple(map(Path, config.allowed_lora_path)))
@@ -80,8 +103,8 @@ class ServedAdapters:
 
     async def find(self, name: str) -> LoRARequest:
         """What to give the engine for requests of this name; it need not have been loaded."""
-        if self._engine.adapters.get(name) is None:
-            await asyncio.to_thread(self._locate, name)
+        if name not in self._served or self._engine.adapters.get(name) is None:
+            await asyncio.to_thread(self._look_up, name)
         return LoRARequest(name)
 
     async def load(self, module: LoRAModule, *, in_place: bool) -> None:
@@ -134,6 +157,30 @@ class ServedAdapters:
             return False
         return True
 
+    def _look_up(self, name: str) -> None:
+        """Of a name that is not served, forget what the engine has if its folder has changed."""
+        if name in self._served:
+            self._locate(name)
+            return
+        seen = self._seen.get(name)
+        is_there = self._engine.adapters.get(name) is not None
+        if seen is not None and is_there and seen == Seen.now(seen.folder):
+            return
+        try:
+            now = Seen.now(Path(self._locate(name).path or name))
+        except UnknownAdapterError:
+            if seen is not None:
+                self._forget(name)
+            raise
+        if seen is not None and seen != now:
+            self._forget(name)
+        self._seen[name] = now
+
+    def _forget(self, name: str) -> None:
+        self._seen.pop(name, None)
+        with suppress(UnknownAdapterError):
+            self._engine.adapters.unload(name)
+
     def _locate(self, name: str) -> LoRARequest:
         """Raises an UnknownAdapterError for what is not served, and not by a resolver either."""
         served = self._served.get(name)
@@ -141,7 +188,13 @@ class ServedAdapters:
             try:
                 return self._request(served)
             except UnknownAdapterError as error:
-                raise UnknownAdapterError(f"the folder of adapter {shown(name)} is gone") from error
+                raise HttpError(
+                    404,
+                    f"the folder of adapter {shown(name)} is gone, and host memory has not kept it "
+                    "(max_cpu_loras)",
+                    param="model",
+                    code="model_not_found",
+                ) from error
         if not is_name(name):
             raise UnknownAdapterError(f"no adapter {shown(name)}")
         return LoRARequest(name, lora_path=str(self._library(self._watched).find(name)))
