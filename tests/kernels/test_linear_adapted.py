@@ -33,6 +33,7 @@ SHAPES = [  # features, parts, epilogue, ranks
     (192, (20488,), "add", (33, 8, 64)),
     (2560, (2064, 2064), "silu", (16, 2)),  # ten splits
     (768, (8752,), "silu", (16, 16)),
+    (3072, (1024,), "store", (16,) * 24),  # twelve splits, of which teams leave three
     (384, (64, 80, 128, 64, 96, 200), "add", (4,) * 64),
 ]
 

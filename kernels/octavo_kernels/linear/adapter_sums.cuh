@@ -169,6 +169,7 @@ template <typename T, typename Tile> class Shrinker {
       }
     }
     had_units_ = true;
+    announce(announced);  // without inputs
     wait_for_previous();  // without inputs: sums come behind the sweep, too
     if (desk_.team_bits != 0) add_shares(sums);
     const int first = desk_.team_bits == 0 ? 0 : mate(), end = desk_.team_bits == 0 ? 2 : first + 1;

@@ -58,25 +58,23 @@ template <typename T, typename Tile> class Expander {
           batch = (batch + 1) % kBatches;
         }
       }
-      if (first_run_ > 0) {
-        if (count > 0) desk_.taken.wait_phase(count - 1);
-        leave(added);
-        arrive_for_threads(kColumns + columns_, 64);
-        continue;
-      }
-      if constexpr (kRunSplits<Tile> == 1) {
-        if (count > 0) desk_.taken.wait_phase(count - 1);
-      } else {
+      if (first_run_ == 0 && kRunSplits<Tile> > 1) {
         wait_for_threads(kColumns + columns_, 64);
 #pragma unroll
         for (int i = 0; i < 2 * kEights; ++i) {
           const float2 other = desk_.added[columns_][i / 2][i % 2][lane_];
           added[i / 2][i % 2 * 2] += other.x, added[i / 2][i % 2 * 2 + 1] += other.y;
         }
+      } else if (count > 0) {
+        desk_.taken.wait_phase(count - 1);
       }
       leave(added);
-      __syncwarp();
-      if (lane_ == 0) desk_.finished.arrive();
+      if (first_run_ == 0) {
+        __syncwarp();
+        if (lane_ == 0) desk_.finished.arrive();
+      } else {
+        arrive_for_threads(kColumns + columns_, 64);
+      }
     }
   }
 

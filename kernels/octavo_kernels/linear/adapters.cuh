@@ -185,8 +185,8 @@ template <typename Tile> class Listing {
     if (lane == 0) {
       const int count = __popcll(leaders), rank_steps = (largest + kRankStep - 1) / kRankStep;
       desk.num_runs = count, desk.any_many = any_many, desk.rank_steps = rank_steps;
-      // Where helpers have more than one unit each, units are longer; where teams are as good as
-      // single ones at using all blocks, they share units: to have fewer sums.
+      // Where helpers have more than one unit each, units are longer; where there are units for
+      // most blocks even so, teams share them: to have fewer sums.
       const int units = count * rank_steps * a.parts, blocks = gridDim.x;
       int splits = a.splits;
       if (units * splits > kAdapterWarps<Tile> * blocks) splits = (splits + 1) / 2;

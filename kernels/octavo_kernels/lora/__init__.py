@@ -71,6 +71,7 @@ class SumRooms:
     def take(self, words: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """A room of so many words of zeros, and that of the launch before, to be swept."""
         if self._rooms is None or self._rooms.shape[1] < words:
+            self._rooms = None  # both sizes at once would be more than was planned
             self._rooms = torch.zeros((2, words), dtype=torch.int32, device=device)
             self._used = 0
         self._turn = 1 - self._turn
