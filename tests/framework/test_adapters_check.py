@@ -110,6 +110,7 @@ def test_a_name_that_the_model_has_means_that_one_even_where_another_is_like_it(
         (with_down(Q, torch.ones(2, 8).double()), rf"not {Q} \(A\) in torch\.float64"),
         (with_down(Q, torch.full((2, 8), torch.nan)), rf"not finite in {Q} \(A\)"),
         (with_down(Q, torch.full((2, 8), -torch.inf)), rf"not finite in {Q} \(A\)"),
+        (with_down(Q, torch.eye(2, 8) / (1 - torch.eye(2, 8))), rf"not finite in {Q} \(A\)"),
         (replace(adapter(), scaling={Q: float("inf"), DOWN: 1.0}), f"scaling .* at {Q}$"),
     ],
 )

