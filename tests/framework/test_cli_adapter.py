@@ -91,6 +91,11 @@ def test_inspect_says_whether_it_fits_a_model(llama, adapter, tmp_path, capsys) 
     )
 
 
+def test_inspect_of_a_model_that_takes_no_adapters_says_so(adapter, capsys) -> None:
+    words = refused(capsys, "inspect", adapter, "--model", "octavo/tiny-omni")
+    assert "OctavoOmniForConditionalGeneration takes no adapters; enable_lora is for" in words
+
+
 def test_a_model_of_another_name_must_be_said_to_be_the_same(adapter, capsys) -> None:
     args = ("inspect", adapter, "--model", "octavo/tiny")
     assert "trained on 'org/base', not on octavo/tiny" in refused(capsys, *args)

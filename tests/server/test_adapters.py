@@ -335,6 +335,12 @@ def test_a_body_that_cannot_be_followed_is_refused(body, status, http) -> None:
     assert response.json()["error"]["message"]
 
 
+def test_a_field_of_vllms_that_asks_for_what_the_files_say_is_told_so(http) -> None:
+    body = {"lora_name": "x", "lora_path": "first", "is_3d_lora_weight": True}
+    message = http.post("/v1/load_lora_adapter", json=body).json()["error"]["message"]
+    assert "how matrices of experts lie is read from the adapter's files" in message
+
+
 @pytest.mark.parametrize(
     "name", ["none", "first", "../static", "watched/seen", "/etc", "a\nb", "x" * 999]
 )

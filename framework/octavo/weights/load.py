@@ -98,7 +98,9 @@ def build_model(
         adapters=adapters,
     )
     if adapters is not None and not folder.capabilities.lora:
-        raise ConfigError(f"enable_lora: {folder.architecture} takes no adapters; leave it out")
+        raise ConfigError(
+            f"{folder.architecture} takes no adapters; enable_lora is for those that do"
+        )
     with torch.no_grad():
         return _build(spec, folder, host)
 

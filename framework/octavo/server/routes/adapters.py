@@ -43,7 +43,9 @@ class AdapterChange(msgspec.Struct, kw_only=True):
 
 LOAD_FIELDS: Final = FieldTable(
     refused={
-        "is_3d_lora_weight": Refused("adapters of experts are not supported", (False,)),
+        "is_3d_lora_weight": Refused(
+            "how matrices of experts lie is read from the adapter's files; leave it out", (False,)
+        ),
     }
 )
 UNLOAD_FIELDS: Final = FieldTable(no_effect={"lora_int_id": int | None})
