@@ -20,6 +20,8 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WRAPPERS = ("base_model", "model", "language_model", "text_model", "transformer")
 """What may stand before a name, or not: it says what a model is wrapped in, and versions of
 Transformers differ in it."""
+LAYER = re.compile(r"\.(\d+)\.")
+"""The first of these in a name is its layer's number."""
 EXPERTS = re.compile(r"\.experts(\.|$)")
 NOT_YET = re.compile(
     r"(^|\.)(embed_positions|wpe|score|visual|(vision|audio)_\w+|multi_modal_projector)"
@@ -92,6 +94,15 @@ def matching_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]
             "adapters of learned positions and towers of media are not supported: "
             f"{listed(not_yet)}"
         )
+    kinds = {_in_any_layer(stem) for stem in stems}
+    if beyond := [
+        name for name in unknown if _stem(name) not in stems and _in_any_layer(_stem(name)) in kinds
+    ]:
+        num_layers = 1 + max(int(found[1]) for stem in stems if (found := LAYER.search(stem)))
+        raise AdapterError(
+            f"the adapter has modules of layers where the model has none: {listed(beyond)}; "
+            f"it has {counted(num_layers, 'layer')}, and 0 is the first"
+        )
     if len(unknown) == len(names):
         raise AdapterError(
             f"the adapter touches no linear of the model: it has {listed(unknown)}, and the model "
@@ -99,8 +110,8 @@ def matching_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]
         )
     if unknown:
         raise AdapterError(
-            f"{counted(len(unknown), 'module')} of the adapter match no linear of the model: "
-            f"{listed(unknown)}; the model has {listed(_kinds(known))} in each layer"
+            f"the model has no linear for {counted(len(unknown), 'module')} of the adapter: "
+            f"{listed(unknown)}; it has {listed(_kinds(known))}"
         )
     if twice := sorted(ours for ours, times in Counter(names.values()).items() if times > 1):
         raise AdapterError(f"the adapter has two pairs of matrices for {listed(twice)}")
@@ -109,9 +120,13 @@ def matching_names(given: Iterable[str], known: Iterable[str]) -> dict[str, str]
 
 def _stem(name: str) -> str:
     parts = name.split(".")
-    while len(parts) > 1 and parts[0] in WRAPPERS:
-        del parts[0]
-    return ".".join(parts).replace(".block_sparse_moe.", ".mlp.")
+    last = len(parts) - 1
+    first = next((i for i in range(last) if parts[i] not in WRAPPERS), last)
+    return ".".join(parts[first:]).replace(".block_sparse_moe.", ".mlp.")
+
+
+def _in_any_layer(stem: str) -> str:
+    return LAYER.sub(".N.", stem, count=1)
 
 
 def _kinds(names: Iterable[str]) -> list[str]:

@@ -104,18 +104,18 @@ def _pairs(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """A and B by the base model's names; each needs the other, and nothing else may be there."""
     matrices: dict[str, dict[str, Tensor]] = {"A": {}, "B": {}}
+    keys: dict[tuple[str, str], str] = {}
     others, adapters = [], set()
     for key, tensor in tensors.items():
         match = MATRIX.fullmatch(key)
         if match is None:
             others.append(key)
             continue
-        name = _without_prefix(match["name"])
-        if name in matrices[match["matrix"]]:
-            raise AdapterError(
-                f"{path}: {listed([key])} is there twice, under another name as well"
-            )
-        matrices[match["matrix"]][name] = tensor
+        matrix, name = match["matrix"], _without_prefix(match["name"])
+        if (first := keys.setdefault((matrix, name), key)) != key:
+            both = sorted((first, key))
+            raise AdapterError(f"{path} has one matrix under two names: {listed(both)}")
+        matrices[matrix][name] = tensor
         adapters.add(match["adapter"])
     if others:
         raise AdapterError(_why_not(path, others))
@@ -149,7 +149,7 @@ def _why_not(path: Path, keys: list[str]) -> str:
 
 def _check_targets(path: Path, settings: PeftSettings, names: Iterable[str]) -> None:
     """PEFT itself would leave such tensors out."""
-    if stray := [name for name in names if not settings.is_target(name)]:
+    if stray := sorted(name for name in names if not settings.is_target(name)):
         raise AdapterError(
             f"{path}: target_modules, layers_to_transform or exclude_modules leave out what the "
             f"adapter has tensors of: {listed(stray)}"
