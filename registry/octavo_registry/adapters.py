@@ -33,6 +33,9 @@ class Adapter:
     base_weights: Mapping[str, Tensor] = field(default_factory=dict)
     """Weights of that model which were saved along, of linears that the adapter changes. They are
     compared with those of the model that runs."""
+    targets: Sequence[str] = ()
+    """Modules that its files say it changes, each by its name or the end of it. What a model has of
+    these must be changed somewhere; what it has not is left, as one list may be for many models."""
 
 
 @runtime_checkable

@@ -128,6 +128,16 @@ def test_what_does_not_fit_is_named(given: Adapter, words: str) -> None:
         check_adapter(given, LINEARS, max_rank=4)
 
 
+def test_what_its_config_lists_and_the_model_has_must_have_tensors() -> None:
+    experts = {"model.layers.0.mlp.experts.gate_up_proj": LinearSize(32, 48, experts=4)}
+    given = replace(adapter({Q: LINEARS[Q]}), targets=("self_attn.q_proj", "c_attn", ""))
+    check_adapter(given, LINEARS)
+    check_adapter(replace(given, targets=("q_proj", "gate_up_proj")), LINEARS | experts)
+    for target in ("down_proj", "mlp.down_proj", DOWN, f"language_model.{DOWN}"):
+        with pytest.raises(AdapterError, match=rf"that it changes {target}, which the model has"):
+            check_adapter(replace(given, targets=("c_attn", target, "q_proj")), LINEARS)
+
+
 def test_long_lists_are_cut_and_stay_on_one_line() -> None:
     names = {f"model.layers.0.x{number}\n": LinearSize(8, 8) for number in range(30)}
     with pytest.raises(AdapterError, match=r"x17 and 20 more; it has q_proj, down_proj") as caught:

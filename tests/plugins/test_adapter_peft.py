@@ -120,6 +120,33 @@ def test_patterns_and_scalings_are_those_of_peft(
     assert adapter.rank == max(len(down) for down in adapter.down.values())
 
 
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen3MoeForCausalLM"])
+def test_a_list_of_modules_may_name_some_that_the_model_has_not(
+    architecture: str, tmp_path: Path
+) -> None:
+    base = Base(next(case for case in FIRST_CASES if case[0] == architecture), tmp_path / "model")
+    targets = ["q_proj", "c_attn", "query_key_value", "gate_up_proj"]  # the last is of experts
+    adapter = assert_equal_to_peft(base, tmp_path / "adapter", r=4, target_modules=targets)
+    assert sorted(adapter.targets) == sorted(targets)
+
+
+def test_a_listed_module_of_the_model_without_any_tensors_is_refused(
+    llama: Base, saved: Path
+) -> None:
+    edit_tensors(saved, lambda tensors: only(tensors, "v_proj"))
+    with pytest.raises(AdapterError, match="says that it changes v_proj, which the model has"):
+        check_adapter(read(saved), llama.linears)
+    for others in (
+        {"layers_to_transform": [0, 1]},
+        {"exclude_modules": ["v_proj"]},
+        {"target_modules": ".*(q|v)_proj"},
+        {"target_modules": "all-linear"},
+    ):
+        edit_config(saved, **{"target_modules": ["q_proj", "v_proj"], **others})
+        check_adapter(read(saved), llama.linears)
+        edit_config(saved, layers_to_transform=None, exclude_modules=None)
+
+
 def test_a_wrong_scaling_is_noticed(llama: Base, tmp_path: Path) -> None:
     expected = changes(save_adapter(llama.module, tmp_path, r=4, target_modules=["q_proj"]))
     edit_config(tmp_path, use_rslora=True)

@@ -70,6 +70,7 @@ def check_adapter(
         down={names[name]: tensor for name, tensor in adapter.down.items()},
         up={names[name]: tensor for name, tensor in adapter.up.items()},
     )
+    _check_targets(adapter, linears)
     _check_shapes(adapter, linears)
     _check_ranks(adapter, max_rank)
     _check_numbers(adapter)
@@ -144,6 +145,27 @@ def _check_base(trained_on: str | None, model_names: Collection[str]) -> None:
             f"the adapter was trained on {trained_on!r}, not on {listed([*model_names])}; if that "
             "is the same, say so with base_model_name"
         )
+
+
+def _check_targets(adapter: Adapter, linears: Mapping[str, LinearSize]) -> None:
+    """Tensors of all experts are no modules, so that lists of modules do not mean them."""
+    modules = [name for name, size in linears.items() if size.experts == 1]
+    lost = _ends(map(_stem, modules)) - _ends(map(_stem, adapter.down))
+    if missing := sorted(target for target in set(adapter.targets) if _stem(target) in lost):
+        raise AdapterError(
+            f"the adapter's config says that it changes {listed(missing)}, which the model has, "
+            "and its file has no tensors of that: it was not saved whole, or target_modules is "
+            "another adapter's"
+        )
+
+
+def _ends(names: Iterable[str]) -> set[str]:
+    """Whole names, too."""
+    return {
+        ".".join(parts[first:])
+        for parts in (name.split(".") for name in names)
+        for first in range(len(parts))
+    }
 
 
 def _check_shapes(adapter: Adapter, linears: Mapping[str, LinearSize]) -> None:

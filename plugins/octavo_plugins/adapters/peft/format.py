@@ -87,6 +87,7 @@ class PeftFormat:
             content_hash=content_hash(down, up, scaling),
             base_model=settings.base_model,
             base_weights=base_weights,
+            targets=settings.listed_modules(),
         )
 
 

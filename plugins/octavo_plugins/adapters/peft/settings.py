@@ -136,6 +136,12 @@ class PeftSettings:
                 return int(found["layer"]) in self.layers
         return False
 
+    def listed_modules(self) -> tuple[str, ...]:
+        """The list of target_modules; none where more than it says which are adapted."""
+        if not isinstance(self.target_modules, tuple) or self.exclude_modules or self.layers:
+            return ()
+        return self.target_modules
+
     def _names(self, modules: str | tuple[str, ...], name: str) -> bool:
         """A text is a pattern; of a list each is a name or its end."""
         if isinstance(modules, str):
