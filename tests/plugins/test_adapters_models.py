@@ -79,7 +79,12 @@ def test_what_peft_saves_of_all_linears_gives_what_peft_computes(
     assert isinstance(base, ModuleReference)
     references: dict[str, Reference] = {"": base}
     adapters = []
-    options = {**trial.options, "enable_lora": True, "lora_experts": True}
+    options = {
+        **trial.options,
+        "enable_lora": True,
+        "lora_experts": True,
+        "lora_pool_rank": 512,
+    }
     with replace(trial, options=options).engine() as engine:
         everything = list(engine.linears)
     ends = [name for name in everything if name.endswith(ENDS)]
@@ -93,8 +98,8 @@ def test_what_peft_saves_of_all_linears_gives_what_peft_computes(
         ]
     wanted: dict[int, dict[str, Any]] = {
         4: {"target_modules": ends},
-        8: {"target_modules": "all-linear"},
-        17: everywhere,
+        33: {"target_modules": "all-linear"},
+        256: everywhere,
     }
     for rank, targets in wanted.items():
         folder = tmp_path / str(rank)
