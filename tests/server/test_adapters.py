@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from safetensors.torch import save_file
 
 from live_server import LiveServer, running_server
-from octavo.config.server import AdapterConfig
 from octavo_plugins.sources.embedded.source import MODELS
 
 PROMPT = "The capital of France is"
@@ -377,20 +376,6 @@ def test_how_many_adapters_the_device_has_is_measured(http, folders) -> None:
     answer(http, "counted")
     assert measured(http, "adapter_loads_total")[""] == before + 1
     assert 1 <= measured(http, "num_adapters_on_device")[""] <= before + 1
-
-
-def test_the_environment_may_give_leave_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not AdapterConfig().takes_changes
-    monkeypatch.setenv("OCTAVO_ALLOW_RUNTIME_LORA_UPDATING", "1")
-    assert AdapterConfig().takes_changes
-
-
-@pytest.mark.slow
-def test_a_server_without_the_adapter_it_was_given_does_not_start(tmp_path) -> None:
-    flags = ("--enable-lora", "--lora-modules", "a=/no/such/folder")
-    with pytest.raises(RuntimeError, match="did not start"):
-        running_server(tmp_path / "log", *flags).__enter__()
-    assert "no adapter '/no/such/folder'" in (tmp_path / "log").read_text()
 
 
 def test_without_leave_there_are_no_routes_to_load(server: LiveServer) -> None:

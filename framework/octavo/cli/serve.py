@@ -30,6 +30,7 @@ class ServeCommand:
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Serve until a signal comes."""
         from octavo.observability.tracing import exporter_class  # what follows is slow to import
+        from octavo.server.adapters import check_adapters
         from octavo.server.http_thread import Service
         from octavo.server.keys import api_keys
         from octavo.server.lifecycle import leave
@@ -45,6 +46,7 @@ class ServeCommand:
         allow_files(config.limits)
         options = {**QUEUE_LIMITS, **engine_keywords(args, host)}
         names = config.serve.served_model_name or (args.model,)
+        check_adapters(config.adapters, names, is_on=bool(options.get("enable_lora")))
         service = Service(config=config, model_names=names, keys=keys)
         listeners = bind(config.listen, config.listen.api_workers)
         try:

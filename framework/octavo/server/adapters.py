@@ -27,6 +27,26 @@ def is_name(text: str) -> bool:
     return text.isprintable() and text == text.strip() and 0 < len(text) <= MAX_NAME_CHARS
 
 
+def check_adapters(config: AdapterConfig, model_names: Collection[str], *, is_on: bool) -> None:
+    """Raise for what cannot be, whatever the model; ``is_on`` is the engine's enable_lora."""
+    if not is_on:
+        if config.modules or config.lora_dir or config.takes_changes:
+            raise ConfigError("adapters need enable_lora; give --enable-lora")
+        return
+    for folder in (*config.lora_dir, *config.allowed_lora_path):
+        if not Path(folder).is_dir():
+            raise ConfigError(f"{folder}: lora_dir and allowed_lora_path must be folders")
+    for module in config.modules:
+        if module.name in model_names:
+            raise ConfigError(f"lora_modules: {module.name!r} is the model's own name")
+        if not is_name(module.name):
+            raise ConfigError(
+                f"lora_modules: {shown(module.name)} must be of 1 to 128 printable characters"
+            )
+        if module.path.startswith(("/", "./", "../")) and not Path(module.path).is_dir():
+            raise ConfigError(f"lora_modules: no adapter {module.path!r}: there is no such folder")
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A folder as it was when a name was looked up."""
@@ -71,8 +91,8 @@ class ServedAdapters:
         self._libraries: dict[AdapterFolders, AdapterLibrary] = {}
         self._watched = AdapterFolders(watched=tuple(map(Path, config.lora_dir)))
         self._allowed = AdapterFolders(allowed=tuple(map(Path, config.allowed_lora_path)))
+        self._config = config
         self.allows_runtime = config.takes_changes
-        self._modules = config.modules
         self._changes = ThreadPoolExecutor(1, "octavo-adapter-changes")
         """One at a time; each is whole, also when the client that asked for it has gone."""
 
@@ -83,22 +103,11 @@ class ServedAdapters:
 
     def start(self) -> None:
         """Load the operator's adapters; blocks. One that cannot be used is an error."""
+        check_adapters(self._config, self._model_names, is_on=self.is_on)
         if not self.is_on:
-            if self._modules or self._watched.watched or self.allows_runtime:
-                raise ConfigError("adapters need enable_lora; give --enable-lora")
             return
-        for folder in (*self._watched.watched, *(self._allowed.allowed or ())):
-            if not folder.is_dir():
-                raise ConfigError(f"{folder}: lora_dir and allowed_lora_path must be folders")
-        for module in self._modules:
-            if module.name in self._model_names:
-                raise ConfigError(f"lora_modules: {module.name!r} is the model's own name")
-            if not is_name(module.name):
-                raise ConfigError(
-                    f"lora_modules: {shown(module.name)} must be of 1 to 128 printable characters"
-                )
         self._engine.adapters.locate = self._locate
-        for module in self._modules:
+        for module in self._config.modules:
             self._replace(Served(module, AdapterFolders(allowed=None)))
 
     async def find(self, name: str) -> LoRARequest:

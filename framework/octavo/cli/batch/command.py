@@ -61,6 +61,7 @@ class RunBatchCommand:
         from octavo.async_llm import AsyncLLM
         from octavo.cli.batch.answers import ResultsFile, refusal
         from octavo.progress import ProgressBar
+        from octavo.server.adapters import check_adapters
 
         terminal = Terminal()
         texts = _lines(args.file)
@@ -71,6 +72,7 @@ class RunBatchCommand:
         names = [module.name for module in adapters.modules]
         served = args.served_model_name or args.model or _first_model(args.file, texts, names)
         args.model = args.model or served
+        check_adapters(adapters, (served,), is_on=getattr(args, "enable_lora", False))
         num_done = num_bad = 0
         with ResultsFile(output) as results:
             requests = []
