@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from octavo.adapters.library import AdapterLibrary
 from octavo.cli import main
 from octavo.cli.skeleton import KINDS
+from octavo.errors import AdapterError
 from octavo_plugins.attention.torch.backend import TorchAttention
-from octavo_registry import CacheSpec, PluginHost, QKTransform
+from octavo_registry import AdapterFolders, CacheSpec, PluginHost, QKTransform
 from step_building import StepBuilder
 
 REGISTERED = {
     "attention": {"attention backend": ["my_attention"]},
+    "adapter": {"adapter kind": ["my_adapter"]},
     "command": {"command": ["my_command"]},
     "guided": {"guided backend": ["my_guided"]},
     "logits_processor": {"logits processor": ["my_logits_processor"]},
@@ -69,6 +73,19 @@ def test_an_existing_folder_is_never_written_to(site, capsys) -> None:
     assert main(["plugin", "new", "source", "other", "--dir", str(site.root)]) == 2
     assert "exists already; give another folder with --dir" in capsys.readouterr().err
     assert [path.name for path in site.root.iterdir()] == ["kept.txt"]
+
+
+def test_a_new_adapter_format_reads_what_it_says(make, tmp_path) -> None:
+    make("adapter")
+    host = PluginHost.discover(plugins=["octavo_my_adapter"])
+    library = AdapterLibrary(host, AdapterFolders(allowed=None))
+    tensors = {"layer.A": torch.ones(2, 8), "layer.B": torch.ones(4, 2)}
+    save_file(tensors, tmp_path / "my_adapter.safetensors")
+    adapter = library.read(tmp_path)
+    assert (adapter.rank, [*adapter.down], adapter.up["layer"].shape) == (2, ["layer"], (4, 2))
+    save_file({"layer.A": torch.ones(2, 8)}, tmp_path / "my_adapter.safetensors")
+    with pytest.raises(AdapterError, match=r"pairs of tensors, LINEAR\.A and LINEAR\.B"):
+        library.read(tmp_path)
 
 
 def test_a_new_attention_backend_gives_what_the_default_one_gives(make) -> None:

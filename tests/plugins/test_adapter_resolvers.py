@@ -88,12 +88,15 @@ class Elsewhere:
     @hookimpl
     def register_adapters(self, adapters: LazyRegistry[object]) -> None:
         adapters.add("elsewhere", "plugins.test_adapter_resolvers:ElsewhereResolver")
+        adapters.add("early", "plugins.test_adapter_resolvers:WrongFormat")
 
 
 class ElsewhereResolver:
     def find(self, name: str, folders: AdapterFolders) -> Path | None:
         if name == "broken":
             raise RuntimeError("the store is away")
+        if name == "text":
+            return "/elsewhere"  # type: ignore[return-value]
         return Path("/elsewhere") if name == "theirs" else None
 
 
@@ -105,6 +108,23 @@ def test_a_third_partys_resolver_is_asked(root: Path) -> None:
     assert library.find("mine") == root / "mine"
     with pytest.raises(PluginError, match=r"Elsewhere.* failed in finding adapter 'broken'"):
         library.find("broken")
+    with pytest.raises(PluginError, match=r"must return a Path or None, not '/elsewhere'"):
+        library.find("text")
+
+
+class WrongFormat:
+    """Of a folder called "wrong" it returns what is no adapter."""
+
+    def read(self, folder: Path) -> object:
+        return {"down": {}} if folder.name == "wrong" else None
+
+
+def test_what_a_format_returns_must_be_an_adapter() -> None:
+    library = AdapterLibrary(
+        PluginHost.discover(plugins=[Elsewhere()]), AdapterFolders(allowed=None)
+    )
+    with pytest.raises(AdapterError, match=r"Elsewhere.* must return an Adapter or None, not \{"):
+        library.read(Path("/wrong"))
 
 
 def test_a_name_from_a_request_never_reaches_a_hub(hub, root: Path) -> None:

@@ -40,6 +40,8 @@ class AdapterLibrary:
         for plugin, resolver in self._resolvers:
             with self._host.faults.guard(plugin, f"finding adapter {shown(name)}", request=True):
                 path = resolver.find(name, self._folders)
+                if not isinstance(path, Path | None):
+                    raise TypeError(f"find must return a Path or None, not {shown(path)}")
             if path is not None:
                 return path
         if not self._uses_hub:
@@ -63,6 +65,8 @@ class AdapterLibrary:
             try:
                 with self._host.faults.guard(plugin, f"reading adapter {folder}", request=True):
                     adapter = format_.read(folder)
+                    if adapter is not None:
+                        _check_form(adapter)
             except AdapterError:
                 raise
             except OctavoError as error:
@@ -82,3 +86,13 @@ class AdapterLibrary:
                 with self._host.faults.guard(plugin, "listing adapters", request=True):
                     names.update(resolver.names(self._folders))
         return sorted(names)
+
+
+def _check_form(adapter: object) -> None:
+    """Raise for what a format must not return, whatever its files have."""
+    if not isinstance(adapter, Adapter):
+        raise TypeError(f"read must return an Adapter or None, not {shown(adapter)}")
+    if not adapter.down.keys() == adapter.up.keys() == adapter.scaling.keys():
+        raise ValueError("read must return the same linears in down, up and scaling")
+    if not adapter.content_hash:
+        raise ValueError("read must return the content_hash of what the adapter computes")

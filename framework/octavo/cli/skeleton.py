@@ -13,6 +13,7 @@ from octavo.errors import ConfigError
 from octavo_registry import API_VERSION
 
 KINDS = (
+    "adapter",
     "attention",
     "command",
     "guided",
