@@ -139,3 +139,13 @@ def check_equal(
         for number, (output, case) in enumerate(zip(outputs, many, strict=True)):
             found = output.outputs[0].token_ids
             assert list(found) == case.expected, f"{name}: case {number}"
+
+
+def check_every_cut(folder: Path, case: MediaCase, **settings: Any) -> None:
+    """Steps of any number of tokens give the reference's: each place in the prompt is cut once."""
+    num_tokens = len(run(folder, [case], passes=1, **settings)[0].prompt_token_ids)
+    assert num_tokens > len(case.token_ids), "no item takes several tokens"
+    for budget in range(1, num_tokens + 1):
+        steps = {"max_num_batched_tokens": budget, "max_num_seqs": 1}
+        (output,) = run(folder, [case], passes=1, **steps, **settings)
+        assert list(output.outputs[0].token_ids) == case.expected, f"steps of {budget} tokens"

@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import CLIPImageProcessor, LlavaConfig, LlavaForConditionalGeneration
 
 from media_adapters import check_adapted
-from media_equality import MediaCase, check_equal, greedy, randomize, run
+from media_equality import MediaCase, check_equal, check_every_cut, greedy, randomize, run
 from media_pictures import TEXT, VISION
 from octavo.config.media import MediaConfig
 from octavo.errors import AdapterError, BadRequestError
@@ -60,6 +60,11 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCas
 def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
     check_equal(folder, found, most_rows=16, device=device)
+
+
+def test_tokens_are_the_same_wherever_an_item_is_cut(cases) -> None:
+    folder, found = cases
+    check_every_cut(folder, found[0])
 
 
 def test_rows_that_transformers_has_encoded_stand_in_for_their_pictures(cases) -> None:

@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 import media_files
 from media_adapters import check_adapted
-from media_equality import MediaCase, check_equal, randomize, run
+from media_equality import MediaCase, check_equal, check_every_cut, randomize, run
 from octavo import LLM, SamplingParams
 from octavo.config.media import MediaConfig
 from octavo.errors import BadRequestError, PromptError
@@ -90,6 +90,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory, process) -> tuple[Path, list
 def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
     check_equal(folder, found, most_rows=24, device=device)
+
+
+@pytest.mark.parametrize("which", [0, 2], ids=["image", "video"])
+def test_tokens_are_the_same_wherever_an_item_is_cut(cases, which) -> None:
+    folder, found = cases
+    check_every_cut(folder, found[which])
 
 
 def test_rows_that_transformers_has_encoded_stand_in_for_their_media(cases, process) -> None:

@@ -22,7 +22,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
 
 from media_adapters import check_adapted
-from media_equality import MediaCase, check_equal, randomize, run
+from media_equality import MediaCase, check_equal, check_every_cut, randomize, run
 from octavo_plugins.models.qwen3_vl import inputs
 from octavo_plugins.models.qwen3_vl.model import Qwen3VL
 from octavo_plugins.models.qwen3_vl.vision import StretchedPositions
@@ -144,6 +144,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory, request) -> tuple[Path, list
 def test_tokens_are_those_of_transformers_in_every_way_of_running(cases, device) -> None:
     folder, found = cases
     check_equal(folder, found, most_rows=24, **WITH_TOKENIZER, device=device)
+
+
+@pytest.mark.slow
+def test_tokens_are_the_same_wherever_a_video_or_its_seconds_are_cut(cases) -> None:
+    folder, found = cases
+    check_every_cut(folder, found[2], **WITH_TOKENIZER)
 
 
 def test_rows_that_transformers_has_encoded_stand_in_for_their_images(cases) -> None:
