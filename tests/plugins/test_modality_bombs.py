@@ -22,7 +22,7 @@ given = json.load(sys.stdin)
 for modality, data in given["good"]:
     reader.read_blocking(reader.split({modality: base64.b64decode(data)}))
 told = {}
-for name, modality, data in given["bombs"]:
+for name, modality, data in given["bombs"] * 4:  # malloc keeps more each time, if anything
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     try:
         bomb = reader.split({modality: base64.b64decode(data)})
@@ -31,7 +31,7 @@ for name, modality, data in given["bombs"]:
     except BadMediaError as caught:
         error = str(caught)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    told[name] = (error, time.process_time() - began, grown / 1024)
+    told.setdefault(name, []).append((error, time.process_time() - began, grown / 1024))
 print(json.dumps(told))
 """
 
@@ -56,7 +56,8 @@ def test_a_bomb_is_refused_within_a_second_and_takes_no_memory() -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert len(told) >= 30
-    for name, (error, cpu_seconds, grown_mib) in told.items():
-        assert error is not None, name
-        assert cpu_seconds < 1, name
-        assert grown_mib < 16, name
+    for name, times in told.items():
+        for error, cpu_seconds, grown_mib in times:
+            assert error is not None, name
+            assert cpu_seconds < 1, name
+            assert grown_mib < 16, name

@@ -22,6 +22,10 @@ MAX_SCANS: Final = 100
 """Usual are 10. Each goes over the whole image, however few bytes it has, and none looks at the
 clock."""
 SCAN: Final = b"\xff\xda"
+BLOCK_BYTES: Final = 1 << 30
+"""Of what Pillow allocates at once; no image takes more than it needs. Its own 16 MiB come from
+malloc's heaps once some were freed, and stay there: a server had 7.7 GB after 184 PNGs of 65 bytes
+that claimed 81 megapixels. What is above 32 MiB comes from the system and goes back to it."""
 ORIENTATION: Final = 0x0112
 UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -41,7 +45,10 @@ class NoOptions:
 
 
 class ImageDecoder:
-    """Returns a ``PIL.Image.Image`` of mode RGB."""
+    """Returns a ``PIL.Image.Image`` of mode RGB; with one, Pillow allocates in larger blocks."""
+
+    def __init__(self) -> None:
+        Image.core.set_block_size(BLOCK_BYTES)  # type: ignore[attr-defined]  # not in its stubs
 
     def decode(self, data: bytes, limits: MediaLimits, options: Mapping[str, Any]) -> Image.Image:
         """Decode the first frame of a PNG, JPEG, WebP or GIF."""
