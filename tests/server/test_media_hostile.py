@@ -92,7 +92,7 @@ def test_bombs_are_refused_cheaply_and_others_are_answered_meanwhile(live: LiveS
         before = resident_mib(pid)
         neighbour.start()
         try:
-            for name, (modality, data) in media_bombs.bombs():
+            for name, (modality, data) in [*media_bombs.bombs()] * 3:  # what stays adds up
                 began = cpu_seconds(pid)
                 response = ask(http, sent(modality, data))
                 assert response.status_code in (400, 413), (name, response.text)
