@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
 import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from live_server import LiveServer
 
 PROMPT = "The capital of France is"
 
@@ -121,3 +125,32 @@ def is_closed(connection: socket.socket, seconds: float = 60.0) -> bool:
 
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
+
+
+def counts(server: LiveServer) -> tuple[float, float, float]:
+    """Running, waiting, and the part of the cache that is in use."""
+    text = server.get("/metrics").text
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    found = [re.search(rf"^octavo:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE) for name in names]
+    running, waiting, usage = (float(m[1]) for m in found if m)
+    return running, waiting, usage
+
+
+def is_readable(client: socket.socket) -> bool:
+    return bool(select.select([client], [], [], 0.01)[0])
+
+
+def is_free(server: LiveServer) -> bool:
+    return counts(server) == (0, 0, 0)
+
+
+def load(server: LiveServer) -> int:
+    """How many requests it has in hand."""
+    number: int = server.get("/load").json()["server_load"]
+    return number
+
+
+def resident_mib(pids: Iterable[int]) -> float:
+    """The memory of all these processes."""
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
+    return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20

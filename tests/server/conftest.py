@@ -1,14 +1,15 @@
-"""One real server on the embedded model for the whole session."""
+"""One real server on each embedded model for the whole session."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from live_server import LiveServer, running_server
+from live_server import FLAGS, LiveServer, running_server
 
 if TYPE_CHECKING:
     import openai
@@ -34,3 +35,19 @@ def client(server: LiveServer) -> Iterator[openai.OpenAI]:
     url = f"{server.url}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def media_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The one that `omni` may read files from."""
+    return tmp_path_factory.mktemp("media")
+
+
+@pytest.fixture(scope="session")
+def omni(tmp_path_factory: pytest.TempPathFactory, media_folder: Path) -> Iterator[LiveServer]:
+    """A server that sees and hears."""
+    allowed = ("--allowed-local-media-path", str(media_folder))
+    allowed += ("--allowed-media-domains", "localhost", "--allowed-media-domains", "127.0.0.1")
+    log = tmp_path_factory.mktemp("omni") / "log"
+    with running_server(log, *allowed, base=("octavo/tiny-omni", *FLAGS)) as live:
+        yield live

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import re
-import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,10 +20,14 @@ from server_faults import (
     body,
     children,
     connect,
+    counts,
     engine_of,
     error_of,
     events,
     is_closed,
+    is_free,
+    is_readable,
+    load,
     long_body,
     named,
     request_bytes,
@@ -41,29 +42,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     flags += ("--no-enable-prefix-caching", "--send-timeout-seconds", "2")
     with running_server(tmp_path_factory.mktemp("faults") / "log", *flags) as server:
         yield server
-
-
-def counts(server: LiveServer) -> tuple[float, float, float]:
-    """Running, waiting, and the part of the cache that is in use."""
-    text = server.get("/metrics").text
-    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    found = [re.search(rf"^octavo:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE) for name in names]
-    running, waiting, usage = (float(m[1]) for m in found if m)
-    return running, waiting, usage
-
-
-def is_readable(client: socket.socket) -> bool:
-    return bool(select.select([client], [], [], 0.01)[0])
-
-
-def is_free(server: LiveServer) -> bool:
-    return counts(server) == (0, 0, 0)
-
-
-def load(server: LiveServer) -> int:
-    """How many requests it has in hand."""
-    number: int = server.get("/load").json()["server_load"]
-    return number
 
 
 TRIES = 3

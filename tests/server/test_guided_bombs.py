@@ -6,14 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from live_server import LiveServer
-from server_faults import children, named, until
+from server_faults import children, named, resident_mib, until
 
 AT_ONCE = 100
 MOST_GROWTH_MIB = 300
@@ -122,12 +121,7 @@ def memory_mib(server: LiveServer) -> float:
     """Of the server and its engine; children that compile have limits of their own."""
     pids = [server.process.pid, *children(server.process.pid)]
     compiling = set(named(server.process.pid, "octavo.guided"))
-    pages = [
-        int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        for pid in pids
-        if pid not in compiling
-    ]
-    return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return resident_mib(pid for pid in pids if pid not in compiling)
 
 
 def assert_refused(name: str, reply: httpx.Response) -> None:
