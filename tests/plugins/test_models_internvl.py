@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tokenizers import Tokenizer, models
 from transformers import InternVLConfig, InternVLForConditionalGeneration
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -21,6 +19,7 @@ from octavo.inputs.media import read_settings
 from octavo.layers.vision import normalised
 from octavo_plugins.models.internvl.inputs import pixels, tiling
 from octavo_registry.modalities import MediaItem, VideoClip
+from video_processors import frames_resized
 
 START, END, IMAGE, VIDEO = 148, 149, 150, 151
 LETTERS = {letter: 20 + place for place, letter in enumerate("Frame: \n0123456789")}
@@ -122,23 +121,14 @@ def case_of_clips(model: Any, ids: list[int], images: list[int], clips: list[int
             pixels.append(tiles(PICTURES[number], return_tensors="pt")["pixel_values"])
             tokens += [START, *[IMAGE] * 4 * len(pixels[-1]), END]
             continue
-        for place, frame in enumerate(CLIPS[number].frames):
+        for place, frame in enumerate(frames_resized(CLIPS[number], SIZE, SIZE)):
             text = ("\n" if place else "") + f"Frame{place + 1}: "
             tokens += [*(LETTERS[letter] for letter in text), START, *[IMAGE] * 4, END]
-            pixels.append(whole(resized_by_torch(frame), return_tensors="pt")["pixel_values"])
+            pixels.append(whole(frame, return_tensors="pt")["pixel_values"])
     media = {"image": [PICTURES[i] for i in images], "video": [CLIPS[i] for i in clips]}
     expected = greedy(model, tokens, pixel_values=torch.cat(pixels))
     given = {name: items for name, items in media.items() if items}
     return MediaCase(token_ids=ids, media=given, expected=expected)
-
-
-def resized_by_torch(frame: np.ndarray) -> Image.Image:
-    """As the model's processor of videos does it."""
-    frame_CHW = torch.from_numpy(frame).permute(2, 0, 1)
-    small_1CHW = torch.nn.functional.interpolate(
-        frame_CHW[None], (SIZE, SIZE), mode="bicubic", antialias=True
-    )
-    return Image.fromarray(small_1CHW[0].permute(1, 2, 0).numpy())
 
 
 def test_tokens_are_those_of_transformers_in_every_way_of_running(made, device) -> None:
