@@ -3,8 +3,10 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
+# The versions that were tested, without torch. Users' own installations keep the ranges of pyproject.toml.
+LOCK ?= locks/py$(shell $(PYTHON) -c "import sys; print('%d%d' % sys.version_info[:2])").txt
 
-.PHONY: demo test test-fast lint types bench clean
+.PHONY: demo test test-latest test-fast lock lint types bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -14,6 +16,15 @@ RERUNS := --reruns 1 --max-suite-reruns 5 --rerun-show-tracebacks
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(RERUNS)
+
+# The newest versions that pyproject.toml allows, in an environment made anew.
+test-latest:
+	rm -rf .venv-latest
+	$(MAKE) test VENV=.venv-latest LOCK=locks/none.txt
+
+# Once the tests have passed with what is installed.
+lock: $(VENV)/installed-dev
+	$(BIN)/python locks/lock.py
 
 test-fast: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -q -m "not slow" -n 2
@@ -36,13 +47,13 @@ $(VENV)/torch:
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q $(TORCH)
 	touch $@
 
-$(VENV)/installed: $(VENV)/torch pyproject.toml
-	$(BIN)/pip install -q -e .
+$(VENV)/installed: $(VENV)/torch pyproject.toml $(LOCK)
+	$(BIN)/pip install -q -c $(LOCK) -e .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/pip install -q -e ".[dev]"
+	$(BIN)/pip install -q -c $(LOCK) -e ".[dev]"
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-latest

@@ -97,7 +97,6 @@ def test_logits_equal_those_of_transformers_whole_and_in_chunks(
         ("MptForCausalLM", "mpt"),
         ("JambaForCausalLM", "jamba"),
         ("MambaForCausalLM", "mamba"),
-        ("GPTJForCausalLM", "gptj"),
     ],
 )
 def test_an_architecture_with_attention_of_its_own_is_refused_by_name(
@@ -107,6 +106,18 @@ def test_an_architecture_with_attention_of_its_own_is_refused_by_name(
         ModelError, match=f"{architecture} cannot be run .* AttentionInterface; use a"
     ):
         TransformersModel(spec_of(architecture, model_type))
+
+
+def test_an_architecture_is_run_once_its_class_calls_attention_as_others_do(host, tmp_path) -> None:
+    """GPT-J's does since Transformers 5.24; with older ones it is refused."""
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "n_positions": 256}
+    trial = trial_of(host, tmp_path, "GPTJForCausalLM", model_type="gptj", **sizes)
+    if transformers.GPTJForCausalLM.is_backend_compatible():
+        comparison = in_a_batch(trial, max_num_batched_tokens=13)
+        assert comparison.passed, comparison.as_text()
+    else:
+        with pytest.raises(ModelError, match="GPTJForCausalLM cannot be run"):
+            loaded(trial)
 
 
 @pytest.mark.parametrize(
@@ -164,11 +175,14 @@ def test_the_trial_run_passes_in_16_bit_too(host, tmp_path) -> None:
             assert {spec.dtype for spec in specs.values()} == {dtype}
 
 
-def test_what_chooses_experts_stays_in_float32(host, tmp_path) -> None:
-    model = loaded(trial_of(host, tmp_path, "Dots1ForCausalLM"), dtype="bfloat16")
-    gate = model.causal_lm.model.layers[1].mlp.gate
-    assert gate.e_score_correction_bias.dtype == torch.float32
-    assert gate.weight.dtype == torch.bfloat16
+def test_what_transformers_keeps_in_float32_stays_so(host, tmp_path) -> None:
+    trial = trial_of(host, tmp_path, "Dots1ForCausalLM")
+    model = loaded(trial, dtype="bfloat16")
+    reference = transformers.Dots1ForCausalLM.from_pretrained(trial.folder, dtype=torch.bfloat16)
+    wanted = {name: tensor.dtype for name, tensor in reference.state_dict().items()}
+    assert {name: t.dtype for name, t in model.causal_lm.state_dict().items()} == wanted
+    assert wanted["model.layers.1.mlp.gate.e_score_correction_bias"] == torch.float32
+    assert wanted["model.layers.1.self_attn.q_proj.weight"] == torch.bfloat16
     model.cache_specs()
 
 
