@@ -1,9 +1,10 @@
 """Write the versions that are installed here as constraints, a file for each Python.
 
-    .venv/bin/python locks/lock.py    # as `make lock` does, in an environment whose tests have passed
+    make lock    # in an environment whose tests have passed
 
 What Octavo and its extras need is followed through the metadata of installed packages, with the
-markers of each Python. torch is left out with all that only it needs: each machine has its own.
+markers of each Python. torch is left out with all that only it needs, and triton, which each build
+of torch wants in a version of its own.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PYTHONS = ("3.11", "3.12", "3.13")
-LEFT_OUT = {"octavo", "torch"}
+LEFT_OUT = {"torch", "triton"}
 FOLDER = Path(__file__).parent
 
 
 def main() -> int:
+    """Write all of the files."""
     for python in PYTHONS:
         pins = versions(python)
         lines = [f"{name}=={version}\n" for name, version in sorted(pins.items())]
@@ -44,11 +46,11 @@ def versions(python: str) -> dict[str, str]:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
         new = {(name, extra) for extra in ("", *requirement.extras)} - seen
-        if name == "torch" or not new:
+        if name in LEFT_OUT or not new:
             continue
         seen |= new
         version, needs = metadata_of(name, python)
-        if name not in LEFT_OUT:
+        if name != "octavo":
             found[name] = version
         for need in needs:
             if any(applies(need, python, extra) for _, extra in new):
@@ -81,8 +83,18 @@ def newest(name: str, python: str) -> tuple[str, list[str]]:
     """What pip would take for another Python."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run(
-            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-            + ["--python-version", python, "-d", scratch, name],
+            [
+                *(
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "download",
+                    "-q",
+                    "--no-deps",
+                    "--only-binary=:all:",
+                ),
+                *("--python-version", python, "-d", scratch, name),
+            ],
             check=True,
         )
         (wheel,) = Path(scratch).glob("*.whl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import chain
 
 import pytest
 from packaging.requirements import Requirement
@@ -20,7 +21,7 @@ def pins(lock: str) -> dict[str, str]:
 
 def requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    texts = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    texts = chain(project["dependencies"], *project["optional-dependencies"].values())
     return [r for r in map(Requirement, texts) if r.name not in ("octavo", "torch")]
 
 
