@@ -300,7 +300,7 @@ def test_an_outcome_is_remembered_once(checker) -> None:
     asked = asked_guide(REGEX)
     for _ in range(2):
         checker._remember(asked, Checked())
-    assert checker._num_chars == len(asked.value)
+    assert checker._num_chars == checking.ENTRY_CHARS + len(asked.value)
 
 
 def test_children_end_with_close_and_again_closing_does_nothing(checker) -> None:

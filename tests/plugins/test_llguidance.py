@@ -122,6 +122,11 @@ STRUCTURES = {
         ["", "a <n", "<n>1</n>", "a<n>1</n>b<n>2</n>\n"],
         ["<n>", "a<n>x</n>", "<n>1</n><n>"],
     ),
+    "a trigger of two lines": (
+        Triggered(("a\nb",), (Chain((Literal("a\nb"), RegexText("[0-9]"))),)),
+        ["", "xa\nb1", "a\nc"],
+        ["a\nb", "a\nbx"],
+    ),
     "a trigger that must come": (
         Triggered(("<n>",), (NUMBER,), least=1),
         ["<n>1</n>", "a<n>1</n>b", "<n>1</n><n>2</n>"],

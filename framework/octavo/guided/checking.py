@@ -51,6 +51,8 @@ LONG_WAIT_SECONDS: Final = 10.0
 """For the place of those that take long."""
 MOST_CHARS_REMEMBERED: Final = 2**24
 """Of constraints whose outcome is known, with their machines."""
+ENTRY_CHARS: Final = 2**10
+"""What remembering one takes beside its text."""
 CHILD: Final = "octavo.guided.child"
 _Outcome = TypeVar("_Outcome")
 
@@ -305,7 +307,11 @@ def _submitted(
 
 
 def _size(asked: AskedGuide, checked: Checked) -> int:
-    return len(asked.value) + (0 if checked.guide is None else len(checked.guide.machine))
+    return (
+        ENTRY_CHARS
+        + len(asked.value)
+        + (0 if checked.guide is None else len(checked.guide.machine))
+    )
 
 
 def _begin(child: ChildProcess, start: bytes) -> None:

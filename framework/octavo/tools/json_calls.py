@@ -15,16 +15,20 @@ _FURTHER = re.compile(r'(?:"[^"\\]*+"|[\w.+\-]++)(?=[\s,}])')
 
 
 def json_call(
-    reader: Reader, *, needs_arguments: bool = False, opened: bool = False
+    reader: Reader,
+    *,
+    needs_arguments: bool = False,
+    opened: bool = False,
+    name_key: str = NAME,
 ) -> Reading[bool]:
     """Read one call and pass it on as it comes; return whether it was one.
 
     Members may stand in any order, further ones are left out. What is read belongs to the text
     that the reader holds until name and arguments are certain; if there is no call, the caller
     gives that back. A name alone is a call without arguments, unless they are needed to tell.
-    ``opened`` says that the object's brace has been read.
+    ``opened`` says that the object's brace has been read, ``name_key`` what holds the name.
     """
-    call = _Call(reader)
+    call = _Call(reader, name_key)
     if not (opened or (yield from reader.literal("{"))):
         return False
     yield from reader.spaces()
@@ -45,18 +49,21 @@ def json_call(
     return call.begun
 
 
-def json_calls(reader: Reader, *, needs_arguments: bool = False) -> Reading[bool]:
+def json_calls(
+    reader: Reader, *, needs_arguments: bool = False, name_key: str = NAME
+) -> Reading[bool]:
     """Read one call, or an array of them; return whether a call was found.
 
     The array's brackets and commas are left out. It ends at the first element that is no call.
     """
     if not (yield from reader.literal("[")):
-        return (yield from json_call(reader, needs_arguments=needs_arguments))
+        return (yield from json_call(reader, needs_arguments=needs_arguments, name_key=name_key))
     found = False
     while True:
         yield from reader.spaces()
         reader.hold()
-        if not (yield from json_call(reader, needs_arguments=needs_arguments)):
+        call = json_call(reader, needs_arguments=needs_arguments, name_key=name_key)
+        if not (yield from call):
             break
         found = True
         yield from reader.spaces()
@@ -91,8 +98,9 @@ def tagged_calls(
 class _Call:
     """Name and arguments, which come in any order, until both have begun."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, name_key: str) -> None:
         self._reader = reader
+        self.name_key = name_key
         self.begun = False
         self.name: str | None = None
         self.early: list[str] | None = None
@@ -133,7 +141,7 @@ def _member(reader: Reader, call: _Call) -> Reading[bool]:
         if key is None or not (yield from reader.literal(":")):
             return False
         yield from reader.spaces()
-    if key == NAME:
+    if key == call.name_key:
         name = None if call.name else (yield from reader.json_string())
         if name:
             call.named(name)

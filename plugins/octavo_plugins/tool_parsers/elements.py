@@ -72,7 +72,7 @@ class ElementParser:
             after_all=tags.after_all,
             between=tags.between_calls,
             parallel=parallel,
-            triggers=(tags.around.opening[0],),
+            triggers=((*tags.around.opening, tags.around.call)[0],),
         )
 
     def stream(self, tools: Sequence[ToolDefinition] | None = None) -> ParserStream:

@@ -152,7 +152,8 @@ def _quoted(text: str) -> str:
 
 
 def _any_of(texts: list[str]) -> str:
-    return "|".join(re.escape(text).replace("/", r"\/") for text in texts)
+    written = (re.escape(text).replace("/", r"\/").replace("\\\n", r"\n") for text in texts)
+    return "|".join(written)
 
 
 def _without(texts: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from octavo.tools import Reading
 from octavo.tools.forms import Function
@@ -82,3 +83,21 @@ class DeepseekV32Parser(ElementParser):
         arguments.key(key)
         arguments.write(text, ended, self.value_types(frozenset(), key_end))
         return follows
+
+
+class DeepseekV4Parser(DeepseekV32Parser):
+    """The tool calls of DeepSeek V4, with another tag around all of them."""
+
+    samples = tuple(
+        text.replace("function_calls>", "tool_calls>") for text in DeepseekV32Parser.samples
+    )
+    tags = replace(
+        DeepseekV32Parser.tags,
+        around=CallTags(
+            call='<｜DSML｜invoke name="',
+            opening=("<｜DSML｜tool_calls>",),
+            closing=("</｜DSML｜tool_calls>",),
+        ),
+        before_all="<｜DSML｜tool_calls>\n",
+        after_all="\n</｜DSML｜tool_calls>",
+    )

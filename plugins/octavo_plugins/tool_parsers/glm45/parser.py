@@ -19,7 +19,7 @@ KEY = "<arg_key>"
 KEY_END = "</arg_key>"
 VALUE = "<arg_value>"
 VALUE_END = "</arg_value>"
-TAGS = CallTags(call=OPEN)
+SEPARATOR = "<tool_sep>"
 
 
 class Glm45Parser:
@@ -36,6 +36,10 @@ class Glm45Parser:
     markers = (OPEN, CLOSE, KEY, KEY_END, VALUE, VALUE_END)
     line_end: ClassVar = "\n"
     """What the chat template writes behind names and tags."""
+    tags: ClassVar[CallTags] = CallTags(call=OPEN)
+    after_name: ClassVar = ""
+    before_all: ClassVar = ""
+    after_all: ClassVar = ""
 
     def __init__(self, tokenizer: object = None) -> None:
         """No tokenizer is needed."""
@@ -48,17 +52,19 @@ class Glm45Parser:
             return None
         return call_form(
             written,
+            before_all=self.before_all,
             before_each=OPEN,
             after_each=CLOSE,
+            after_all=self.after_all,
             between=self.line_end,
             parallel=parallel,
-            triggers=(OPEN,),
+            triggers=((*self.tags.opening, self.tags.call)[0],),
         )
 
     def stream(self, tools: Sequence[ToolDefinition] | None = None) -> ParserStream:
         """Begin a message."""
         types = ToolTypes(tools)
-        return Stream(lambda reader: tagged_calls(reader, TAGS, lambda: _call(reader, types)))
+        return Stream(lambda reader: tagged_calls(reader, self.tags, lambda: _call(reader, types)))
 
     def _call_form(self, function: Function) -> Structure | None:
         parameters = parameters_form(
@@ -69,7 +75,7 @@ class Glm45Parser:
         )
         if parameters is None:
             return None
-        return Chain((Literal(f"{function.name}{self.line_end}"), parameters))
+        return Chain((Literal(f"{function.name}{self.after_name}{self.line_end}"), parameters))
 
 
 class Glm47Parser(Glm45Parser):
@@ -78,9 +84,31 @@ class Glm47Parser(Glm45Parser):
     line_end = ""
 
 
+class PoolsideV1Parser(Glm45Parser):
+    """The tool calls of Laguna, which are written as those of GLM 4.5."""
+
+
+class HyV3Parser(Glm45Parser):
+    """The tool calls of Hunyuan 3: a separator behind the name, and tags around all calls."""
+
+    tags = CallTags(call=OPEN, opening=("<tool_calls>",), closing=("</tool_calls>",))
+    after_name = SEPARATOR
+    before_all = "<tool_calls>\n"
+    after_all = "\n</tool_calls>"
+    markers = (*Glm45Parser.markers, SEPARATOR, "<tool_calls>", "</tool_calls>")
+    samples = (
+        f"<tool_calls>\n{OPEN}get_weather{SEPARATOR}\n{KEY}city{KEY_END}\n{VALUE}Paris{VALUE_END}\n"
+        f"{CLOSE}\n</tool_calls>",
+        f"Both.\n<tool_calls>\n{OPEN}search{SEPARATOR}\n{KEY}query{KEY_END}\n"
+        f'{VALUE}a < b,\n"c"{VALUE_END}\n{CLOSE}\n{OPEN}now{SEPARATOR}{CLOSE}\n</tool_calls>',
+    )
+
+
 def _call(reader: Reader, types: ToolTypes) -> Reading[str | None]:
     yield from reader.spaces()
     name = yield from reader.take_while(r"[^\s<]")
+    yield from reader.spaces()
+    yield from reader.literal(SEPARATOR)
     yield from reader.spaces()
     tag = yield from reader.literal(KEY, CLOSE)
     if not name or tag is None:

@@ -31,3 +31,18 @@ class GraniteParser(JsonCallParser):
         ):
             reader.give_back()
         yield from super().message(reader)
+
+
+class Granite4Parser(JsonCallParser):
+    """The tool calls of Granite 4: each between tags of its own."""
+
+    opens = ("<tool_call>",)
+    closes = ("</tool_call>",)
+    before_each = "<tool_call>\n"
+    after_each = "\n</tool_call>"
+    between = "\n"
+    samples = (
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+        'Both.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "add", "arguments": {"x": "{1}"}}\n</tool_call>',
+    )

@@ -34,14 +34,27 @@ class Llama3JsonParser(JsonCallParser):
 
     def message(self, reader: Reader) -> Reading[None]:
         """Read a message to its end."""
-        while tag := (yield from reader.text_until(TAG, "{")):
+        while tag := (yield from reader.text_until(*self.opens, "{")):
             if tag == "{" and (no_calls := reader.take_at_once(_NO_CALLS)):
                 reader.content(tag + no_calls[0])  # few braces begin a call
                 continue
             reader.hold(tag)
-            if tag == TAG:
+            if tag in self.opens:
                 yield from reader.spaces()
             if (yield from json_call(reader, needs_arguments=True, opened=tag == "{")):
-                yield from reader.skip(";")
+                yield from reader.skip(";", *self.closes)
             else:
                 reader.give_back()
+
+
+class Llama4JsonParser(Llama3JsonParser):
+    """The JSON calls of Llama 4, bare or between ``<|python_start|>`` and ``<|python_end|>``."""
+
+    opens = ("<|python_start|>",)
+    closes = ("<|python_end|>",)
+    samples = (
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}',
+        '<|python_start|>{"name": "add", "parameters": {"x": "{;}"}}; '
+        '{"name": "now", "parameters": {}}<|python_end|>',
+        '{"name": "Ada", "born": 1815}',
+    )

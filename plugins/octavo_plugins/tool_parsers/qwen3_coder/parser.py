@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from octavo_plugins.tool_parsers.elements import ElementParser, Elements
 from octavo_plugins.tool_parsers.tagged_calls import CallTags
 
@@ -33,4 +35,20 @@ class Qwen3CoderParser(ElementParser):
         unclosed=("\n<parameter=", "\n</function>"),
         before_each="<tool_call>\n",
         after_each="\n</tool_call>",
+    )
+
+
+class Step3p5Parser(Qwen3CoderParser):
+    """The tool calls of Step 3.5 Flash, which are written in the same way."""
+
+
+class MimoParser(Qwen3CoderParser):
+    """The tool calls of MiMo V2, whose values stand on the line of their tags."""
+
+    tags = replace(Qwen3CoderParser.tags, on_own_line=False)
+    samples = (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n"
+        "<parameter=days>3</parameter>\n</function>\n</tool_call>",
+        "Both.\n<tool_call>\n<function=write>\n<parameter=text>if a < b:\n  c\n</parameter>\n"
+        "</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
     )

@@ -35,6 +35,8 @@ class XlamParser(JsonCallParser):
         '<think>Hm.</think>[{"name": "now", "arguments": {}}]',
         '<tool_call>[{"name": "now", "arguments": {}}]</tool_call>',
         "```json\n[1, 2]\n```",
+        '[TOOL_CALLS] [{"name": "now", "arguments": {}}]',
+        '<think>Hm.</think>\n[TOOL_CALLS][{"name": "now", "arguments": {}}]',
     )
 
     def message(self, reader: Reader) -> Reading[None]:
@@ -47,6 +49,8 @@ class XlamParser(JsonCallParser):
                 mark = ""
             reader.hold(mark)
             yield from reader.spaces()
+            if not mark and (yield from reader.literal("[TOOL_CALLS]")):
+                yield from reader.spaces()
             array = (yield from reader.peek()) == "["
             if not array or not (yield from json_calls(reader, needs_arguments=True)):
                 reader.give_back()
