@@ -15,10 +15,9 @@ from octavo.server.protocol.response_items import (
     OutputText,
     ReasoningItem,
     ReasoningText,
-    chat_tool_choice,
-    chat_tools,
     input_messages,
 )
+from octavo.server.protocol.response_tools import chat_tool_choice, read_tools
 from octavo_registry import Delta
 
 CALL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
@@ -65,7 +64,6 @@ def test_outputs_of_functions_are_messages_of_tools() -> None:
         ({**CALL, "nonsense": 1}, "nonsense"),
         ({"type": "function_call_output", "call_id": "1"}, "output must be text"),
         ({"type": "reasoning", "content": "a"}, "input.0..content must be a list"),
-        ({"type": "reasoning", "encrypted_content": "x"}, "encrypted_content"),
         ({"type": "web_search_call"}, "input.0. is of type 'web_search_call'"),
         ({"type": {}}, "is of type"),
         (
@@ -82,7 +80,7 @@ def test_other_items_are_named(item, message) -> None:
 def test_tools_and_choices_are_a_chats() -> None:
     flat = {"type": "function", "name": "f", "parameters": {}, "strict": True, "description": None}
     function = {"name": "f", "parameters": {}, "strict": True}
-    assert chat_tools([flat]) == [{"type": "function", "function": function}]
+    assert read_tools([flat], None).functions == [{"type": "function", "function": function}]
     named = {"type": "function", "function": {"name": "f"}}
     assert chat_tool_choice({"type": "function", "name": "f"}) == named
     allowed = {
@@ -95,8 +93,8 @@ def test_tools_and_choices_are_a_chats() -> None:
         "allowed_tools": {"mode": "auto", "tools": [named]},
     }
     assert chat_tool_choice("auto") == "auto"
-    with pytest.raises(ParameterError, match="'web_search' is not run here"):
-        chat_tools([{"type": "web_search"}])
+    with pytest.raises(ParameterError, match="'web_serch' is not known"):
+        read_tools([{"type": "web_serch"}], None)
 
 
 def test_each_kind_of_delta_begins_an_item_of_its_own() -> None:
@@ -106,7 +104,7 @@ def test_each_kind_of_delta_begins_an_item_of_its_own() -> None:
         told.append((kind, more))
         return b""
 
-    answer = AnswerItems("r", tell)
+    answer = AnswerItems("r", tell, {})
     for delta in (
         Delta(reasoning="h"),
         Delta(reasoning="m"),
@@ -139,6 +137,6 @@ def test_each_kind_of_delta_begins_an_item_of_its_own() -> None:
 
 
 def test_an_answer_without_words_has_an_empty_message() -> None:
-    answer = AnswerItems("r", lambda kind, **more: b"")
+    answer = AnswerItems("r", lambda kind, **more: b"", {})
     answer.end("completed")
     assert answer.items == [OutputMessage(id="msg_r", status="completed", content=[OutputText("")])]

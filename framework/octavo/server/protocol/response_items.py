@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from octavo.errors import MessageError, ParameterError
+from octavo.errors import MessageError
 from octavo.params import shown
 from octavo.server.protocol.conversation import (
     CACHE_HINTS,
@@ -17,14 +18,17 @@ from octavo.server.protocol.conversation import (
     without_nulls,
 )
 from octavo.server.protocol.logprobs import ChatLogprob
+from octavo.server.protocol.response_tools import flat_name
 from octavo_registry import Delta
 
 KEPT_ADVICE: Final = "this server keeps no answers; send the whole conversation as input"
 _KEYS: Final = {
     "message": {"type", "role", "content", "id", "status", "phase"},
-    "function_call": {"type", "id", "call_id", "name", "arguments", "status"},
+    "function_call": {"type", "id", "call_id", "name", "namespace", "arguments", "status"},
     "function_call_output": {"type", "id", "call_id", "output", "status", "name"},
-    "reasoning": {"type", "id", "summary", "content", "status"},
+    "custom_tool_call": {"type", "id", "call_id", "name", "namespace", "input", "status"},
+    "custom_tool_call_output": {"type", "id", "call_id", "output", "status", "name"},
+    "reasoning": {"type", "id", "summary", "content", "status", "encrypted_content"},
 }
 _PARTS: Final = {
     "input_text": ("text", {"type", "text"} | CACHE_HINTS),
@@ -34,7 +38,6 @@ _PARTS: Final = {
     "summary_text": ("text", {"type", "text"}),
 }
 _OF_MESSAGES: Final = ("input_text", "output_text", "refusal")
-_TOOL: Final = {"type", "name", "description", "parameters", "strict"}
 
 
 class OutputText(msgspec.Struct, tag="output_text"):
@@ -77,6 +80,8 @@ class FunctionCall(msgspec.Struct, tag="function_call", kw_only=True):
     name: str
     arguments: str
     status: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+    """Where the function belongs to, if the tools have namespaces."""
 
 
 Item = OutputMessage | ReasoningItem | FunctionCall
@@ -102,43 +107,11 @@ def input_messages(
     return messages
 
 
-def chat_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Tools as a chat describes them."""
-    return None if tools is None else [_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
-
-
-def chat_tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-    """The choice as a chat says it."""
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") == "allowed_tools":
-        check_keys("tool_choice", choice, {"type", "mode", "tools"})
-        tools = choice.get("tools")
-        named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
-        return {
-            "type": "allowed_tools",
-            "allowed_tools": {"mode": choice.get("mode"), "tools": named},
-        }
-    if choice.get("type") != "function":
-        return choice
-    check_keys("tool_choice", choice, {"type", "name"})
-    return _named(choice)
-
-
-def _named(choice: Any) -> dict[str, Any]:
-    name = choice.get("name") if isinstance(choice, dict) else None
-    return {"type": "function", "function": {"name": name}}
-
-
-def _tool(where: str, given: dict[str, Any]) -> dict[str, Any]:
-    tool = without_nulls(given)
-    if tool.get("type") != "function":
-        raise ParameterError(
-            f"{where}.type={shown(tool.get('type'))} is not run here; describe a function",
-            param="tools",
-        )
-    check_keys(where, tool, _TOOL)
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+def input_notes(given: str | list[dict[str, Any]]) -> list[str]:
+    """What of an input has no effect, for the answer's warnings."""
+    if isinstance(given, str) or not any(item.get("encrypted_content") for item in given):
+        return []
+    return ["input: encrypted_content of another server cannot be read and was left out"]
 
 
 def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> None:
@@ -165,14 +138,18 @@ def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> No
                 for n, part in enumerate(_list(f"{where}.{key}", item.get(key, [])))
             ]
             messages.append({"role": "assistant", "reasoning_content": "\n".join(texts)})
-        case "function_call":
+        case "function_call" | "custom_tool_call":
             if last is None:
                 last = {"role": "assistant"}
                 messages.append(last)
-            function = {
-                "name": _text(where, item, "name"),
-                "arguments": _text(where, item, "arguments"),
-            }
+            name = _text(where, item, "name")
+            if "namespace" in item:
+                name = flat_name(_text(where, item, "namespace"), name)
+            if kind == "custom_tool_call":  # a chat's calls have JSON, and this is any text
+                arguments = json.dumps({"input": _text(where, item, "input")}, ensure_ascii=False)
+            else:
+                arguments = _text(where, item, "arguments")
+            function = {"name": name, "arguments": arguments}
             call = {"id": _text(where, item, "call_id"), "type": "function", "function": function}
             last.setdefault("tool_calls", []).append(call)
         case _:
@@ -229,10 +206,16 @@ def _list(where: str, given: Any) -> list[Any]:
 class AnswerItems:
     """The items of an answer as its deltas come; ``tell`` makes the events that tell of them."""
 
-    def __init__(self, request_id: str, tell: Callable[..., bytes]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        tell: Callable[..., bytes],
+        namespaced: Mapping[str, tuple[str, str]],
+    ) -> None:
         self.items: list[Item] = []
         self._request_id = request_id
         self._tell = tell
+        self._namespaced = namespaced
         self._pieces: list[str] = []
         self._logprobs: list[ChatLogprob] = []
         self._is_open = False
@@ -269,9 +252,11 @@ class AnswerItems:
         item: Item
         part: OutputText | ReasoningText | None = None
         if kind is FunctionCall:
+            name = delta.name or ""
+            namespace, name = self._namespaced.get(name, (msgspec.UNSET, name))
             item = FunctionCall(
-                id=id, call_id=delta.id or "", name=delta.name or "", arguments="",
-                status="in_progress",
+                id=id, call_id=delta.id or "", name=name, arguments="",
+                status="in_progress", namespace=namespace,
             )  # fmt: skip
         elif kind is ReasoningItem:
             item, part = ReasoningItem(id=id, status="in_progress", content=[]), ReasoningText("")

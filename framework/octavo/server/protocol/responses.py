@@ -15,12 +15,19 @@ from octavo.server.protocol.response_items import KEPT_ADVICE, Item
 from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
-"""The one value of ``include`` that is known."""
+"""The one value of ``include`` that has an effect."""
+NOT_INCLUDED: Final = frozenset(
+    ("reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+     "web_search_call.action.sources", "message.input_image.image_url",
+     "computer_call_output.output.image_url", "code_interpreter_call.outputs")
+)  # fmt: skip
+"""Values of ``include`` that ask for more than there is here, which is told."""
 MAX_METADATA: Final = (16, 64, 512)
 """Keys, characters of a key and of a value, as OpenAI has it."""
 RESPONSE_FIELDS: Final = FieldTable(
     no_effect={
         **{name: kind for name, kind in NO_EFFECT.items() if name != "metadata"},
+        "client_metadata": dict[str, Any],
         "max_tool_calls": Annotated[int, msgspec.Meta(ge=1)],
     },
     refused={
@@ -53,12 +60,17 @@ class ResponseStreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """No effect: nothing is padded."""
 
 
+Summary = Literal["auto", "concise", "detailed"]
+
+
 class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
     """How much to think before the answer."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    summary: None = None
-    generate_summary: None = None
+    summary: Summary | None = None
+    """No effect: thoughts are given whole."""
+    generate_summary: Summary | None = None
+    """The older name of it."""
     context: None = None
     mode: None = None
 
@@ -89,8 +101,8 @@ class TextConfig(msgspec.Struct, forbid_unknown_fields=True):
     """What form the text has."""
 
     format: TextFormat | None = msgspec.field(default_factory=TextFormat)
-    verbosity: Literal["medium"] | None = None
-    """Say in the instructions how long the answer should be."""
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """No effect: say in the instructions how long the answer should be."""
 
 
 class ResponseRequest(SamplingFields, kw_only=True):
@@ -164,6 +176,18 @@ class Response(msgspec.Struct, kw_only=True):
     truncation: str = "disabled"
     guided: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+def request_notes(request: ResponseRequest) -> list[str]:
+    """Hints of a request that have no effect, for the answer's warnings."""
+    hints = {
+        "reasoning.summary": request.reasoning.summary,
+        "reasoning.generate_summary": request.reasoning.generate_summary,
+        "text.verbosity": request.text.verbosity,
+    }
+    notes = [f"{name} has no effect" for name, value in hints.items() if value is not None]
+    asked = [name for name in request.include if name in NOT_INCLUDED]
+    return notes + [f"include: {name} is not part of any answer here" for name in asked]
 
 
 def check_metadata(metadata: dict[str, str]) -> None:

@@ -19,18 +19,20 @@ from octavo.server.protocol.guided import receipt
 from octavo.server.protocol.logprobs import ChatLogprob, chat_logprobs
 from octavo.server.protocol.response_items import (
     AnswerItems,
-    chat_tool_choice,
-    chat_tools,
     input_messages,
+    input_notes,
 )
+from octavo.server.protocol.response_tools import ResponseTools, chat_tool_choice, read_tools
 from octavo.server.protocol.responses import (
     LOGPROBS,
+    NOT_INCLUDED,
     RESPONSE_FIELDS,
     InputTokensDetails,
     Response,
     ResponseRequest,
     ResponseUsage,
     check_metadata,
+    request_notes,
 )
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.usage import UsageCount, check_stream_options
@@ -60,11 +62,18 @@ class ResponseRoutes:
         model, adapter = await server.check_model(request.model)
         check_metadata(request.metadata)
         params = self._params(request)
-        answer = _Answer(request, exchange.request_id, model, params, warnings)
+        tools = read_tools(request.tools, request.tool_choice)
+        messages = input_messages(request.input, request.instructions)
+        notes = [*request_notes(request), *tools.notes, *input_notes(request.input)]
+        if request.reasoning.effort not in (None, "none") and not self._reads_effort():
+            notes.append("reasoning.effort is not read by the chat template and has no effect")
+        if notes:
+            warnings = [*(warnings or ()), *notes]
+        answer = _Answer(request, exchange.request_id, model, params, warnings, tools)
         outputs = server.engine.chat(
-            input_messages(request.input, request.instructions),
+            messages,
             params,
-            tools=chat_tools(request.tools),
+            tools=tools.functions or None,
             tool_choice=chat_tool_choice(request.tool_choice),
             parallel_tool_calls=request.parallel_tool_calls,
             request_id=request.request_id,
@@ -82,12 +91,12 @@ class ResponseRoutes:
         check_stream_options(request.stream_options, is_stream=request.stream)
         check_num_logprobs("top_logprobs", request.top_logprobs)
         for name in request.include:
-            if name != LOGPROBS:
+            if name != LOGPROBS and name not in NOT_INCLUDED:
                 raise HttpError(
                     400, f"include={name[:64]!r} is not available; known: {LOGPROBS}",
                     param="include",
                 )  # fmt: skip
-        if request.top_logprobs and not request.include:
+        if request.top_logprobs and LOGPROBS not in request.include:
             raise HttpError(400, f"top_logprobs needs include=[{LOGPROBS!r}]", param="top_logprobs")
         context = self._server.engine.max_model_len
         more: dict[str, Any] = {}
@@ -95,7 +104,7 @@ class ResponseRoutes:
             more["max_tokens"] = checked_max_tokens(
                 "max_output_tokens", request.max_output_tokens, context
             )
-        if request.include:
+        if LOGPROBS in request.include:
             more["logprobs"] = request.top_logprobs
         if request.text.format is not None:
             more["guided"] = request.text.format.guided()
@@ -104,10 +113,12 @@ class ResponseRoutes:
 
     def _template_kwargs(self, request: ResponseRequest) -> dict[str, Any]:
         effort = request.reasoning.effort
-        if effort is None:
+        if effort is None or not self._reads_effort():
             return request.chat_template_kwargs
-        told = self._server.effort_kwargs("reasoning.effort", effort, None)
-        return {**request.chat_template_kwargs, **told}
+        return {**request.chat_template_kwargs, "reasoning_effort": effort}
+
+    def _reads_effort(self) -> bool:
+        return "reasoning_effort" in self._server.engine.chat_template(None).variables
 
 
 class _Answer:
@@ -120,12 +131,13 @@ class _Answer:
         model: str,
         params: SamplingParams,
         warnings: Any,
+        tools: ResponseTools,
     ) -> None:
         self._num_top = request.top_logprobs
         self._usage = UsageCount()
         self._num_events = 0
         self._receipt: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
-        self._items = AnswerItems(request_id, self._event)
+        self._items = AnswerItems(request_id, self._event, tools.namespaced)
         self._tokens = TokenTexts()
         self._response = Response(
             id=f"resp_{request.request_id or request_id}",

@@ -1,0 +1,131 @@
+"""The tools of /v1/responses as a chat describes them, and what of them cannot run here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from octavo.errors import ParameterError
+from octavo.params import shown
+from octavo.server.protocol.conversation import check_keys, without_nulls
+
+_TOOL: Final = {"type", "name", "description", "parameters", "strict"}
+_NO_EFFECT: Final = {"defer_loading", "allowed_callers", "output_schema"}
+"""Keys of functions that only say when or to whom a tool is shown: here all see it at once."""
+_NAMESPACE: Final = {"type", "name", "description", "tools"}
+_ELSEWHERE: Final = frozenset(
+    ("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview",
+     "custom", "file_search", "image_generation", "local_shell", "mcp", "shell", "tool_search",
+     "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
+)  # fmt: skip
+"""Types of tools that OpenAI's API has and this server cannot run."""
+
+
+@dataclass(slots=True)
+class ResponseTools:
+    """The functions of a request, those of namespaces among them under one flat name each."""
+
+    functions: list[dict[str, Any]] = field(default_factory=list)
+    """As a chat describes them."""
+    namespaced: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Flat names, and the namespace and the name in it that they stand for."""
+    notes: list[str] = field(default_factory=list)
+    """What was left out, for the answer's warnings."""
+
+
+def flat_name(namespace: str, name: str) -> str:
+    """The name under which a model sees a function of a namespace."""
+    return f"{namespace.removesuffix('__')}__{name}"
+
+
+def read_tools(tools: list[dict[str, Any]] | None, choice: Any) -> ResponseTools:
+    """Read the tools; raises for a type that is not known, and for a choice that is left out."""
+    read = ResponseTools()
+    for index, tool in enumerate(tools or ()):
+        _add(read, f"tools[{index}]", tool)
+    names = [each["function"].get("name") for each in read.functions]
+    for name in read.namespaced:
+        if names.count(name) > 1:
+            raise ParameterError(f"two tools have the name {shown(name)}", param="tools")
+    if tools and not read.functions and choice == "required":
+        raise ParameterError(
+            "tool_choice='required', and none of the tools can run here; describe a function",
+            param="tool_choice",
+        )
+    return read
+
+
+def chat_tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """The choice as a chat says it."""
+    if not isinstance(choice, dict):
+        return choice
+    kind = choice.get("type")
+    if kind == "allowed_tools":
+        check_keys("tool_choice", choice, {"type", "mode", "tools"})
+        tools = choice.get("tools")
+        named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
+        return {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": choice.get("mode"), "tools": named},
+        }
+    if isinstance(kind, str) and kind in _ELSEWHERE:
+        raise ParameterError(
+            f"tool_choice asks for a tool of the type {shown(kind)}, which cannot run here; "
+            "describe a function",
+            param="tool_choice",
+        )
+    if kind != "function":
+        return choice
+    check_keys("tool_choice", choice, {"type", "name", "namespace"})
+    return _named(choice)
+
+
+def _named(choice: Any) -> dict[str, Any]:
+    name = choice.get("name") if isinstance(choice, dict) else None
+    namespace = choice.get("namespace") if isinstance(choice, dict) else None
+    if isinstance(name, str) and isinstance(namespace, str):
+        name = flat_name(namespace, name)
+    return {"type": "function", "function": {"name": name}}
+
+
+def _add(read: ResponseTools, where: str, given: Any) -> None:
+    tool = without_nulls(given) if isinstance(given, dict) else {}
+    kind = tool.get("type")
+    if kind == "function":
+        read.functions.append(_function(read, where, tool))
+    elif kind == "namespace":
+        _add_namespace(read, where, tool)
+    elif isinstance(kind, str) and kind in _ELSEWHERE:
+        read.notes.append(f"{where}: a tool of the type {kind} cannot run here and was left out")
+    else:
+        raise ParameterError(
+            f"{where}.type={shown(kind)} is not known; describe a function", param="tools"
+        )
+
+
+def _add_namespace(read: ResponseTools, where: str, tool: Mapping[str, Any]) -> None:
+    check_keys(where, tool, _NAMESPACE)
+    namespace, inner = tool.get("name"), tool.get("tools")
+    if not isinstance(namespace, str) or not isinstance(inner, list):
+        raise ParameterError(f"{where} needs a name and a list of tools", param="tools")
+    for index, each in enumerate(inner):
+        place = f"{where}.tools[{index}]"
+        if not isinstance(each, dict) or each.get("type") == "namespace":
+            raise ParameterError(f"{place} must be a tool, no namespace", param="tools")
+        before = len(read.functions)
+        _add(read, place, each)
+        for function in (made["function"] for made in read.functions[before:]):
+            name = function.get("name")
+            if isinstance(name, str):
+                function["name"] = flat_name(namespace, name)
+                if function["name"] in read.namespaced:
+                    raise ParameterError(f"{place}: {shown(name)} is there twice", param="tools")
+                read.namespaced[function["name"]] = (namespace, name)
+
+
+def _function(read: ResponseTools, where: str, tool: Mapping[str, Any]) -> dict[str, Any]:
+    check_keys(where, tool, _TOOL | _NO_EFFECT)
+    read.notes += [f"{where}.{key} has no effect" for key in sorted(_NO_EFFECT & tool.keys())]
+    function = {k: v for k, v in tool.items() if k != "type" and k not in _NO_EFFECT}
+    return {"type": "function", "function": function}
