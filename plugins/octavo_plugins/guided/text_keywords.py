@@ -17,6 +17,7 @@ TEXT_KEYWORDS: Final = (
     "number:exclusiveMinimum",
     "number:exclusiveMaximum",
     "number:bounds within a unit",
+    "number:bounds of many digits",
     "integer",
     "integer:minimum",
     "integer:maximum",
