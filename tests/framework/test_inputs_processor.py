@@ -360,3 +360,23 @@ def test_a_tokenizer_that_raises_is_the_prompts_error(tokenizer: Tokenizer) -> N
     processor = InputProcessor(broken, max_model_len=8, vocab_size=99)
     with pytest.raises(PromptError, match=r"the tokenizer fails .*: RuntimeError: no way"):
         processor.process("r", "a")
+
+
+@pytest.mark.parametrize("wrong", [-1, CONTEXT - 1, CONTEXT, 2**31 - 1])
+@pytest.mark.parametrize("token", [0, 1])
+def test_positions_outside_the_context_never_leave_the_host(wrong: int, token: int) -> None:
+    positions_AP = np.array([[0, 1]] * 3, np.int32)
+    positions_AP[1, token] = wrong
+    placed = PlacedMedia(token_ids=[5, 6], positions=positions_AP.tobytes())
+    if (wrong, token) == (CONTEXT - 1, 0):  # the last one, and the answer goes on from 2
+        assert placed.check_positions(CONTEXT) == 2
+    else:
+        with pytest.raises(PromptTooLongError, match="the context has 0 to 63"):
+            placed.check_positions(CONTEXT)
+
+
+def test_an_answer_goes_on_from_the_highest_position_of_the_last_token() -> None:
+    positions_AP = np.array([[0, 40], [0, 1], [0, 1]], np.int32)
+    placed = PlacedMedia(token_ids=[5, 6], positions=positions_AP.tobytes())
+    assert placed.check_positions(CONTEXT) == 41
+    assert PlacedMedia(token_ids=[5, 6]).check_positions(CONTEXT) == 2

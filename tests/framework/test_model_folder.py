@@ -137,7 +137,7 @@ def test_overrides_replace_entries_and_reach_into_nested_configs(
     assert folder.config["text_config"] == {"vocab_size": 7, "max_position_embeddings": 32}
     assert folder.config["rope_scaling"] == {"type": "dynamic", "factor": 2.0}
     assert folder.config["brand_new"] == {"a": 1}
-    assert (folder.vocab_size, folder.max_model_len) == (7, 64)
+    assert (folder.vocab_size, folder.max_model_len) == (7, 32)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,18 @@ def test_overrides_by_older_names_are_not_hidden_by_newer_entries(
         ({"seq_length": 32}, 32),
         ({"model_max_length": 128}, 128),
         ({"rope_scaling": {"type": "linear", "factor": 4}}, 256),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 1.5}}, 96),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 1.5}}, 64),
+        ({"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8}}, 64),
+        (
+            {
+                "model_type": "gemma3_text",
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default"},
+                    "full_attention": {"rope_type": "linear", "factor": 8.0},
+                },
+            },
+            64,
+        ),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 64),
         ({"rope_scaling": {"type": "longrope", "factor": 8.0}}, 64),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 64),

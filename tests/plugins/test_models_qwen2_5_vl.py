@@ -14,6 +14,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from media_adapters import check_adapted
 from media_equality import MediaCase, check_equal, randomize, run
+from octavo.errors import PromptError
 from octavo_plugins.models.qwen2_5_vl.inputs import seconds_per_frame
 from octavo_plugins.models.qwen2_5_vl.vision import WindowedEncoder
 from octavo_registry.modalities import VideoClip
@@ -104,6 +105,16 @@ def test_frames_without_timestamps_are_24_a_second() -> None:
     frames = np.zeros((4, 2, 2, 3), np.uint8)
     assert seconds_per_frame(VideoClip(frames=frames)) == 1 / 24
     assert seconds_per_frame(VideoClip(frames=frames, timestamps=(0.0, 0.5, 1.0, 1.5))) == 0.5
+
+
+@pytest.mark.parametrize("seconds", [1700.0, 30_000.0, float("nan"), -1.0, 1e30])
+def test_timestamps_beyond_the_context_fail_their_request_alone(cases, seconds) -> None:
+    folder, found = cases
+    video = found[2].media["video"][0]
+    times = tuple(seconds * i for i in range(len(video.frames)))
+    far = VideoClip(frames=video.frames, timestamps=times)
+    with pytest.raises(PromptError, match=r"the context has 0 to|the video's timestamps"):
+        run(folder, [replace(found[2], media={"video": [far]})], passes=1)
 
 
 def test_windows_decide_the_tokens(cases, monkeypatch) -> None:

@@ -19,8 +19,11 @@ LENGTH_KEYS = (
     "seq_len",
 )
 
-# Their max_position_embeddings is the scaled length already; all other types multiply it.
-ROPE_TYPES_INCLUDED = ("default", "llama3", "longrope", "su")
+# Their max_position_embeddings is the scaled length already; all other types multiply it. A cache
+# cannot follow "dynamic" beyond it.
+ROPE_TYPES_INCLUDED = ("default", "dynamic", "llama3", "longrope", "su")
+FAMILIES_INCLUDED = ("gemma3",)
+"""Beginnings of model_type where the same holds for every type of rope."""
 
 
 def resolve_max_model_len(
@@ -56,6 +59,8 @@ def _own_limit(path: Path, text: Mapping[str, Any]) -> int | None:
     if not given:
         return None
     limit = min(given)
+    if str(text.get("model_type", "")).startswith(FAMILIES_INCLUDED):
+        return int(limit)
     for rope in _rope_settings(path, text):
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind in ROPE_TYPES_INCLUDED:

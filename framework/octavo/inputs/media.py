@@ -15,7 +15,7 @@ import numpy as np
 
 from octavo.config.media import MediaConfig
 from octavo.engine.messages import MediaInput
-from octavo.errors import PluginError, PromptError
+from octavo.errors import PluginError, PromptError, PromptTooLongError
 from octavo.inputs.processor_kwargs import read_kwargs, with_kwargs
 from octavo.inputs.tensor_cache import TensorCache, Tensors, write_tensor
 from octavo.multimodal.encoded import SUFFIX, EncodedItem
@@ -46,6 +46,21 @@ class PlacedMedia:
     token_ids: list[int]
     inputs: tuple[MediaInput, ...] = ()
     positions: bytes = b""
+
+    def check_positions(self, max_model_len: int) -> int:
+        """The position behind the prompt, or its length if more; all must be in the context."""
+        num_tokens = len(self.token_ids)
+        if not self.positions:
+            return num_tokens
+        positions_AP = np.frombuffer(self.positions, np.int32).reshape(-1, num_tokens)
+        least, most = int(positions_AP.min()), int(positions_AP.max())
+        behind = max(num_tokens, int(positions_AP[:, -1].max()) + 1)
+        if least < 0 or most >= max_model_len or behind >= max_model_len:
+            raise PromptTooLongError(
+                f"the media place tokens at positions {least} to {most}, and the context has "
+                f"0 to {max_model_len - 1}, of which the answer needs one; give a shorter video"
+            )
+        return behind
 
 
 class MediaInputs:

@@ -165,7 +165,8 @@ class InputProcessor:
             ids = placed.token_ids
         self._check_length(len(ids))
         check_token_ids(ids, self._limits.vocab_size)
-        sampling = resolve_sampling(params, self._limits, num_prompt_tokens=len(ids))
+        behind = placed.check_positions(self._limits.max_model_len)
+        sampling = resolve_sampling(params, self._limits, num_prompt_tokens=behind)
         request = EngineRequest(
             request_id=_checked_request_id(request_id),
             sequences=tuple(itertools.islice(self._sequence_ids, params.n)),

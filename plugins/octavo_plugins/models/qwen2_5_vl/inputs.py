@@ -35,7 +35,13 @@ def patches(modality: str, item: MediaItem, settings: MediaSettings) -> Mapping[
     tensors = dict(qwen2_vl.patches(modality, item, settings))
     if modality == "video":
         per_step = settings.config["vision_config"]["temporal_patch_size"]
-        tensors["seconds"] = torch.tensor(per_step * seconds_per_frame(item.value))
+        seconds = per_step * seconds_per_frame(item.value)
+        if not 0 <= seconds <= MOST_SECONDS:
+            raise PromptError(
+                f"the video's timestamps make steps of {seconds:g} seconds; they must rise, by at "
+                f"most {MOST_SECONDS}"
+            )
+        tensors["seconds"] = torch.tensor(seconds)
     return tensors
 
 
