@@ -21,6 +21,7 @@ MAX_LOGPROBS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
+MAX_BAD_WORD_TOKENS = 32
 MAX_KEPT_TOKENS = 64
 
 OutputKind = Literal["cumulative", "delta", "final"]

@@ -151,6 +151,13 @@ def test_a_bad_word_is_banned_as_it_is_spelled_with_and_without_a_space(
     assert [tokenizer.decode(ids) for ids in banned] == ["dog", " dog", " fox"]
 
 
+def test_a_bad_word_of_more_tokens_than_its_table_holds_is_refused(
+    processor: InputProcessor,
+) -> None:
+    with pytest.raises(ParameterError, match=r"bad word .* has \d+ tokens .*; at most 32"):
+        processor.process("r", [5], SamplingParams(bad_words=["\u0915" * 33]))
+
+
 def test_end_of_sequence_ids_are_left_out_on_request(processor: InputProcessor) -> None:
     def eos(**params: Any) -> tuple[int, ...]:
         return processor.process("r", [5], SamplingParams(**params)).request.sampling.eos_token_ids

@@ -11,7 +11,7 @@ import msgspec
 
 from octavo.engine.messages import TokenSampling
 from octavo.errors import ParameterError
-from octavo.params import SamplingParams, shown
+from octavo.params import MAX_BAD_WORD_TOKENS, SamplingParams, shown
 from octavo_registry.tokenizer import Tokenizer
 
 _SEED_BITS = 62
@@ -140,6 +140,12 @@ def _bad_word_ids(words: tuple[str, ...], limits: SamplingLimits) -> tuple[tuple
             if not ids:
                 raise ParameterError(
                     f"bad word {word!r} has no tokens in this vocabulary", param="bad_words"
+                )
+            if len(ids) > MAX_BAD_WORD_TOKENS:
+                raise ParameterError(
+                    f"bad word {shown(word)} has {len(ids)} tokens in this vocabulary; at most "
+                    f"{MAX_BAD_WORD_TOKENS}",
+                    param="bad_words",
                 )
             _check_ids("bad_words", ids, limits.vocab_size)
             sequences[ids] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.engine.messages import TokenSampling
-from octavo.params import MAX_BAD_WORDS
+from octavo.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from octavo_kernels.row_features import RowFeature
 
 LEAST_TEMPERATURE = 1e-5
@@ -11,9 +11,6 @@ LEAST_TEMPERATURE = 1e-5
 
 MAX_BAD_WORD_FORMS = 2 * MAX_BAD_WORDS
 """Entries of ``bad_word_ids``: each word may come with and without a space before it."""
-
-MAX_BAD_WORD_TOKENS = 32
-"""Length of one entry."""
 
 
 def features_of(sampling: TokenSampling) -> RowFeature:
