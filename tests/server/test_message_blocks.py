@@ -13,6 +13,7 @@ from octavo.config.server import ServerConfig
 from octavo.errors import BadRequestError, MessageError, ParameterError
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
+from octavo.server.exchange import encode
 from octavo.server.protocol.message_blocks import (
     AnswerBlocks,
     TextBlock,
@@ -152,6 +153,14 @@ def test_each_kind_of_delta_begins_a_block_of_its_own() -> None:
     begun = [each["content_block"] for each in events if "content_block" in each]
     assert begun[2] == {"type": "tool_use", "id": "1", "name": "f", "input": {}}
     assert events[8]["delta"] == {"type": "input_json_delta", "partial_json": '{"x"'}
+
+
+def test_a_text_has_no_key_that_parsers_of_clients_refuse() -> None:
+    answer = AnswerBlocks()
+    (begun, _) = told(answer.take(Delta(content="a")))
+    assert begun["content_block"] == {"type": "text", "text": ""}
+    answer.end()
+    assert json.loads(encode(answer.blocks)) == [{"type": "text", "text": "a"}]
 
 
 def test_arguments_that_were_cut_off_are_kept() -> None:

@@ -37,7 +37,6 @@ class TextBlock(msgspec.Struct, tag="text"):
     """A part of an answer."""
 
     text: str
-    citations: None = None
 
 
 class ThinkingBlock(msgspec.Struct, tag="thinking"):
