@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import every_guide
 from octavo.engine.messages import GuideRequest
-from octavo.guided.guides import GUIDE_CHARS, MOST_SOURCE_CHARS, Guides
+from octavo.guided.guides import Guides
 from octavo.testing.guided_samples import vocabulary
 from octavo_registry import PluginHost
 
@@ -25,13 +25,5 @@ def test_a_failure_is_not_kept_and_a_guide_is(monkeypatch) -> None:
     guide = guides.guide(request).result()
     assert guides.guide(request).result() is guide
     assert calls == ["quick"] * 2
-    assert guides._num_chars == GUIDE_CHARS + len(request.value)
-    guides.close()
-
-
-def test_many_small_guides_are_not_all_kept() -> None:
-    guides = Guides(PluginHost.discover(plugins=["every_guide"]), vocabulary)
-    for number in range(2000):
-        guides.guide(GuideRequest(backend="near", kind="grammar", value=f'"{number}"'))
-    assert len(guides._guides) <= MOST_SOURCE_CHARS // GUIDE_CHARS
+    assert guides._num_chars == len(request.value)
     guides.close()

@@ -22,8 +22,6 @@ from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabu
 MOST_SOURCE_CHARS = 2**22
 """Of the guides that are kept after their last use, as JSON, which takes some ten times more as a
 guide, or as machines, which take no more."""
-GUIDE_CHARS = 2**13
-"""What a guide of the shortest source counts: it takes some 50 KiB (1,474 patterns: 78 MiB)."""
 COMPILE_THREADS = 2
 
 
@@ -51,7 +49,7 @@ class Guides:
             self._num_chars -= num_chars
         if future is None:
             future = self._threads.submit(self._compile, request)
-            num_chars = GUIDE_CHARS + len(request.value) + len(request.machine)
+            num_chars = len(request.value) + len(request.machine)
             self._num_chars += num_chars
         self._guides[key] = future, num_chars
         while self._num_chars > MOST_SOURCE_CHARS and len(self._guides) > 1:
