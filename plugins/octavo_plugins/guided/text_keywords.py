@@ -17,7 +17,6 @@ TEXT_KEYWORDS: Final = (
     "number:exclusiveMinimum",
     "number:exclusiveMaximum",
     "number:bounds within a unit",
-    "number:bounds of many digits",
     "integer",
     "integer:minimum",
     "integer:maximum",

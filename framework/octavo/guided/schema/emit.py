@@ -217,8 +217,6 @@ class Emitter:
                 self.features.note(f"{name}:{edge}{ending}")
                 if not is_kept(limit, is_low=ending == "inimum", is_whole=whole):
                     self.features.note("bounds:large")
-        if any(each is not None and (10 * each).denominator > 1 for each in (body.low, body.high)):
-            self.features.note("number:bounds of many digits")
         if body.leaves_out_a_whole_bound_near_the_other():
             self.features.note("number:bounds within a unit")
         if body.multiple is not None and body.multiple != 1:

@@ -18,7 +18,6 @@ FEATURES: Mapping[str, str] = {
     "number:exclusiveMinimum": "A number above a bound.",
     "number:exclusiveMaximum": "A number below a bound.",
     "number:bounds within a unit": "Two bounds less than 1 apart, and one left out is whole.",
-    "number:bounds of many digits": "A bound with two digits or more behind the point.",
     "number:multipleOf": "A multiple of a number that is not whole.",
     "number:multipleOf+bounds": "The same, within bounds.",
     "bounds:large": "A whole bound beyond which floats, or integers of 64 bits, would let pass.",

@@ -18,7 +18,6 @@ KEYWORDS = (
     "number:exclusiveMinimum",
     "number:exclusiveMaximum",
     "number:bounds within a unit",
-    "number:bounds of many digits",
     "number:multipleOf",
     "number:multipleOf+bounds",
     "bounds:large",

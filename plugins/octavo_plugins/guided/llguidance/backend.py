@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -45,14 +45,10 @@ class Backend:
     def compile(self, constraint: Constraint) -> Guide:
         """Build the matcher that all states are copies of."""
         grammar = grammar_of(constraint, self._vocabulary.special_ids)
-
-        def matcher() -> LLMatcher:
-            return LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
-
-        guide = Guide(matcher, frozenset(self._vocabulary.stop_token_ids), self._executor)
-        if (error := guide.start().error()) is not None:
-            raise error
-        return guide
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise UnsupportedConstraint(f"llguidance: {matcher.get_error().splitlines()[0]}")
+        return Guide(matcher, frozenset(self._vocabulary.stop_token_ids), self._executor)
 
 
 class _Tokens:
@@ -87,75 +83,50 @@ class Executor:
 
 
 class Guide:
-    """A matcher at its beginning.
-
-    The states that are copies of it share its lexer. When one of them goes beyond a limit of the
-    lexer, all are in error, and so would be all that begin later.
-    """
+    """A matcher at its beginning."""
 
     def __init__(
-        self,
-        matcher: Callable[[], LLMatcher],
-        stop_token_ids: frozenset[int],
-        executor: Executor,
+        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: Executor
     ) -> None:
-        self.matcher = matcher
-        """Makes one with a lexer of its own."""
-        self.stop_token_ids = stop_token_ids
-        self.executor = executor
-        self._first = matcher()
+        self._matcher = matcher
+        self._stop_token_ids = stop_token_ids
+        self._executor = executor
 
     def start(self) -> State:
         """Copy it."""
-        return State(self, self._first.deep_copy(), [])
-
-    def renew(self) -> None:
-        """Leave the matcher, whose lexer is beyond a limit, to the states that have it."""
-        self._first = self.matcher()
+        return State(self._matcher.deep_copy(), self._stop_token_ids, self._executor)
 
 
 class State:
-    """One matcher, and the tokens that it has taken.
+    """One matcher."""
 
-    In error it is made anew, with a lexer of its own: if it is in error again, then by itself.
-    """
-
-    def __init__(self, guide: Guide, matcher: LLMatcher, tokens: list[int]) -> None:
-        self._guide = guide
+    def __init__(
+        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: Executor
+    ) -> None:
         self._matcher = matcher
-        self._tokens = tokens
+        self._stop_token_ids = stop_token_ids
+        self._executor = executor
 
     def allowed(self, token: int) -> bool:
         """Whether the token may come next."""
         if self.is_finished():  # the matcher has ended and takes nothing, not even a stop token
-            return token in self._guide.stop_token_ids
-        num_valid = self._matcher.validate_tokens([token])
-        if self._is_made_anew():
-            num_valid = self._matcher.validate_tokens([token])
-        self._raise_error()
-        return num_valid == 1
+            return token in self._stop_token_ids
+        return self._matcher.validate_tokens([token]) == 1
 
     def accept(self, token: int) -> bool:
         """Advance; a refused token would leave the matcher in error, so it is asked first."""
-        num_taken = self._matcher.try_consume_tokens([token])
-        if self._is_made_anew():
-            num_taken = self._matcher.try_consume_tokens([token])
+        is_taken = self._matcher.try_consume_tokens([token]) == 1
         self._raise_error()
-        if num_taken == 1:
-            self._tokens.append(token)
-        return num_taken == 1
+        return is_taken
 
     def rollback(self, num_tokens: int) -> None:
         """Undo tokens."""
-        if not num_tokens:
-            return
-        if not self._matcher.rollback(num_tokens):
+        if num_tokens and not self._matcher.rollback(num_tokens):
             raise ValueError(self._matcher.get_error())
-        del self._tokens[len(self._tokens) - num_tokens :]
 
     def fork(self) -> State:
         """Copy the matcher."""
-        return State(self._guide, self._matcher.deep_copy(), list(self._tokens))
+        return State(self._matcher.deep_copy(), self._stop_token_ids, self._executor)
 
     def forced(self) -> list[int]:
         """The tokens that the library finds to be without a choice."""
@@ -164,23 +135,18 @@ class State:
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
         """Fill in place."""
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        if self._is_made_anew():
-            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         self._raise_error()
 
     def fill_bitmasks(
         self, states: Sequence[State], rows_MW: NDArray[np.int32]
     ) -> list[UnsupportedConstraint | None]:
-        """In the library's own threads; what is in error then, again and alone."""
+        """In the library's own threads."""
         matchers = [(state._matcher, place) for place, state in enumerate(states)]
         size = rows_MW.shape[1] * rows_MW.itemsize
-        self._guide.executor.threads.unsafe_compute_mask_ptr(
+        self._executor.threads.unsafe_compute_mask_ptr(
             matchers, rows_MW.ctypes.data, size, len(states)
         )
-        for state, row in zip(states, rows_MW, strict=True):
-            if state._is_made_anew():
-                state._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        return [state.error() for state in states]
+        return [state._error() for state in states]
 
     def is_complete(self) -> bool:
         """Whether a stop token may come."""
@@ -190,21 +156,13 @@ class State:
         """Whether nothing but a stop token may come."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
-    def error(self) -> UnsupportedConstraint | None:
+    def _raise_error(self) -> None:
+        error = self._error()
+        if error is not None:
+            raise error
+
+    def _error(self) -> UnsupportedConstraint | None:
         """What keeps the matcher from going on: a limit, most often."""
         if not self._matcher.is_error():
             return None
         return UnsupportedConstraint(f"llguidance: {self._matcher.get_error().splitlines()[0]}")
-
-    def _is_made_anew(self) -> bool:
-        """Where it is in error: a matcher with a lexer of its own that has taken its tokens."""
-        if not self._matcher.is_error():
-            return False
-        self._guide.renew()
-        self._matcher = self._guide.matcher()
-        return self._matcher.try_consume_tokens(self._tokens) == len(self._tokens)
-
-    def _raise_error(self) -> None:
-        error = self.error()
-        if error is not None:
-            raise error

@@ -15,7 +15,6 @@ KEYWORDS = (
     "number:exclusiveMinimum",
     "number:exclusiveMaximum",
     "number:bounds within a unit",
-    "number:bounds of many digits",
     "integer",
     "integer:minimum",
     "integer:maximum",

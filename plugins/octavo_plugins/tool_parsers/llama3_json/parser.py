@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from octavo.tools.json_calls import json_call
 from octavo.tools.json_parser import JsonCallParser
@@ -25,7 +24,7 @@ class Llama3JsonParser(JsonCallParser):
     triggers = ('{"name": ',)
     arguments_key = "parameters"
     between = "; "
-    samples: Sequence[str] = (
+    samples = (
         '{"name": "get_weather", "parameters": {"city": "Paris"}}',
         '<|python_tag|>{"type": "function", "name": "add", "parameters": {"x": "{;}"}}; '
         '{"name": "now", "parameters": {}}',
