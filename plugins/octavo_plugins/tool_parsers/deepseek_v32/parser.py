@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.tools import Reading
@@ -19,7 +20,7 @@ IS_JSON = '" string="false">'
 class DeepseekV32Parser(ElementParser):
     """The tool calls of DeepSeek V3.2."""
 
-    samples = (
+    samples: Sequence[str] = (
         '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
         '<｜DSML｜parameter name="city" string="true">杭州</｜DSML｜parameter>\n'
         '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'

@@ -21,5 +21,6 @@ def register_tool_parsers(parsers: LazyRegistry[ToolParser]) -> None:
 @hookimpl(trylast=True)
 def select_tool_parser(chat_template: str | None) -> str | None:
     """Choose it for chat templates that have its tokens."""
-    has_tokens = chat_template and "<|role_sep|>" in chat_template
-    return "gigachat3" if has_tokens and "function call" in chat_template else None
+    if chat_template and "<|role_sep|>" in chat_template and "function call" in chat_template:
+        return "gigachat3"
+    return None

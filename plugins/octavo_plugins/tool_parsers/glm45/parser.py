@@ -25,7 +25,7 @@ SEPARATOR = "<tool_sep>"
 class Glm45Parser:
     """The tool calls of GLM 4.5 and 4.6, whose tags stand on lines of their own."""
 
-    samples = (
+    samples: Sequence[str] = (
         f"{OPEN}get_weather\n{KEY}city{KEY_END}\n{VALUE}Beijing{VALUE_END}\n"
         f"{KEY}days{KEY_END}\n{VALUE}3{VALUE_END}\n{CLOSE}",
         f'I\'ll look at both.\n{OPEN}search\n{KEY}query{KEY_END}\n{VALUE}  a < b,\n"c"{VALUE_END}\n'
@@ -33,7 +33,7 @@ class Glm45Parser:
         f"{OPEN}now\n{CLOSE}",
         f"{OPEN}now{CLOSE}{OPEN}search{KEY}query{KEY_END}{VALUE}文字{VALUE_END}{CLOSE} Done.",
     )
-    markers = (OPEN, CLOSE, KEY, KEY_END, VALUE, VALUE_END)
+    markers: Sequence[str] = (OPEN, CLOSE, KEY, KEY_END, VALUE, VALUE_END)
     line_end: ClassVar = "\n"
     """What the chat template writes behind names and tags."""
     tags: ClassVar[CallTags] = CallTags(call=OPEN)

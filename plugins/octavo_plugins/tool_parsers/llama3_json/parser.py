@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from octavo.tools.json_calls import json_call
 from octavo.tools.json_parser import JsonCallParser
@@ -24,7 +25,7 @@ class Llama3JsonParser(JsonCallParser):
     triggers = ('{"name": ',)
     arguments_key = "parameters"
     between = "; "
-    samples = (
+    samples: Sequence[str] = (
         '{"name": "get_weather", "parameters": {"city": "Paris"}}',
         '<|python_tag|>{"type": "function", "name": "add", "parameters": {"x": "{;}"}}; '
         '{"name": "now", "parameters": {}}',

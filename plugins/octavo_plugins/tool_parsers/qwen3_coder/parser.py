@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo_plugins.tool_parsers.elements import ElementParser, Elements
@@ -11,7 +12,7 @@ from octavo_plugins.tool_parsers.tagged_calls import CallTags
 class Qwen3CoderParser(ElementParser):
     """The tool calls of Qwen3-Coder and Qwen 3.5; ``<tool_call>`` may be missing."""
 
-    samples = (
+    samples: Sequence[str] = (
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
         "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
         "I'll write it.\n\n<tool_call>\n<function=write>\n<parameter=path>\na.py\n</parameter>\n"
