@@ -6,16 +6,15 @@ at load to size its cache is then done with that. So, on a device of ``total`` b
     usable   = total * gpu_memory_utilization - what others use
     KV cache = usable - weights - workspace      (as many pages as that holds)
 
-where workspace is that of ``octavo.execution.workspace``, and the tokens of each row.
+where workspace is that of ``octavo.execution.workspace``, and the tokens of each row. On a CPU the
+cache takes at most half of what is left, and no more than all rows can use.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, cast
 
 import torch
@@ -28,6 +27,7 @@ from octavo.config.model_folder import ModelFolder
 from octavo.errors import CacheError, ConfigError, ModelError
 from octavo.execution.sizing import Sizing, adapter_rows, size_engine
 from octavo.execution.worker import choose_device, device_memory
+from octavo.host_memory import host_memory
 from octavo.layers.unquantized import UnquantizedLinear, is_packed_on
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.load import build_model
@@ -55,7 +55,7 @@ class Target:
     device: torch.device
     """Chooses the attention backends; a CPU stands in for a GPU that is not here."""
     memory: DeviceMemory | None
-    """As it is before anything is loaded; None: a CPU, whose pool has a size of its own."""
+    """As it is before anything is loaded; None: a CPU, whose memory is the machine's."""
     available_bytes: int
     """What may be used now, all told."""
 
@@ -136,26 +136,15 @@ def find_target(config: EngineConfig, memory_gib: float | None) -> Target:
             memory=memory,
             available_bytes=available,
         )
-    here = device_memory(device)
-    if here is None:
+    if device.type == "cpu":
         return Target(name=CPU_NAME, device=device, memory=None, available_bytes=host_memory())
+    here = device_memory(device)
     return Target(
         name=torch.cuda.get_device_name(device),
         device=device,
         memory=here,
         available_bytes=max(int(here.total * usable) - (here.total - here.free), 0),
     )
-
-
-def host_memory() -> int:
-    """Bytes of main memory that a new process can have."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # not Linux
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def plan(config: EngineConfig, host: PluginHost, memory_gib: float | None = None) -> Budget:
@@ -256,11 +245,13 @@ def _pool(
     config: EngineConfig, folder: ModelFolder, sizing: Sizing, target: Target, weights: int
 ) -> tuple[int, int, str | None]:
     """Blocks, largest context, and what is wrong; by the engine's own arithmetic."""
-    memory = target.memory
-    if memory is not None:
-        memory = DeviceMemory(total=memory.total, free=max(memory.free - weights, 0))
-        if weights > target.available_bytes:
-            return 0, 0, f"the weights alone are above the {_gib(target.available_bytes)} to be had"
+    if weights > target.available_bytes:
+        return 0, 0, f"the weights alone are above the {_gib(target.available_bytes)} to be had"
+    if target.memory is None:
+        memory = DeviceMemory.of_host(target.available_bytes - weights)
+    else:
+        free = max(target.memory.free - weights, 0)
+        memory = DeviceMemory(total=target.memory.total, free=free)
 
     def size(*, shrink_context: bool) -> tuple[int, int]:
         pool = size_pool(

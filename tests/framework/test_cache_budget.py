@@ -10,8 +10,10 @@ SPEC = CacheSpec.full(kv_heads=8, head_dim=128, dtype="bfloat16")
 PAGE = 65_536  # bytes of a layer's block of 16 tokens
 LAYOUT = make_layout({str(i): SPEC for i in range(32)}, lambda spec: PAGE, 16)
 
+HOST = DeviceMemory.of_host(64 * GIB)
 
-def size(memory=None, *, workspace=0, length=4096, shrink=False, swap=False, **cache):
+
+def size(memory=HOST, *, workspace=0, length=4096, shrink=False, swap=False, **cache):
     config = EngineConfig(
         model=ModelConfig(model="m"),
         cache=CacheConfig(**cache),
@@ -49,6 +51,14 @@ def test_an_automatic_context_shrinks_to_what_fits():
 def test_a_cpu_gets_no_more_than_all_rows_could_use():
     assert size(length=64).num_blocks == 1 + 4 * 256
     assert size(length=4096).num_blocks == 4 * GIB // (32 * PAGE)
+
+
+def test_a_cpu_gets_half_of_the_memory_that_is_free():
+    host = DeviceMemory.of_host(7 * GIB)
+    assert size(host, workspace=GIB).num_blocks == 3 * GIB // (32 * PAGE)
+    with pytest.raises(CacheError, match="gets 0 GiB"):
+        size(host, workspace=8 * GIB)
+    assert size(host, kv_cache_memory_gib=6.0).num_blocks == 6 * GIB // (32 * PAGE)
 
 
 def test_swap_space_is_made_only_for_swapping():

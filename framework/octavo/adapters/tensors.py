@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo.errors import AdapterError, ModelError
-from octavo.planning import host_memory
+from octavo.host_memory import host_memory
 from octavo.weights.header import TensorEntry, read_header
 from octavo.wording import listed
 

@@ -9,7 +9,9 @@ from octavo.config import EngineConfig
 from octavo.errors import CacheError
 
 GIB = 1024**3
-CPU_POOL_GIB = 4.0
+HOST_POOL_GIB = 4.0
+HOST_SHARE = 0.5
+"""Part of the main memory that is free which a pool may take: other programs want some, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,13 @@ class DeviceMemory:
 
     total: int
     free: int
+    is_host: bool = False
+    """Whether it is main memory, of which other programs want a part."""
+
+    @classmethod
+    def of_host(cls, free: int) -> DeviceMemory:
+        """Main memory, for models that run on a CPU."""
+        return cls(total=free, free=free, is_host=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +42,13 @@ def size_pool(
     config: EngineConfig,
     layout: CacheLayout,
     *,
-    memory: DeviceMemory | None,
+    memory: DeviceMemory,
     workspace: int,
     num_slots: int,
     max_model_len: int,
     shrink_context: bool,
 ) -> PoolSize:
-    """Blocks that memory allows; ``memory`` of None is a CPU.
+    """Blocks that memory allows; of main memory no more than all rows can use.
 
     One sequence of ``max_model_len`` must fit; with ``shrink_context`` the context is lowered
     until it does.
@@ -51,9 +60,9 @@ def size_pool(
         num_blocks = cache.num_blocks
     elif cache.kv_cache_memory_gib is not None:
         num_blocks = int(cache.kv_cache_memory_gib * GIB) // layout.page_bytes
-    elif memory is None:
-        wanted = 1 + one * num_slots
-        num_blocks = min(wanted, int(CPU_POOL_GIB * GIB) // layout.page_bytes)
+    elif memory.is_host:
+        budget = min(int(HOST_POOL_GIB * GIB), int((memory.free - workspace) * HOST_SHARE))
+        num_blocks = min(1 + one * num_slots, max(budget, 0) // layout.page_bytes)
     else:
         used_by_others = memory.total - memory.free
         budget = int(memory.total * cache.gpu_memory_utilization) - used_by_others - workspace

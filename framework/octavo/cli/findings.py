@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 
 from octavo.environment import JIT
-from octavo.planning import host_memory
+from octavo.host_memory import host_memory
 from octavo.wording import counted
 from octavo_kernels.__main__ import all_specs
 from octavo_kernels.build import (

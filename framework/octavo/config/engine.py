@@ -92,7 +92,8 @@ class CacheConfig:
     gpu_memory_utilization: float = 0.9
     """Part of the device's memory that the engine may use in all."""
     kv_cache_memory_gib: float | None = None
-    """Size of the pool; None: by arithmetic on CUDA, 4 GiB or less on a CPU."""
+    """Size of the pool; None: by arithmetic on CUDA; on a CPU what all rows can use, at
+    most 4 GiB and half of the memory that is free."""
     num_blocks: int | None = None
     """Exact size of the pool, for tests and benchmarks; overrides the others."""
     kv_cache_dtype: str = "auto"

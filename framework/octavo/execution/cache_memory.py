@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+
 import torch
 from torch import Tensor
 
@@ -22,13 +25,20 @@ class CacheMemory:
         lanes, lane_bytes = layout.num_lanes, layout.lane_bytes
         pinned = device.type == "cuda" and num_swap_blocks > 0
         try:
-            self.pages = torch.zeros(
-                (lanes, num_blocks, lane_bytes), dtype=torch.uint8, device=device
+            shape = (lanes, num_blocks, lane_bytes)
+            self.pages = (
+                _untouched_zeros(shape)
+                if device.type == "cpu"
+                else torch.zeros(shape, dtype=torch.uint8, device=device)
             )
-            self.swap = torch.zeros(
-                (lanes, num_swap_blocks, lane_bytes), dtype=torch.uint8, pin_memory=pinned
+            shape = (lanes, num_swap_blocks, lane_bytes)
+            self.swap = (
+                torch.zeros(shape, dtype=torch.uint8, pin_memory=True)
+                if pinned
+                else _untouched_zeros(shape)
             )
-        except RuntimeError as error:  # torch's allocators have no class of their own on a CPU
+        # torch's allocators have no class of their own
+        except (RuntimeError, OSError, OverflowError) as error:
             raise CacheError(
                 f"{num_blocks} blocks of {layout.page_bytes} bytes on {device} and "
                 f"{num_swap_blocks} on the host cannot be allocated; lower num_blocks, "
@@ -68,3 +78,15 @@ class CacheMemory:
         )
         first, second = columns.to(device, non_blocking=True).unbind(0)
         return first, second
+
+
+def _untouched_zeros(shape: tuple[int, ...]) -> Tensor:
+    """Zeros in main memory, which the system provides page by page when they are first written.
+
+    ``torch.zeros`` writes them: a pool would take all its bytes at once, whatever is used of it.
+    """
+    num_bytes = math.prod(shape)
+    if num_bytes == 0:
+        return torch.zeros(shape, dtype=torch.uint8)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(shape)

@@ -19,6 +19,7 @@ from octavo.execution.processors import GuardedProcessor
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sizing import adapter_rows, size_engine
 from octavo.execution.state_layout import StateLayout
+from octavo.host_memory import host_memory
 from octavo.layers.adapted import AdapterRows
 from octavo.weights.load import load_model
 from octavo.wording import counted
@@ -132,9 +133,9 @@ def adapter_facts(rows: AdapterRows, config: EngineConfig, folder: ModelFolder) 
     )
 
 
-def device_memory(device: torch.device) -> DeviceMemory | None:
-    """Bytes of the device as they are now; None for a CPU."""
+def device_memory(device: torch.device) -> DeviceMemory:
+    """Bytes of the device as they are now."""
     if device.type != "cuda":
-        return None
+        return DeviceMemory.of_host(host_memory())
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(total=total, free=free)
