@@ -135,8 +135,10 @@ def test_an_architecture_is_run_once_its_class_calls_attention_as_others_do(host
         (
             "SmolLM3ForCausalLM",
             {
-                "max_position_embeddings": 64,
-                "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+                "rope_parameters": {
+                    **{"rope_type": "longrope", "original_max_position_embeddings": 64},
+                    **{"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "rope_theta": 1e4},
+                },
             },
             "depends on the positions of others.* a smaller max_model_len",
         ),

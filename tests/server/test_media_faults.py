@@ -210,12 +210,18 @@ def test_clients_that_leave_amid_media_leave_nothing(omni, http, stream) -> None
     """Some while their pictures are read or wait for it, some while they are answered."""
     large = encoded(Image.new("RGB", (5000, 5000), "red"), "PNG")
     long = {"max_tokens": 900, "ignore_eos": True, "stream": stream}
-    clients = [connect(omni.url) for _ in range(12)]
-    for number, client in enumerate(clients):
-        new = large + bytes([number, stream])  # which no cache has
-        data = new if number % 2 else drawn("blue")
-        client.sendall(request_bytes(CHATS, body(part("image", data), **long)))
-    until(lambda: counts(omni)[0] > 0 and load(omni) == len(clients))
+    clients: list[socket.socket] = []
+
+    def send(data: bytes) -> None:
+        clients.append(connect(omni.url))
+        clients[-1].sendall(request_bytes(CHATS, body(part("image", data), **long)))
+
+    for _ in range(4):
+        send(drawn("blue"))
+    until(lambda: counts(omni)[0] > 0)
+    for number in range(16):
+        send(large + bytes([number, stream]))  # which no cache has
+    until(lambda: load(omni) > 4)
     running = counts(omni)[0]
     for client in clients:
         client.close()
