@@ -12,11 +12,10 @@ from octavo.server.absent import why_absent
     [
         ("POST", "/v1/embeddings", "no models that embed, classify or score"),
         ("POST", "/rerank", "no models that embed, classify or score"),
-        ("GET", "/v1/responses/resp_1", "keeps no answers"),
-        ("POST", "/v1/responses/resp_1/cancel", "keeps no answers"),
+        ("POST", "/v1/conversations", "keeps no conversations"),
         ("POST", "/v1/batches", "octavo run-batch"),
         ("GET", "/v1/batches/batch_1", "octavo run-batch"),
-        ("GET", "/v1/files/file-1/content", "keeps no answers"),
+        ("GET", "/v1/files/file-1/content", "keeps no conversations or files"),
         ("GET", "/v1/videos/video_1", "answers in text"),
         ("GET", "/server_info", "/capabilities and /plugins"),
         ("POST", "/sleep", "no routes for development"),

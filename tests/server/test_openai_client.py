@@ -152,7 +152,7 @@ def test_a_response_is_made_of_text(client) -> None:
     assert answer.metadata == {"a": "b"}
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
     assert answer.output[0].role == "assistant"
-    assert answer.store is False
+    assert answer.store is True
 
 
 def test_a_response_goes_on_from_the_output_of_the_last(client) -> None:
@@ -215,6 +215,7 @@ def test_logprobs_of_a_response_are_those_of_a_chat(client) -> None:
         ({"reasoning": {"effort": "hgih"}}, "reasoning"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input"),
+        ({"input": [{"id": "msg_1"}]}, "input"),
         ({"input": "a " * 5000}, "input"),
     ],
 )

@@ -57,6 +57,7 @@ def test_every_route_is_documented_with_its_errors(http) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     wanted = """
         /v1/chat/completions /v1/completions /v1/responses /v1/messages /v1/messages/count_tokens
+        /v1/responses/{id} /v1/responses/{id}/input_items /v1/responses/input_tokens
         /v1/models /v1/models/{id} /tokenize /detokenize /invocations /health /ping /load /version
         /capabilities /plugins
     """

@@ -239,6 +239,10 @@ def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Pa
                 client.sendall(request_bytes("/v1/completions", body(max_tokens=4)))
                 assert answer(client)[0] == 200
             until(lambda: sample(third, ANSWERED) == 8)  # those of the lost one were published
+            one.sendall(request_bytes("/v1/responses", {"input": "a", "max_output_tokens": 4}))
+            stored = json.loads(answer(one)[2])["id"]
+            other.sendall(request_bytes(f"/v1/responses/{stored}"))
+            assert json.loads(answer(other)[2])["id"] == stored
             asked = long_body(max_tokens=800, stream=True, n=4)
             for client in (one, other):
                 client.sendall(request_bytes("/v1/completions", asked))
@@ -250,6 +254,7 @@ def test_a_lost_worker_is_replaced_and_costs_its_own_requests_alone(tmp_path: Pa
             replies = pool.map(lambda _: server.post("/v1/completions", body()), range(16))
             assert {each.status_code for each in replies} == {200}
         until(lambda: lost not in (found := workers_of(server)) and len(found) == 2)
+        assert server.get(f"/v1/responses/{stored}").status_code == 200
         for worker in workers_of(server):
             with connected(server, worker) as client:
                 until(lambda client=client: sample(client, ANSWERED) == 8 + 1 + 16)

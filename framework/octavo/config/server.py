@@ -54,7 +54,7 @@ class AccessConfig:
     """/metrics answers without a key, too."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may ask (CORS); "*" is any; none: no CORS headers."""
-    allowed_methods: tuple[str, ...] = ("GET", "POST", "OPTIONS")
+    allowed_methods: tuple[str, ...] = ("GET", "POST", "DELETE", "OPTIONS")
     allowed_headers: tuple[str, ...] = ("*",)
     """Of requests from those pages; "*" is any."""
     allow_credentials: bool = False
@@ -138,12 +138,19 @@ class ServeConfig:
     access_log: bool = True
     access_log_skip: tuple[str, ...] = ("/health", "/ping", "/metrics")
     """Paths that the access log leaves out."""
+    responses_store: str | None = None
+    """A file for the answers of /v1/responses, which then outlive the server. None: in memory."""
+    max_stored_responses: int = 10_000
+    """What was not used for longest goes first. 0: none is kept."""
+    max_stored_responses_mib: float = 128.0
     otlp_traces_endpoint: str | None = None
     """An OpenTelemetry collector that gets a span of each request; needs octavo[otel]."""
 
     def __post_init__(self) -> None:
         check_choice("on_engine_death", self.on_engine_death, ("exit", "restart"))
         check_range("max_log_chars", self.max_log_chars, 0)
+        check_range("max_stored_responses", self.max_stored_responses, 0)
+        check_range("max_stored_responses_mib", self.max_stored_responses_mib, 1e-3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ _PATHS: Final[Mapping[str, tuple[str, ...]]] = {
         "/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score", "/rerank",
         "/v1/rerank", "/v2/rerank",
     ),
-    "this server keeps no answers, conversations or files": (
-        "/v1/responses/", "/v1/conversations", "/v1/conversations/", "/v1/files", "/v1/files/",
+    "this server keeps no conversations or files": (
+        "/v1/conversations", "/v1/conversations/", "/v1/files", "/v1/files/",
         "/v1/uploads", "/v1/uploads/", "/v1/vector_stores", "/v1/vector_stores/",
     ),
     "octavo run-batch answers files of requests": ("/v1/batches", "/v1/batches/"),

@@ -33,6 +33,7 @@ BUILT_IN: Final = {
     "health": "health:HealthRoutes",
     "info": "info:InfoRoutes",
     "invocations": "invocations:InvocationRoutes",
+    "kept_responses": "kept_responses:KeptResponseRoutes",
     "messages": "messages:MessageRoutes",
     "metrics": "metrics:MetricsRoutes",
     "models": "models:ModelRoutes",

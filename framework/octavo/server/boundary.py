@@ -16,7 +16,7 @@ from octavo.config.server import AccessConfig, LimitConfig, ServeConfig
 from octavo.server.body import Receive
 from octavo.server.cors import cors_headers, is_preflight, preflight_headers
 from octavo.server.errors import DEAD_RETRY_SECONDS, HttpError, reply_to
-from octavo.server.exchange import FAILED, Send, send_error, send_whole
+from octavo.server.exchange import FAILED, KEY, Send, send_error, send_whole
 from octavo.server.http_protocol import BROKEN, TASK
 
 access_log = logging.getLogger("octavo.access")
@@ -172,27 +172,36 @@ class Boundary:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         if (method, self._route(scope)) in self._open_endpoints:
             return
-        if self._keys and not self._has_key(dict(headers)):
-            raise HttpError(
-                401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key"
-            )
+        if self._keys:
+            given = given_key(dict(headers))
+            if not self._is_key(given):
+                raise HttpError(
+                    401,
+                    "a valid API key is needed: Authorization: Bearer KEY",
+                    code="invalid_api_key",
+                )
+            scope[KEY] = given
         if self._gate.closed is not None and self._route(scope) != METRICS_PATH:
             raise self._gate.closed.error()
 
     def _route(self, scope: Scope) -> str:
         return route_of(scope["path"], self._root_path)
 
-    def _has_key(self, headers: dict[bytes, bytes]) -> bool:
-        """OpenAI's header or Anthropic's; each key is compared, and each in constant time."""
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer":
-            given = headers.get(b"x-api-key", b"")
-        given = given.strip()
+    def _is_key(self, given: bytes) -> bool:
+        """Each key is compared, and each in constant time."""
         return sum(hmac.compare_digest(given, key) for key in self._keys) > 0
 
     def _log(self, scope: Scope, status: int, seconds: float) -> None:
         if self._serve.access_log and self._route(scope) not in self._serve.access_log_skip:
             log_access(scope["method"], scope["path"], status, seconds, scope["octavo.request_id"])
+
+
+def given_key(headers: dict[bytes, bytes]) -> bytes:
+    """The key in OpenAI's header or Anthropic's; empty where there is none."""
+    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer":
+        given = headers.get(b"x-api-key", b"")
+    return given.strip()
 
 
 def route_of(path: str, root_path: str) -> str:

@@ -24,6 +24,7 @@ from octavo.server.boundary import Gate
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Handler, JsonEndpoint, Read
 from octavo.server.protocol.fields import Body, FieldTable, read_body
+from octavo.server.response_store import ResponseStore, open_store
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
 
@@ -55,6 +56,11 @@ class ServerContext:
         return ServedAdapters(self.engine, self.config.adapters, self.model_names)
 
     @cached_property
+    def responses(self) -> ResponseStore | None:
+        """The answers that are kept; None where none may be."""
+        return open_store(self.config.serve)
+
+    @cached_property
     def meter(self) -> ServerMeter:
         """What this process counts, for /metrics."""
         return ServerMeter(self.engine, self.host.faults, self.model_names[0])
@@ -78,7 +84,7 @@ class ServerContext:
 
     def endpoint(
         self,
-        method: Literal["GET", "POST"],
+        method: Literal["GET", "POST", "DELETE"],
         path: str,
         handler: Handler,
         operation: Mapping[str, Any],
@@ -87,14 +93,14 @@ class ServerContext:
         generates: bool = False,
         read: Read | None = read_json,
     ) -> Endpoint:
-        """Make a handler an endpoint under this server's limits; GET, or ``read`` None: no body.
+        """Make a handler an endpoint under the limits; without ``read``, or POST, it takes no body.
 
         One that ``generates`` reads no body while the engine's queue is full.
         """
         app = JsonEndpoint(
             handler,
             self.config.limits,
-            read=None if method == "GET" else read,
+            read=read if method == "POST" else None,
             check_room=self.engine.check_room if generates else None,
         )
         return Endpoint(

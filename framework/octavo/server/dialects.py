@@ -48,16 +48,18 @@ class Dialect:
 
 OPENAI: Final = Dialect()
 ANTHROPIC: Final = Dialect(is_anthropic=True)
+_RESPONSES: Final = Dialect(
+    names={
+        "prompt": "input",
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "logprobs": "top_logprobs",
+    }
+)
 _DIALECTS: Final = {
     "chat/completions": Dialect(names={"prompt": "messages"}),
-    "responses": Dialect(
-        names={
-            "prompt": "input",
-            "messages": "input",
-            "max_tokens": "max_output_tokens",
-            "logprobs": "top_logprobs",
-        }
-    ),
+    "responses": _RESPONSES,
+    "responses/input_tokens": _RESPONSES,
 }
 
 

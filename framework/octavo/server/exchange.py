@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -24,6 +26,8 @@ EVENTS: Final = (
 DONE: Final = b"data: [DONE]\n\n"
 ANSWERED_AS: Final = "octavo.answered_as"
 """Where an endpoint that hands a request on leaves the path whose answers its client gets."""
+KEY: Final = "octavo.key"
+"""Where the boundary leaves the key that has let a request in."""
 encode: Final = msgspec.json.encode
 FAILED: Final = "octavo.failed"
 """Where a stream that fails after its begin leaves the status that it would have had, for logs."""
@@ -47,6 +51,18 @@ class Exchange:
         """What stands for ``{name}`` in the endpoint's path."""
         params: dict[str, str] = self.scope.get("path_params", {})
         return params
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What stands behind the path's question mark; of a name that is repeated, the last."""
+        given: bytes = self.scope.get("query_string", b"")
+        return dict(parse_qsl(given.decode("latin-1"), keep_blank_values=True))
+
+    @property
+    def owner(self) -> str:
+        """Whom what is kept for this request belongs to: a digest of its key, if one was needed."""
+        key: bytes = self.scope.get(KEY, b"")
+        return sha256(key).hexdigest() if key else ""
 
 
 @dataclass(frozen=True, slots=True)

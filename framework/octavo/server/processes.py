@@ -18,6 +18,7 @@ from octavo.server.http_thread import HttpThread, Service
 from octavo.server.lifecycle import Engine, HttpSide, Interrupted, Signals, announce, supervise
 from octavo.server.listening import bind_another, url_of
 from octavo.server.request_log import LoggedLLM
+from octavo.server.response_store import open_store
 from octavo.server.shared_engine import SharedEngine
 from octavo.server.worker_messages import WorkerStart
 from octavo.server.workers import Workers
@@ -25,6 +26,10 @@ from octavo.server.workers import Workers
 
 def serve(options: Mapping[str, Any], service: Service, listeners: list[socket.socket]) -> int:
     """Answer until a signal; see ``supervise``. One that comes before the start is over ends it."""
+    if service.config.serve.responses_store is not None and (
+        store := open_store(service.config.serve)
+    ):
+        store.close()  # a file that cannot be used ends the start here, before a model is loaded
     start = _start_in_one if len(listeners) == 1 else _start_workers
     url = url_of(service.config.listen, listeners[0])
     with Signals() as signals, ExitStack() as cleanup:
@@ -69,7 +74,7 @@ def _start_workers(
         WorkerStart,
         config=config,
         manifest=host.manifest(),
-        service=_part_of(service, len(listeners)),
+        service=_part_of(service, len(listeners), folder),
         log_level=logging.getLogger().getEffectiveLevel(),
         num_workers=len(listeners),
     )
@@ -86,12 +91,14 @@ def _start_workers(
     return engine, workers
 
 
-def _part_of(service: Service, num_workers: int) -> Service:
-    """What one worker may take of what all may."""
+def _part_of(service: Service, num_workers: int, folder: Path) -> Service:
+    """What one worker may take of what all may; answers are kept where all find them."""
     config = service.config
     limits = replace(
         config.limits,
         max_total_body_mib=config.limits.max_total_body_mib / num_workers,
         max_connections=max(1, config.limits.max_connections // num_workers),
     )
-    return replace(service, config=replace(config, limits=limits))
+    store = config.serve.responses_store or str(folder / "responses.sqlite")
+    serve = replace(config.serve, responses_store=store)
+    return replace(service, config=replace(config, limits=limits, serve=serve))

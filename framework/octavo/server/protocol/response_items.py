@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from octavo.server.protocol.logprobs import ChatLogprob
 from octavo.server.protocol.response_tools import flat_name
 from octavo_registry import Delta
 
-KEPT_ADVICE: Final = "this server keeps no answers; send the whole conversation as input"
+KEPT_ADVICE: Final = "this server keeps no conversations; send previous_response_id or all items"
 _KEYS: Final = {
     "message": {"type", "role", "content", "id", "status", "phase"},
     "function_call": {"type", "id", "call_id", "name", "namespace", "arguments", "status"},
@@ -88,18 +88,22 @@ Item = OutputMessage | ReasoningItem | FunctionCall
 
 
 def input_messages(
-    given: str | list[dict[str, Any]], instructions: str | None
+    given: str | list[dict[str, Any]],
+    instructions: str | None,
+    before: Sequence[dict[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """The conversation that the input stands for; raises for items of other kinds."""
+    """The conversation that the input stands for; raises for items of other kinds.
+
+    ``before`` are the items of the conversation that it goes on from.
+    """
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
-    if isinstance(given, str):
-        return [*messages, {"role": "user", "content": given}]
-    if not given:
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not items:
         raise MessageError("input is an empty list")
-    check_size("input", given)
-    for index, item in enumerate(given):
+    check_size("input", [*before, *items])
+    for index, item in enumerate((*before, *items), -len(before)):
         _add(messages, f"input[{index}]", without_nulls(item))
     for message in messages:
         if "tool_calls" not in message:
@@ -117,8 +121,6 @@ def input_notes(given: str | list[dict[str, Any]]) -> list[str]:
 def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> None:
     """Add an item; what a model wrote in one answer is one message."""
     kind = item.get("type", "message")
-    if kind == "item_reference":
-        raise MessageError(f"{where} refers to an item, and {KEPT_ADVICE}")
     if not isinstance(kind, str) or kind not in _KEYS:
         raise MessageError(f"{where} is of type {shown(kind)}; known: {', '.join(_KEYS)}")
     check_keys(where, item, _KEYS[kind])

@@ -26,7 +26,7 @@ MAX_METADATA: Final = (16, 64, 512)
 """Keys, characters of a key and of a value, as OpenAI has it."""
 RESPONSE_FIELDS: Final = FieldTable(
     no_effect={
-        **{name: kind for name, kind in NO_EFFECT.items() if name != "metadata"},
+        **{name: kind for name, kind in NO_EFFECT.items() if name not in ("metadata", "store")},
         "client_metadata": dict[str, Any],
         "max_tool_calls": Annotated[int, msgspec.Meta(ge=1)],
     },
@@ -34,11 +34,10 @@ RESPONSE_FIELDS: Final = FieldTable(
         **NOT_AVAILABLE,
         "background": Refused("leave it out, and wait for the answer", (False,)),
         "background_options": Refused("leave it out, and wait for the answer"),
-        "previous_response_id": Refused(KEPT_ADVICE),
         "conversation": Refused(KEPT_ADVICE),
         "prompt": Refused("this server keeps no prompts; send input and instructions"),
-        "previous_input_messages": Refused(KEPT_ADVICE),
-        "previous_response": Refused(KEPT_ADVICE),
+        "previous_input_messages": Refused("give previous_response_id, or all items as input"),
+        "previous_response": Refused("give previous_response_id"),
         "enable_response_messages": Refused("return_token_ids of other routes", (False,)),
         "context_management": Refused("shorten the input where it is made"),
         "truncation": Refused("shorten the input where it is made", ("disabled",)),
@@ -110,6 +109,9 @@ class ResponseRequest(SamplingFields, kw_only=True):
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
+    previous_response_id: str | None = None
+    """The answer after which the conversation goes on; its instructions do not."""
+    store: bool = True
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -147,7 +149,7 @@ class ResponseUsage(msgspec.Struct, kw_only=True):
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """The answer, as far as it has come; nothing of it is kept."""
+    """The answer, as far as it has come."""
 
     id: str
     object: str = "response"
@@ -166,10 +168,10 @@ class Response(msgspec.Struct, kw_only=True):
     text: TextConfig
     reasoning: Reasoning
     usage: ResponseUsage | None = None
-    store: bool = False
+    store: bool
     background: bool = False
     parallel_tool_calls: bool = True
-    previous_response_id: str | None = None
+    previous_response_id: str | None
     service_tier: str = "default"
     tool_choice: str | dict[str, Any] = "auto"
     tools: list[Any] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -16,13 +17,10 @@ from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_e
 from octavo.server.merging import final_output
 from octavo.server.openapi import operation
 from octavo.server.protocol.guided import receipt
+from octavo.server.protocol.kept_responses import InputTokens
 from octavo.server.protocol.logprobs import ChatLogprob, chat_logprobs
-from octavo.server.protocol.response_items import (
-    AnswerItems,
-    input_messages,
-    input_notes,
-)
-from octavo.server.protocol.response_tools import ResponseTools, chat_tool_choice, read_tools
+from octavo.server.protocol.response_items import AnswerItems, input_notes
+from octavo.server.protocol.response_tools import chat_tool_choice
 from octavo.server.protocol.responses import (
     LOGPROBS,
     NOT_INCLUDED,
@@ -36,6 +34,9 @@ from octavo.server.protocol.responses import (
 )
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.usage import UsageCount, check_stream_options
+from octavo.server.response_store import ResponseStore
+from octavo.server.response_turn import Turn, read_turn
+from octavo.tools.choice import read_tool_use
 from octavo.tools.token_texts import TokenTexts
 from octavo_registry import Delta
 from octavo_registry.routes import Endpoint
@@ -48,12 +49,15 @@ class ResponseRoutes:
         self._server = server
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return the one endpoint."""
-        described = operation(
+        """Return the endpoints that answer and that count."""
+        answer = operation(
             "Answer a text or a conversation", request=ResponseRequest, reply=Response, streams=True
         )
+        count = operation("Count a request's tokens", request=ResponseRequest, reply=InputTokens)
+        made = self._server.endpoint
         return [
-            self._server.endpoint("POST", "/v1/responses", self._create, described, generates=True)
+            made("POST", "/v1/responses", self._create, answer, generates=True),
+            made("POST", "/v1/responses/input_tokens", self._count, count),
         ]
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
@@ -62,18 +66,18 @@ class ResponseRoutes:
         model, adapter = await server.check_model(request.model)
         check_metadata(request.metadata)
         params = self._params(request)
-        tools = read_tools(request.tools, request.tool_choice)
-        messages = input_messages(request.input, request.instructions)
-        notes = [*request_notes(request), *tools.notes, *input_notes(request.input)]
+        turn = await read_turn(server, exchange.owner, request)
+        store = server.responses if request.store else None
+        notes = [*request_notes(request), *turn.tools.notes, *input_notes(request.input)]
         if request.reasoning.effort not in (None, "none") and not self._reads_effort():
             notes.append("reasoning.effort is not read by the chat template and has no effect")
         if notes:
             warnings = [*(warnings or ()), *notes]
-        answer = _Answer(request, exchange.request_id, model, params, warnings, tools)
+        answer = _Answer(request, model, params, warnings, turn, store)
         outputs = server.engine.chat(
-            messages,
+            turn.messages,
             params,
-            tools=tools.functions or None,
+            tools=turn.tools.functions or None,
             tool_choice=chat_tool_choice(request.tool_choice),
             parallel_tool_calls=request.parallel_tool_calls,
             request_id=request.request_id,
@@ -85,7 +89,25 @@ class ResponseRoutes:
         )
         if request.stream:
             return EventStream(answer.events(outputs), end=b"", failed=answer.failed)
-        return Reply(encode(answer.whole(await final_output(outputs))))
+        return Reply(await answer.whole(await final_output(outputs)))
+
+    async def _count(self, exchange: Exchange) -> Reply:
+        server = self._server
+        request, _ = server.read(exchange, ResponseRequest, RESPONSE_FIELDS)
+        await server.check_model(request.model)
+        turn = await read_turn(server, exchange.owner, request)
+        use = read_tool_use(
+            turn.tools.functions or None,
+            chat_tool_choice(request.tool_choice),
+            request.parallel_tool_calls,
+        )
+        ids = await server.engine.tokenize_chat(
+            turn.messages,
+            tools=None if use is None else use.tools,
+            chat_template_kwargs=self._template_kwargs(request),
+            strict=True,
+        )
+        return Reply(encode(InputTokens(input_tokens=len(ids))))
 
     def _params(self, request: ResponseRequest) -> SamplingParams:
         check_stream_options(request.stream_options, is_stream=request.stream)
@@ -127,20 +149,24 @@ class _Answer:
     def __init__(
         self,
         request: ResponseRequest,
-        request_id: str,
         model: str,
         params: SamplingParams,
         warnings: Any,
-        tools: ResponseTools,
+        turn: Turn,
+        store: ResponseStore | None,
     ) -> None:
+        """``store`` None: the answer is not kept."""
+        name = request.request_id or uuid4().hex
         self._num_top = request.top_logprobs
+        self._turn = turn
+        self._store = store
         self._usage = UsageCount()
         self._num_events = 0
         self._receipt: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
-        self._items = AnswerItems(request_id, self._event, tools.namespaced)
+        self._items = AnswerItems(name, self._event, turn.tools.namespaced)
         self._tokens = TokenTexts()
         self._response = Response(
-            id=f"resp_{request.request_id or request_id}",
+            id=f"resp_{name}",
             created_at=int(time.time()),
             status="in_progress",
             model=model,
@@ -156,16 +182,21 @@ class _Answer:
             tools=request.tools or [],
             tool_choice=request.tool_choice or "auto",
             parallel_tool_calls=request.parallel_tool_calls is not False,
+            previous_response_id=request.previous_response_id,
+            store=store is not None,
             warnings=warnings,
         )
 
-    def whole(self, output: RequestOutput) -> Response:
+    async def whole(self, output: RequestOutput) -> bytes:
         """The answer in one piece."""
         self._usage.add(output)
         self._receipt = receipt(output.guided)
         self._take(output.outputs[0])
         self._end(output.outputs[0])
-        return self._response
+        encoded = encode(self._response)
+        if self._store is not None:
+            await self._turn.keep(self._store, encoded)
+        return encoded
 
     async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
         """The answer piece by piece."""
@@ -183,6 +214,8 @@ class _Answer:
                     yield news
                 if each.finish_reason is not None:
                     last = b"".join(self._end(each))
+        if self._store is not None:  # before the client hears of it, who may go on at once
+            await self._turn.keep(self._store, encode(self._response))
         yield last + self._event(self._response.status, response=self._response)
 
     def failed(self, error: ErrorReply) -> bytes:

@@ -1,0 +1,100 @@
+"""The database of answers: its bounds, and several processes on one file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.errors import ConfigError
+from octavo.server.response_store import IN_MEMORY, History, NotKeptError, ResponseStore
+
+MOST = 2**20
+
+
+@pytest.fixture
+def store() -> Iterator[ResponseStore]:
+    made = ResponseStore(IN_MEMORY, max_responses=4, max_bytes=4096)
+    yield made
+    made.close()
+
+
+async def keep(store: ResponseStore, id: str, after: History | None = None, text: str = "") -> None:
+    response = {"id": id, "output": [{"id": f"msg_{id}", "content": text}]}
+    await store.keep(
+        "", input=[{"content": id}], response=json.dumps(response).encode(), after=after
+    )
+
+
+async def kept(store: ResponseStore, ids: str) -> str:
+    return "".join([id for id in ids if await store.find("", id) is not None])
+
+
+async def test_what_was_not_used_for_longest_goes_first(store) -> None:
+    for id in "abcd":
+        await keep(store, id)
+    await store.history("", "a", MOST)
+    await keep(store, "e")
+    assert await kept(store, "abcde") == "acde"
+    assert (await store.sizes())[0] == 4
+    assert await store.item("", "msg_b") is None
+
+
+async def test_bytes_are_bounded_and_one_that_is_too_long_drops_no_other(store) -> None:
+    for id in "abc":
+        await keep(store, id, text="x" * 800)
+    assert await kept(store, "abc") == "bc"
+    await keep(store, "d", text="x" * 4096)
+    assert await kept(store, "abcd") == "bc"
+    for id in "bc":
+        await store.delete("", id)
+    assert await store.sizes() == (0, 0)
+
+
+async def test_a_conversation_has_every_turn_or_is_an_error(store) -> None:
+    after = None
+    for id in "abc":
+        await keep(store, id, after)
+        after = await store.history("", id, MOST)
+    items = (await store.history("", "c", MOST)).items
+    assert [each.get("id", each["content"]) for each in items] == [
+        *("a", "msg_a", "b", "msg_b", "c", "msg_c")
+    ]
+    with pytest.raises(NotKeptError, match="more than 100 bytes"):
+        await store.history("", "c", 100)
+    await store.delete("", "a")
+    with pytest.raises(NotKeptError, match="no longer kept"):
+        await store.history("", "c", MOST)
+
+
+async def test_an_id_that_is_given_again_makes_no_circle(store) -> None:
+    await keep(store, "a")
+    await keep(store, "a", await store.history("", "a", MOST))
+    with pytest.raises(NotKeptError, match="no longer kept"):
+        await store.history("", "a", MOST)
+    assert (await store.sizes())[0] == 1
+
+
+async def test_several_stores_write_into_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "answers"
+    stores = [ResponseStore(str(path), max_responses=50, max_bytes=MOST) for _ in range(4)]
+    await asyncio.gather(*(keep(stores[n % 4], f"r{n}") for n in range(80)))
+    assert {await each.sizes() for each in stores} == {await stores[0].sizes()}
+    assert (await stores[0].sizes())[0] == 50
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for each in stores:
+        each.close()
+
+
+@pytest.mark.parametrize("text", ["no database, but a text that is long enough" * 3])
+def test_a_file_of_another_kind_is_an_error_at_once(tmp_path: Path, text: str) -> None:
+    path: Any = tmp_path / "answers"
+    path.write_text(text)
+    for each in (path, tmp_path / "no" / "folder"):
+        with pytest.raises(ConfigError, match="responses_store="):
+            ResponseStore(str(each), max_responses=1, max_bytes=1)
