@@ -334,7 +334,7 @@ class AsyncLLM:
                     if span is not None:
                         span.take(output)
                     if output.error is not None:
-                        raise error_class(output.error_type)(output.error)
+                        raise error_class(output.error_type or "")(output.error)
                     if prepared.reader is not None:
                         await _read(prepared.reader, output)
                     yield output

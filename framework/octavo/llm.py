@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from types import NoneType
 from typing import Any, Final, NoReturn, cast
 
 from octavo.adapters.loaded import LoadedAdapters
@@ -23,11 +21,12 @@ from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
 from octavo.inputs.messages import Message
 from octavo.interrupts import InterruptsBetweenSteps
+from octavo.open_requests import OpenRequests
 from octavo.outputs import BeamSearchOutput, RequestOutput
 from octavo.params import MAX_LOGPROBS, BeamSearchParams, LoRARequest, SamplingParams, shown
+from octavo.per_prompt import adapters_of_each, params_of_each, priorities_of_each
 from octavo.preparing import Making, Preparing
 from octavo.progress import ProgressBar
-from octavo_registry.model import Task
 
 POLL_SECONDS: Final = 1.0
 
@@ -52,6 +51,7 @@ class LLM:
             self._front.host,
             self._front.client,
         )
+        self._open = OpenRequests(self._front.client, self._front.outputs)
         self._request_ids = itertools.count()
         self._lock = threading.RLock()  # so that a signal's handler may close
         self._closed = False
@@ -64,6 +64,7 @@ class LLM:
         *,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
+        add_special_tokens: bool = True,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Continue each prompt; the outputs are in the prompts' order.
@@ -74,14 +75,14 @@ class LLM:
         """
         self._check_open()
         split = split_prompts(prompts)
-        if not isinstance(priority, (list, tuple, NoneType)):
-            raise ParameterError(f"priority={shown(priority)} must be a list, one for each prompt")
-        priorities = [0] * len(split) if priority is None else list(priority)
-        _check_lengths("priority", len(priorities), len(split))
-        all_params = self._spread(sampling_params, len(split))
+        priorities = priorities_of_each(priority, len(split))
+        all_params = params_of_each(sampling_params, len(split))
         with self._leased(lora_request, len(split)) as adapters:
-            each = zip(split, all_params, priorities, adapters, strict=True)
-            with self._prepare([self._preparing(*one) for one in each]) as requests:
+            calls = [
+                partial(self._preparing(*one), add_special_tokens=add_special_tokens)
+                for one in zip(split, all_params, priorities, adapters, strict=True)
+            ]
+            with self._prepare(calls) as requests:
                 return self._run(requests, use_tqdm=use_tqdm)
 
     def chat(
@@ -92,12 +93,16 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        priority: Sequence[int] | None = None,
+        cache_salt: str = "",
+        strict: bool = False,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of many.
@@ -106,11 +111,14 @@ class LLM:
         use ``octavo.inputs.load_chat_template``. ``add_generation_prompt`` None means True, unless
         the final message is continued. ``tools`` and ``tool_choice`` are OpenAI's; ``message`` of
         an output holds the calls and the reasoning, where the model has parsers for them.
+        ``documents`` are for templates that take them; ``cache_salt`` keeps the cached prefixes of
+        one caller from others; ``strict`` raises for what the template would drop without a word.
         """
         self._check_open()
         many = isinstance(messages, (list, tuple)) and bool(messages)
         chats = messages if many and not isinstance(messages[0], Mapping) else [messages]
-        all_params = self._spread(sampling_params, len(chats))
+        all_params = params_of_each(sampling_params, len(chats))
+        priorities = priorities_of_each(priority, len(chats))
         with self._leased(lora_request, len(chats)) as adapters:
             calls = [
                 partial(
@@ -119,16 +127,22 @@ class LLM:
                     cast("Sequence[Message]", chat),
                     self._final(params),
                     adapter=adapter,
+                    priority=number,
+                    cache_salt=cache_salt,
                     tools=tools,
                     tool_choice=tool_choice,
                     parallel_tool_calls=parallel_tool_calls,
+                    documents=documents,
                     chat_template=chat_template,
                     chat_template_kwargs=chat_template_kwargs,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     mm_processor_kwargs=mm_processor_kwargs,
+                    strict=strict,
                 )
-                for chat, params, adapter in zip(chats, all_params, adapters, strict=True)
+                for chat, params, adapter, number in zip(
+                    chats, all_params, adapters, priorities, strict=True
+                )
             ]
             with self._prepare(calls) as requests:
                 outputs = self._run(requests, use_tqdm=use_tqdm)
@@ -208,19 +222,19 @@ class LLM:
 
     def encode(self, *args: object, **kwargs: object) -> NoReturn:
         """Hidden states of a pooling model."""
-        self._refuse_task("encode", "reward")
+        self._refuse("encode")
 
     def embed(self, *args: object, **kwargs: object) -> NoReturn:
         """Embeddings."""
-        self._refuse_task("embed", "embed")
+        self._refuse("embed")
 
     def classify(self, *args: object, **kwargs: object) -> NoReturn:
         """Class probabilities."""
-        self._refuse_task("classify", "classify")
+        self._refuse("classify")
 
     def score(self, *args: object, **kwargs: object) -> NoReturn:
         """Similarity of pairs."""
-        self._refuse_task("score", "score")
+        self._refuse("score")
 
     def get_tokenizer(self) -> Any:
         """Return the Transformers tokenizer (or what the tokenizer plugin has in its place)."""
@@ -297,14 +311,7 @@ class LLM:
         self, given: LoRARequest | Sequence[LoRARequest | None] | None, count: int
     ) -> Iterator[list[str]]:
         """The content hashes of the adapters, one for each prompt; "" for none."""
-        each = cast(
-            "list[LoRARequest | None]",
-            list(given) if isinstance(given, (list, tuple)) else [given] * count,
-        )
-        _check_lengths("lora_request", len(each), count)
-        for request in each:
-            if not isinstance(request, (LoRARequest, NoneType)):
-                raise ParameterError(f"lora_request={shown(request)} must be a LoRARequest")
+        each = adapters_of_each(given, count)
         self._adapters.check_room({request.name for request in each if request})
         with ExitStack() as stack:
             if any(each):
@@ -317,7 +324,7 @@ class LLM:
 
     def _run(self, requests: Preparing, *, use_tqdm: bool) -> list[RequestOutput]:
         """Queue the requests and step until each has ended; on any exception none is left."""
-        client, outputs = self._front.client, self._front.outputs
+        client = self._front.client
         ended: dict[str, RequestOutput] = {}
         ids: list[str] = []
         with (
@@ -331,36 +338,20 @@ class LLM:
                     interrupts.check()
                     self._check_open()
                     new = requests.take(POLL_SECONDS if len(ended) == len(ids) else 0.0)
-                    for entry in new:
-                        ids.append(entry.request.request_id)
-                        outputs.add(entry.request, entry.params, entry.prompt, time.monotonic())
-                    if new:
-                        client.add([entry.request for entry in new])
+                    ids += [entry.request.request_id for entry in new]
+                    self._open.add(new)
                     if len(ended) == len(ids):
                         continue
                     step = client.poll(POLL_SECONDS)
                     if step is None:
                         continue
-                    processed = outputs.process(step)
-                    if processed.aborts:
-                        client.abort(processed.aborts)
-                    for output in processed.outputs:
-                        ended[output.request_id] = output
-                    bar.advance(num_requests=len(processed.outputs), num_tokens=len(step.tokens))
+                    outputs = self._open.take(step)
+                    ended.update((output.request_id, output) for output in outputs)
+                    bar.advance(num_requests=len(outputs), num_tokens=len(step.tokens))
             except BaseException:
-                aborts = [s for i in ids for s in outputs.abort(i).aborts]
-                if client.alive and aborts:
-                    client.abort(aborts)
+                self._open.abort(ids)
                 raise
         return [ended[request_id] for request_id in ids]
-
-    def _spread(
-        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int
-    ) -> Sequence[SamplingParams | None]:
-        if not isinstance(params, (list, tuple)):
-            return [cast("SamplingParams | None", params)] * count
-        _check_lengths("sampling_params", len(params), count)
-        return params
 
     def _check_open(self) -> None:
         if self._closed:
@@ -368,20 +359,9 @@ class LLM:
         if os.getpid() != self._pid:  # an engine's threads and sockets do not survive a fork
             raise EngineDeadError("this LLM belongs to the parent process; make one after the fork")
 
-    def _refuse_task(self, method: str, task: Task) -> NoReturn:
+    def _refuse(self, method: str) -> NoReturn:
         self._check_open()
-        tasks = self._front.folder.capabilities.tasks
-        if task in tasks:
-            raise ConfigError(f"{method}() is not available yet")
-        raise ConfigError(
-            f"{method}() needs a model with the task {task!r}; "
-            f"{self._front.folder.architecture} has: {', '.join(tasks)}"
-        )
-
-
-def _check_lengths(name: str, given: int, needed: int) -> None:
-    if given != needed:
-        raise ParameterError(f"{name} has {given} entries for {needed} prompts; give one for each")
+        raise ConfigError(f"{method}() is not available yet: no pooling models run so far")
 
 
 def _take_apart(request: PreparedRequest, output: RequestOutput) -> None:
@@ -390,6 +370,6 @@ def _take_apart(request: PreparedRequest, output: RequestOutput) -> None:
         try:
             request.reader.take(output)
         except RequestFailedError as error:
-            output.error = str(error)
+            output.error, output.error_type = str(error), type(error).__name__
             for each in output.outputs:
                 each.finish_reason = "error"

@@ -92,7 +92,7 @@ class RequestOutput:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
     """Why the request failed, when a finish_reason is "error"."""
-    error_type: str = "RequestFailedError"
+    error_type: str | None = None
     """The class in ``octavo.errors`` of that; "QueueFullError" may be tried again."""
     guided: GuideReceipt | None = None
 

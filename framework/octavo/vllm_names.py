@@ -12,6 +12,12 @@ _RECORDED = "decode steps are recorded whatever their size, unless enforce_eager
 _BACKEND = "requests name it, as guided_decoding_backend or GuidedParams(backend=...)"
 _NOT_YET = "not available yet, so leave it out"
 
+GUIDED_BACKENDS: Final[Mapping[str, str]] = {
+    "guidance": "llguidance",
+    "lm-format-enforcer": "lm_format_enforcer",
+}
+"""Names of backends of structured output, and what they are called here."""
+
 HERE: Final[Mapping[str, str]] = {
     "api_server_count": "api_workers",
     "async_scheduling": "always so, unless async_depth is 1",

@@ -20,6 +20,7 @@ from octavo.weights.sources import find_model
 from octavo_registry import ModelCapabilities, ModelPart, PluginHost, Task
 from octavo_registry.naming import near_matches
 
+POOLING_TASKS = ("embed", "classify", "score", "reward")
 STORED_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -168,6 +169,8 @@ def _resolve_task(task: str, architecture: str, capabilities: ModelCapabilities)
     for known in capabilities.tasks:
         if task in ("auto", known):
             return known
+    if task in POOLING_TASKS:
+        raise ConfigError(f"task={task!r} is not available yet: no pooling models run so far")
     raise ConfigError(
         f"task={task!r} is not among those of {architecture}: {', '.join(capabilities.tasks)}"
     )
@@ -233,8 +236,6 @@ def _resolve_quantization(
         raise ConfigError(f"quantization={requested!r}, but the weights are quantized as {name!r}")
     usable = [key for key in capabilities.quantizations if key in host.quantizations]
     if name not in usable:
-        raise ConfigError(
-            f"quantization {name!r} does not work with {architecture}; "
-            f"what does: {', '.join(usable) or 'none'}"
-        )
+        hint = f"what does: {', '.join(usable)}" if usable else "none is available yet"
+        raise ConfigError(f"quantization {name!r} does not work with {architecture}; {hint}")
     return str(name)

@@ -11,7 +11,7 @@ from typing import Protocol
 from octavo.detokenizing.continuation import Continuation
 from octavo.detokenizing.logprobs import LogprobDecoder
 from octavo.engine.messages import EngineRequest, SequenceEnd, SequenceLogprobs, StepOutputs
-from octavo.errors import ParameterError
+from octavo.errors import ParameterError, RequestFailedError
 from octavo.outputs import GuideReceipt, RequestMetrics, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
 from octavo_registry import RequestOutcome
@@ -59,7 +59,7 @@ class _LiveRequest:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     guided: GuideReceipt | None = None
     error: str | None = None
-    error_type: str = "RequestFailedError"
+    error_type: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -93,6 +93,11 @@ class OutputProcessor:
         """Of the last step, if nobody looks at them before their end."""
         self._unread_tokens: list[list[int]] = []
         """What steps of just these sequences have given since they were last looked at."""
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are not finished."""
+        return len(self._requests)
 
     def add(
         self,
@@ -240,6 +245,7 @@ class OutputProcessor:
         except Exception as error:  # the tokenizer is a plugin: it may fail this request only
             log.exception("request %s: its tokens cannot be decoded", request.request.request_id)
             request.error = f"the tokenizer cannot decode the output: {one_line(error)}"
+            request.error_type = RequestFailedError.__name__
             for each in request.continuations:
                 each.finish_reason = each.finish_reason or "error"
 

@@ -17,6 +17,7 @@ from octavo.guided.constraint import (
     schema_of,
 )
 from octavo.params import GuidedParams, shown
+from octavo.vllm_names import GUIDED_BACKENDS
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, MachineBackend
 from octavo_registry.naming import near_matches
@@ -110,6 +111,8 @@ def _backend_for(
     if asked == AUTO and not on_device:
         names = [name for name in names if not backends.info(name).metadata["machines"]]
     if asked != AUTO:
+        if asked not in names:
+            asked = GUIDED_BACKENDS.get(asked, asked)
         if asked not in names:
             raise ParameterError(
                 f"guided backend {shown(asked)} is not registered; {near_matches(asked, names)}"

@@ -68,6 +68,15 @@ class Placement:
         self.num_prefix_hit_tokens = 0
         self.num_prefix_query_tokens = 0
         self._state = state
+        cache = config.cache
+        self._size_option = (
+            "num_blocks"
+            if cache.num_blocks is not None
+            else "kv_cache_memory_gib"
+            if cache.kv_cache_memory_gib is not None
+            else "gpu_memory_utilization or kv_cache_memory_gib"
+        )
+        """What gives the pool more blocks."""
         self._caching = config.cache.enable_prefix_caching
         self._swap = config.scheduler.preemption_mode == "swap"
         self._processors = bool(config.logits_processors)
@@ -163,10 +172,12 @@ class Placement:
         if not after_fault and now >= self._next_warning_seconds:
             self._next_warning_seconds = now + WARNING_SECONDS
             log.warning(
-                "the KV cache is full: request %s %s; %d preemptions so far",
+                "the KV cache is full: request %s %s; %d preemptions so far; raise %s, or lower "
+                "max_num_seqs",
                 sequence.request.request_id,
                 "was swapped to host memory" if swapped else "will be computed again",
                 self.num_preemptions,
+                self._size_option,
             )
         self.vacate(sequence)
 

@@ -43,7 +43,8 @@ class LocalExecutor:
         if num_devices != 1:
             raise ConfigError(
                 f"executor 'local' drives one device, not {num_devices}; set "
-                "tensor_parallel_size and pipeline_parallel_size to 1, or name another executor"
+                "tensor_parallel_size and pipeline_parallel_size to 1: no executor of several "
+                "devices comes with octavo yet"
             )
         self._config, self._folder, self._host = config, folder, host
         self._worker: Worker | None = None
