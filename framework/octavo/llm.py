@@ -79,7 +79,7 @@ class LLM:
         all_params = params_of_each(sampling_params, len(split))
         with self._leased(lora_request, len(split)) as adapters:
             calls = [
-                partial(self._preparing(*one), add_special_tokens=add_special_tokens)
+                self._preparing(*one, add_special_tokens=add_special_tokens)
                 for one in zip(split, all_params, priorities, adapters, strict=True)
             ]
             with self._prepare(calls) as requests:
@@ -291,6 +291,8 @@ class LLM:
         params: SamplingParams | None,
         priority: int = 0,
         adapter: str = "",
+        *,
+        add_special_tokens: bool = True,
     ) -> Making:
         return partial(
             self._front.inputs.process,
@@ -299,6 +301,7 @@ class LLM:
             self._final(params),
             priority=priority,
             adapter=adapter,
+            add_special_tokens=add_special_tokens,
         )
 
     def _prepare(self, calls: Sequence[Making]) -> Preparing:
