@@ -98,7 +98,7 @@ class World:
             machine_words=MACHINE_WORDS,
         )
         self.hears = layout.max_cross_rows > 0
-        self.results = StepResults(self.scheduler, enable_prefix_caching=True)
+        self.results = StepResults(self.scheduler, enable_prefix_caching=True, blame=RuntimeError)
         self.guided = GuidedRows(self.scheduler, self.results)
         self.guided._filler = self.filler = WilfulFiller()
         self.awaiting: tuple[StepRecord, ShadowStep] | None = None

@@ -229,9 +229,12 @@ class ShadowDevice:
         for slot in plan.detach:
             assert self.broken or is_all or slot in self.attached
             self.attached.pop(slot, None)
-        for slot, sampling in plan.attach:
-            assert self.broken or slot not in self.attached or not self._has_processors
-            self.attached[slot] = sampling
+        for new in plan.attach:
+            assert self.broken or new.slot not in self.attached or not self._has_processors
+            self.attached[new.slot] = new.sampling
+            if self._has_processors and not self.broken:
+                known = self.field("tokens")[new.slot, : self.field("num_tokens")[new.slot]]
+                assert new.tokens.tolist() == known.tolist()
         slots, starts = parts["slots"], parts["query_starts"]
         assert len(np.unique(slots)) == len(slots)
         computed, tokens = self.field("computed"), self.field("tokens")

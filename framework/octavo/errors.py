@@ -85,6 +85,15 @@ class RequestFailedError(OctavoError):
     """One request raised inside the engine; the others went on."""
 
 
+def error_name(error: Exception) -> str:
+    """The class of this module that an error is of, for one that has to cross to another process.
+
+    A plugin's own OctavoError is one of none but the root.
+    """
+    names = (kind.__name__ for kind in type(error).__mro__ if globals().get(kind.__name__) is kind)
+    return next(names, RequestFailedError.__name__)
+
+
 def error_class(name: str) -> type[OctavoError]:
     """The class of this module by name, as errors cross from the engine's process."""
     kind = globals().get(name)
@@ -115,4 +124,5 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedConstraint",
     "error_class",
+    "error_name",
 ]

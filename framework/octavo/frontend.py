@@ -25,6 +25,7 @@ from octavo.inputs import (
     default_sampling_params,
     load_chat_template,
 )
+from octavo.inputs.extra_args import ExtraArgsCheck
 from octavo.inputs.media import MediaInputs, read_settings
 from octavo.inputs.media_parts import has_media, take_media
 from octavo.inputs.messages import Message
@@ -249,6 +250,7 @@ def make_frontend(
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
             media=media,
+            check_extra_args=ExtraArgsCheck(host, config.logits_processors),
             choose_guide=remembering_choice(host, on_device=client.ready.masks_on_device)
             if guides is None
             else guides.check,

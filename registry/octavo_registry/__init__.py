@@ -30,7 +30,7 @@ from octavo_registry.hooks import hookimpl
 from octavo_registry.host import PluginHost
 from octavo_registry.lazy import Entry, LazyRegistry
 from octavo_registry.linear import FusedProducts, LayerAdapters, QuantizationMethod
-from octavo_registry.logits import LogitsProcessor
+from octavo_registry.logits import LogitsProcessor, ValidatesArgs
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import (
     AudioClip,
@@ -159,6 +159,7 @@ __all__ = [
     "Transcriber",
     "TranscriptionTask",
     "UnknownNameError",
+    "ValidatesArgs",
     "VideoClip",
     "hookimpl",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from octavo_registry.errors import OctavoError
+from octavo_registry.errors import OctavoError, PluginError
 from octavo_registry.lazy import LazyRegistry, load_target
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class MediaSettings:
     def text_ids(self, text: str) -> list[int]:
         """Those of a text that belongs to an item; an error without a tokenizer."""
         if self.encode_text is None:
-            raise OctavoError(
+            raise PluginError(
                 f"a media item stands in the prompt with the text {text!r}, which needs a "
                 "tokenizer; do not set skip_tokenizer_init"
             )
@@ -207,7 +207,7 @@ class MediaSettings:
     def token_id(self, token: str) -> int:
         """An added token's; an error where the model's folder has none of that name."""
         if token not in self.token_ids:
-            raise OctavoError(
+            raise PluginError(
                 f"the tokenizer files of the model have no token {token!r}, which its media need"
             )
         return self.token_ids[token]

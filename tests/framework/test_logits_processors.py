@@ -82,7 +82,8 @@ def test_each_request_gets_what_it_asks_of_a_processor(llm):
 
 def test_a_processor_that_refuses_a_request_hurts_no_other_and_no_later_one(llm):
     first, refused, last = generate(llm, 20, "bad", 21)
-    assert "plugin 'Plugin' failed in logits processor 'forcing'" in refused.error
+    assert "plugin 'Plugin' failed in logits processor 'forcing', attach" in refused.error
+    assert refused.error_type == "PluginError"
     assert refused.error.endswith("TypeError: token='bad' is no id")
     assert first.outputs[0].token_ids == [20] * 3
     assert last.outputs[0].token_ids == [21] * 3
@@ -91,7 +92,7 @@ def test_a_processor_that_refuses_a_request_hurts_no_other_and_no_later_one(llm)
 
 def test_logits_of_another_shape_fail_the_request_that_asks_for_them(llm):
     first, refused, last = generate(llm, 20, "wide", 21)
-    assert "apply returned torch.float32 of shape [1, 640], not" in refused.error
+    assert "apply returned torch.float32 of shape [1, 640] on cpu, not" in refused.error
     assert [o.outputs[0].token_ids for o in (first, last)] == [[20] * 3, [21] * 3]
 
 

@@ -16,6 +16,7 @@ from octavo.errors import (
     EngineDeadError,
     OctavoError,
     ParameterError,
+    PluginError,
     PromptTooLongError,
     QueueFullError,
     RequestFailedError,
@@ -118,12 +119,13 @@ def raised_by(refused: Callable[[], object]) -> BadRequestError:
 def test_a_refusal_names_the_field_whatever_words_its_message_has(refused, param) -> None:
     error = raised_by(refused)
     reply = reply_to(error, COMPLETIONS)
-    assert (reply.status, reply.param) == (400, param)
+    over_http = {"extra_args": "vllm_xargs"}.get(param, param)
+    assert (reply.status, reply.param) == (400, over_http)
     assert reply.message == str(error)
-    as_chat = "messages" if param == "prompt" else param
+    as_chat = "messages" if param == "prompt" else over_http
     assert reply_to(error, CHAT).body()["error"]["param"] == as_chat
     names = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens",
-             "logprobs": "top_logprobs"}  # fmt: skip
+             "logprobs": "top_logprobs", "extra_args": "vllm_xargs"}  # fmt: skip
     assert reply_to(error, f"/llm{RESPONSES}").param == names.get(param, param)
     assert set(reply_to(error, "/v1/messages").body()["error"]) == {"message", "type"}
 
@@ -151,7 +153,8 @@ ANSWERS: list[tuple[Exception, int, str | None, int | None]] = [
     (QueueFullError("x"), 503, "overloaded", 1),
     (EngineDeadError("x"), 503, "engine_dead", 5),
     (RequestFailedError("x"), 500, None, None),
-    (OctavoError("x"), 500, None, None),
+    (OctavoError("x"), 400, None, None),
+    (PluginError("plugin 'x' failed"), 500, None, None),
     (KeyError("x"), 500, None, None),
 ]
 
@@ -164,6 +167,21 @@ def test_who_owns_the_process_reads_what_clients_may_not(error, status, code, se
     assert full.message == str(error)
     is_ours = isinstance(error, RequestFailedError | EngineDeadError) or status == 500
     assert (told.message == str(error)) is not is_ours
+
+
+def test_a_client_is_told_which_plugin_has_failed_and_no_more() -> None:
+    error = PluginError("plugin 'my_plugin' failed in a call: KeyError: '/etc/secret'")
+    told = reply_to(error)
+    assert (
+        told.message == "plugin 'my_plugin' has failed inside the server, whose log has the cause"
+    )
+
+
+def test_what_a_plugin_refuses_by_an_error_of_its_own_is_the_request_s_mistake() -> None:
+    class OwnError(OctavoError):
+        """A class of a plugin's module."""
+
+    assert reply_to(OwnError("no")).status == 400
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from live_server import LiveServer, running_server
 from markdown import ROOT, code_blocks
 
 OWN = """
-from octavo_registry import hookimpl
+from octavo_registry import OctavoError, hookimpl
 
 OCTAVO_API = "1"
 
@@ -29,8 +29,17 @@ class Forcing:
     def __init__(self, vocab_size, device):
         self.tokens = {}
 
-    def attach(self, slot, extra_args):
+    @staticmethod
+    def validate(extra_args):
+        if extra_args.get("token") == "refused":
+            raise OctavoError("token must be a number")
+
+    def attach(self, slot, extra_args, prompt_token_ids, output_token_ids):
         self.tokens[slot] = extra_args.get("token")
+        if self.tokens[slot] == "late":
+            raise OctavoError("token must not be late")
+        if self.tokens[slot] == "broken":
+            raise KeyError("broken")
 
     def detach(self, slot):
         del self.tokens[slot]
@@ -76,6 +85,20 @@ def test_a_processor_reads_what_the_request_carries(live: LiveServer, path, body
     answer = live.post(path, {**body, "vllm_xargs": {"token": 300}})
     assert answer.status_code == plain.status_code == 200, answer.text
     assert _text(answer.json()) == forced != _text(plain.json())
+
+
+@pytest.mark.parametrize("token", ["refused", "late"])
+def test_what_a_processor_refuses_is_a_400(live: LiveServer, token) -> None:
+    answer = live.post("/v1/completions", {"prompt": "a", "vllm_xargs": {"token": token}})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("token must")
+
+
+def test_a_processor_that_fails_is_a_500_with_its_plugin_s_name(live: LiveServer) -> None:
+    answer = live.post("/v1/completions", {"prompt": "a", "vllm_xargs": {"token": "broken"}})
+    assert answer.status_code == 500
+    message = answer.json()["error"]["message"]
+    assert message == "plugin 'own_plugin' has failed inside the server, whose log has the cause"
 
 
 def test_what_is_no_object_is_refused(live: LiveServer) -> None:

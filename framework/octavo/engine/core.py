@@ -17,6 +17,7 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder, open_model
 from octavo.engine.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
 from octavo.errors import ConfigError, EngineDeadError, ParameterError
+from octavo.execution.processors import UnusableLogits
 from octavo.guided.guides import CompilingRequests, Guides
 from octavo.guided.vocabulary import read_vocabulary
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
@@ -56,7 +57,9 @@ class EngineCore:
             whole_media=folder.capabilities.media_attention == "bidirectional",
         )
         self._results = StepResults(
-            self._scheduler, enable_prefix_caching=config.cache.enable_prefix_caching
+            self._scheduler,
+            enable_prefix_caching=config.cache.enable_prefix_caching,
+            blame=UnusableLogits(host, folder.architecture, config.logits_processors).blame,
         )
         self._guided = GuidedRows(self._scheduler, self._results)
         self._compiling = CompilingRequests(

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from octavo.config import EngineConfig
+from octavo.errors import OctavoError, error_name
 from octavo.outputs import FinishReason
+from octavo_registry.faults import one_line
 from octavo_registry.guided import ConstraintKind
 from octavo_registry.manifest import Manifest
 
@@ -238,6 +240,17 @@ class SequenceEnd(msgspec.Struct, frozen=True, array_like=True):
     """The class in ``octavo.errors`` that a caller should see."""
     is_text: bool = False
     """The last token of one that has stopped belongs to its text: its guide allows no more."""
+
+
+def error_end(sequence: int, error: Exception, *, before: str = "") -> SequenceEnd:
+    """The end of a sequence that this has ended; ``before`` says of what it is the cause."""
+    ours = isinstance(error, OctavoError)
+    return SequenceEnd(
+        sequence,
+        "error",
+        error=f"{before}{error if ours else one_line(error)}",
+        error_type=error_name(error),
+    )
 
 
 class PromptReport(msgspec.Struct, frozen=True, array_like=True):

@@ -30,7 +30,7 @@ from octavo.engine.messages import (
     StepOutputs,
     UtilityResult,
 )
-from octavo.errors import EngineDeadError, OctavoError, error_class
+from octavo.errors import EngineDeadError, RequestFailedError, error_class
 
 # How long a death can stay unseen while nothing arrives.
 LIVENESS_MILLISECONDS: Final = 200
@@ -111,7 +111,7 @@ class SocketClient(ABC):
                 self._waiting.append(message)
             elif isinstance(message, UtilityResult) and self.has_answered:
                 if message.error is not None:
-                    raise OctavoError(message.error)
+                    raise RequestFailedError(message.error)
                 return message.value
 
     def ping(self) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from octavo.execution.device_state import DeviceState
 from octavo.execution.drawn import Drawn, Undrawn
 from octavo.execution.machines import DeviceMachines
-from octavo.execution.processors import GuardedProcessor
+from octavo.execution.processors import GuardedProcessor, LogitsCheck
 from octavo.execution.staging import Staging
 from octavo.layers.adapted import AdapterRows, AdapterRuns
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
@@ -50,6 +50,8 @@ class Drawer:
         self._processors = list(processors)
         self._adapters = adapters
         self._staging = staging
+        self._is_astray = False
+        """A step has raised before all was attached: nothing counts until all are detached."""
         self._machines = DeviceMachines(state, vocab_size)
 
     @property
@@ -63,13 +65,19 @@ class Drawer:
 
     def begin(self, plan: StepPlan) -> None:
         """Bring what is attached to slots to where the step begins."""
+        if len(plan.detach) >= self._state.layout.num_slots:
+            self._is_astray = False
+        if self._is_astray:  # no processor is to be asked of slots that it does not know
+            raise RuntimeError("the step builds on one that raised")
+        self._is_astray = bool(self._processors)
         for slot in plan.detach:
             for processor in self._processors:
                 processor.detach(slot)
-        for slot, sampling in plan.attach:
-            self._sampler.attach(slot, sampling)
+        for new in plan.attach:
+            self._sampler.attach(new.slot, new.sampling)
             for processor in self._processors:
-                processor.attach(slot, sampling.extra_args)
+                processor.attach(new)
+        self._is_astray = False
         for load in plan.machines:
             self._machines.load(load)
 
@@ -89,11 +97,11 @@ class Drawer:
         """All that a step's rows want; prompt rows stand behind the rows that draw."""
         plan, hidden_RD, slots_R = undrawn.plan, undrawn.hidden_RD, undrawn.sample_slots_R
         num_draws = len(plan.features)
-        drawn = Drawn(None, None, None)
+        drawn = Drawn()
         if num_draws:
             logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], undrawn.runs, 0), slots_R)
-            for processor in self._processors:
-                logits_RV = processor.apply(logits_RV, slots_R)
+            if self._processors:
+                logits_RV, drawn.unusable_R = self._processed(logits_RV, slots_R)
             sampled = self._sampler.sample(
                 logits_RV,
                 SampleBatch(
@@ -143,9 +151,19 @@ class Drawer:
         """Of what these slots may draw next, by the model's own rules."""
         if self._rules is None:
             return logits_RV
+        return self._rules.rule_out(logits_RV, slots_R, self._so_far())
+
+    def _processed(self, logits_RV: Tensor, slots_R: Tensor) -> tuple[Tensor, Tensor]:
+        """What the plugins' processors make of them, and which rows are of no use then."""
+        check = LogitsCheck(len(logits_RV), logits_RV.device)
+        logits_RV, so_far = check.look(logits_RV), self._so_far()
+        for processor in self._processors:
+            logits_RV = check.look(processor.apply(logits_RV, slots_R, so_far))
+        return logits_RV, check.unusable_R
+
+    def _so_far(self) -> SequenceTokens:
         state = self._state
-        so_far = SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
-        return self._rules.rule_out(logits_RV, slots_R, so_far)
+        return SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
 
     def _mask(self, undrawn: Undrawn, masks: TokenMasks | None) -> TokenMask | None:
         """What the rows that draw may have, by the host's masks and the device's machines."""

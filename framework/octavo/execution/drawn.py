@@ -18,9 +18,11 @@ from octavo.scheduling.plan import StepPlan
 class Drawn:
     """A step's results on the device."""
 
-    tokens_R: Tensor | None
-    logprobs: TokenLogprobTensors | None
-    prompt_logprobs: TokenLogprobTensors | None
+    tokens_R: Tensor | None = None
+    logprobs: TokenLogprobTensors | None = None
+    prompt_logprobs: TokenLogprobTensors | None = None
+    unusable_R: Tensor | None = None
+    """As ``StepResult.unusable``."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from octavo_registry import LogitsProcessor, PluginHost
+from octavo.errors import BadRequestError, OctavoError, ParameterError, PluginError
+from octavo.scheduling.plan import Attached
+from octavo_registry import LazyRegistry, LogitsProcessor, PluginHost, SequenceTokens
 from octavo_registry.faults import one_line
 
 log = logging.getLogger(__name__)
@@ -27,13 +31,22 @@ class GuardedProcessor:
         make = host.logits_processors.load(name)
         with self._faults.guard(self._plugin, self._call, request=True):
             self._inner: LogitsProcessor = make(vocab_size, device)
+            self._attach = without_trailing(self._inner.attach, least=2, most=4)
+            self._apply = without_trailing(self._inner.apply, least=2, most=3)
         self._slots: set[int] = set()
 
-    def attach(self, slot: int, extra_args: Mapping[str, Any]) -> None:
+    def attach(self, new: Attached) -> None:
         """Begin with a slot's new sequence."""
-        with self._faults.guard(self._plugin, self._call, request=True):
-            self._inner.attach(slot, extra_args)
-        self._slots.add(slot)
+        ids: list[int] = new.tokens.tolist()
+        first = new.num_prompt_tokens
+        with self._faults.guard(self._plugin, f"{self._call}, attach", request=True):
+            try:
+                self._attach(new.slot, new.sampling.extra_args, ids[:first], ids[first:])
+            except (BadRequestError, PluginError):
+                raise
+            except OctavoError as error:
+                raise ParameterError(str(error), param="extra_args") from error
+        self._slots.add(new.slot)
 
     def detach(self, slot: int) -> None:
         """End with a slot's sequence; nothing where its ``attach`` has raised or never came.
@@ -44,29 +57,89 @@ class GuardedProcessor:
             return
         self._slots.remove(slot)
         try:
-            with self._faults.guard(self._plugin, self._call, request=True):
+            with self._faults.guard(self._plugin, f"{self._call}, detach", request=True):
                 self._inner.detach(slot)
         except Exception as error:
             log.warning("%s failed to detach slot %d: %s", self._call, slot, one_line(error))
 
-    def apply(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
+    def apply(self, logits_RV: Tensor, slots_R: Tensor, so_far: SequenceTokens) -> Tensor:
         """Change the logits of a step's rows."""
-        with self._faults.guard(self._plugin, self._call, request=True):
-            changed_RV = self._inner.apply(logits_RV, slots_R)
+        with self._faults.guard(self._plugin, f"{self._call}, apply", request=True):
+            changed_RV = self._apply(logits_RV, slots_R, so_far)
             # A wider one would give ids out of the vocabulary, which break a device at the next
             # step; another number of rows would give a row's tokens to another.
             if (
                 not isinstance(changed_RV, Tensor)
                 or changed_RV.shape != logits_RV.shape
                 or changed_RV.dtype != logits_RV.dtype
+                or changed_RV.device != logits_RV.device
             ):
                 raise TypeError(
                     f"apply returned {_described(changed_RV)}, not {_described(logits_RV)}"
                 )
-        return changed_RV
+        return changed_RV.contiguous()
+
+
+class LogitsCheck:
+    """Finds rows that nothing can be drawn by, without a word to the host, and who made them so."""
+
+    def __init__(self, num_rows: int, device: torch.device) -> None:
+        self.unusable_R = torch.zeros(num_rows, dtype=torch.int32, device=device)
+        self._next = 1
+
+    def look(self, logits_RV: Tensor) -> Tensor:
+        """Note the rows that are unusable now; returns the logits with zeros in these."""
+        found_R = ~(logits_RV.amax(dim=1) > -torch.inf)  # so that NaN counts
+        self.unusable_R += found_R * (self.unusable_R == 0) * self._next  # the first is to blame
+        self._next += 1
+        return logits_RV.masked_fill_(found_R.unsqueeze(1), 0.0)
+
+
+class UnusableLogits:
+    """Says who left a row logits that nothing can be drawn by, and counts it as their failure."""
+
+    def __init__(self, host: PluginHost, architecture: str, processors: Sequence[str]) -> None:
+        self._host = host
+        registries: tuple[LazyRegistry[Any], ...] = (
+            host.models,
+            *(host.logits_processors for _ in processors),
+        )
+        names = (architecture, *processors)
+        self._makers = list(zip(registries, names, strict=True))
+
+    def blame(self, number: int) -> Exception:
+        """The error of a row with this number in ``StepResult.unusable``."""
+        registry, name = self._makers[number - 1]
+        call = f"{registry.kind} {name!r}, {'apply' if number > 1 else 'logits'}"
+        try:
+            with self._host.faults.guard(registry.info(name).plugin, call, request=True):
+                raise ValueError("a row's logits are NaN, or all are -inf: no token can be drawn")
+        except PluginError as error:
+            return error
+
+
+def without_trailing(method: Callable[..., Any], *, least: int, most: int) -> Callable[..., Any]:
+    """The method, called with as many of ``most`` arguments as it takes, ``least`` at least."""
+    signature = inspect.signature(method)
+    for count in range(most, least - 1, -1):
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            continue
+        return method if count == most else _Shorter(method, count)
+    raise TypeError(f"{method.__qualname__} takes {signature}, which are not {least} to {most}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shorter:
+    method: Callable[..., Any]
+    num_arguments: int
+
+    def __call__(self, *args: Any) -> Any:
+        return self.method(*args[: self.num_arguments])
 
 
 def _described(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"{value.dtype} of shape {list(value.shape)}"
+        return f"{value.dtype} of shape {list(value.shape)} on {value.device}"
     return type(value).__name__

@@ -174,7 +174,7 @@ class ModelRunner:
                 graphs.forget()  # there are more tables of parameters than they read
             whole = self._whole_step(plan.work, self._places(plan), masked=plan.masked)
             tokens_R = graphs.run(slots_R, *whole)
-            return Drawn(tokens_R[:num_rows], None, None)
+            return Drawn(tokens_R[:num_rows])
         places = self._places(plan)
         kind = f"forward{family_of(places)}"
         forward = partial(self._decode_in_place, places=places)

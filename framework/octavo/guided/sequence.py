@@ -15,8 +15,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.engine.messages import SequenceEnd
-from octavo.errors import DeadEndError, OctavoError, ParameterError, RequestFailedError
+from octavo.engine.messages import SequenceEnd, error_end
+from octavo.errors import DeadEndError, ParameterError, RequestFailedError
 from octavo.guided.byte_machine import MachineGuide, MachineState, Place
 from octavo.guided.remote import RemoteGuide, RemoteState
 from octavo_registry.faults import one_line
@@ -173,13 +173,7 @@ def _state_behind(guide: Guide, tokens: Sequence[int]) -> GuideState:
 
 def guide_end(sequence_id: int, error: Exception) -> SequenceEnd:
     """The end of a sequence whose guide has failed."""
-    ours = isinstance(error, OctavoError)
-    return SequenceEnd(
-        sequence_id,
-        "error",
-        error=f"the guide cannot go on: {error if ours else one_line(error)}",
-        error_type=type(error).__name__ if ours else RequestFailedError.__name__,
-    )
+    return error_end(sequence_id, error, before="the guide cannot go on: ")
 
 
 def as_error(error: BaseException) -> Exception:

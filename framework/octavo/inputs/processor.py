@@ -84,6 +84,7 @@ class InputProcessor:
         sequence_ids: Iterator[int] | None = None,
         choose_guide: Callable[[GuidedParams], GuideRequest] = _no_guide,
         media: MediaInputs | None = None,
+        check_extra_args: Callable[[Mapping[str, Any]], None] = lambda extra_args: None,
     ) -> None:
         """``vocab_size`` is the model's; ``tokenizer`` None takes prompts as ids only.
 
@@ -116,6 +117,7 @@ class InputProcessor:
         self._takes_priority = takes_priority
         self._choose_guide = choose_guide
         self._media = media
+        self._check_extra_args = check_extra_args
 
     def process(
         self,
@@ -167,6 +169,7 @@ class InputProcessor:
         check_token_ids(ids, self._limits.vocab_size)
         behind = placed.check_positions(self._limits.max_model_len)
         sampling = resolve_sampling(params, self._limits, num_prompt_tokens=behind)
+        self._check_extra_args(sampling.extra_args)
         request = EngineRequest(
             request_id=_checked_request_id(request_id),
             sequences=tuple(itertools.islice(self._sequence_ids, params.n)),

@@ -14,10 +14,10 @@ from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import cross_digests, extend_chain, find_all, longest_prefix
 from octavo.cache.tables import BlockMoves, BlockTables
 from octavo.config import EngineConfig
-from octavo.engine.messages import TokenSampling
 from octavo.execution.state_layout import StateDiff, StateLayout
 from octavo.guided.machine_pool import MachinePool
 from octavo.sampling.features import RowFeature
+from octavo.scheduling.plan import Attached
 from octavo.scheduling.rows import Rows
 from octavo.scheduling.sequence import Sequence, SwappedBlocks
 
@@ -34,7 +34,7 @@ class StepDraft:
 
     diff: StateDiff
     moves: BlockMoves = field(default_factory=BlockMoves)
-    attach: list[tuple[int, TokenSampling]] = field(default_factory=list)
+    attach: list[Attached] = field(default_factory=list)
     detach: list[int] = field(default_factory=list)
     emptied_swap_blocks: list[int] = field(default_factory=list)
     """Read, or written in vain, by this plan; they may be written by the next."""
@@ -133,7 +133,7 @@ class Placement:
             np.array([slot], np.intp), np.array([start + count], np.int32), self.draft.diff
         )
         if self.attaches(slot):
-            self.draft.attach.append((slot, sequence.request.sampling))
+            self.draft.attach.append(self._attached(sequence))
         sequence.leader = None
         return count
 
@@ -152,6 +152,12 @@ class Placement:
             detach=list(range(self._state.num_slots)) if self._processors else [],
             emptied_swap_blocks=self.draft.emptied_swap_blocks,
         )
+
+    def _attached(self, sequence: Sequence) -> Attached:
+        sampling = sequence.request.sampling
+        if not self._processors:
+            return Attached(sequence.slot, sampling)
+        return Attached(sequence.slot, sampling, sequence.prompt_len, sequence.tokens)
 
     def attaches(self, slot: int) -> bool:
         """Whether a slot's draws depend on more than numbers: tokens by name, or processors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,6 +32,17 @@ SECTIONS = (
     "cross_rows",  # of that buffer: those that cross attention is to read from now on
     "cross_slots",  # where their keys and values go, by cache group
 )
+_NO_TOKENS = np.zeros(0, np.int32)
+
+
+class Attached(NamedTuple):
+    """A sequence that takes a slot, for what keeps something by slot."""
+
+    slot: int
+    sampling: TokenSampling
+    num_prompt_tokens: int = 0
+    tokens: Ints = _NO_TOKENS
+    """Of prompt and output so far, where there are processors."""
 
 
 class StepPlan(msgspec.Struct, kw_only=True, eq=False):
@@ -58,7 +70,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """The host masks some rows: the tokens are drawn when ``TokenMasks`` have come."""
     masked: bool = False
     """The device masks some of the rows that draw, by their machines."""
-    attach: list[tuple[int, TokenSampling]] = msgspec.field(default_factory=list)
+    attach: list[Attached] = msgspec.field(default_factory=list)
     """Slots whose new sequence brings parameters that name tokens, or meets processors."""
     detach: list[int] = msgspec.field(default_factory=list)
     """Slots whose sequence has left, where there are processors; done before ``attach``.
@@ -117,6 +129,9 @@ class StepResult:
     """One for each drawing row."""
     logprobs: LogprobArrays | None = None
     prompt_logprobs: LogprobArrays | None = None
+    unusable: Ints | None = None
+    """By drawing row: 0, or who left it logits that nothing can be drawn by: 1 the model, 2 the
+    first logits processor, and so on. None: there are no processors, and nobody has looked."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from octavo.engine.messages import (
     SequenceEnd,
     SequenceLogprobs,
     StepOutputs,
+    error_end,
 )
 from octavo.execution.state_layout import Ints, Slots
 from octavo.guided.sequence import guide_end
@@ -29,11 +31,19 @@ log = logging.getLogger(__name__)
 class StepResults:
     """Brings results into the scheduler's state and turns them into outputs."""
 
-    def __init__(self, scheduler: Scheduler, *, enable_prefix_caching: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        enable_prefix_caching: bool,
+        blame: Callable[[int], Exception],
+    ) -> None:
+        """``blame`` gives the error for what is not 0 in ``StepResult.unusable``."""
         self._scheduler = scheduler
         self._rows = scheduler.rows
         self._tables = scheduler.placement.tables
         self._caching = enable_prefix_caching
+        self._blame = blame
 
     def news(self) -> StepOutputs:
         """What has happened without a step's result: refusals and preemptions, told once."""
@@ -62,7 +72,9 @@ class StepResults:
         lengths += 1
         rows.known_S[drawn_slots] = lengths
 
-        finished, astray = self._advance_guides(drawn_slots, tokens)
+        finished, failed = self._advance_guides(drawn_slots, tokens)
+        if result.unusable is not None:
+            failed |= self._unusable(drawn_slots, result.unusable[drawn])
         outputs = msgspec.structs.replace(
             self.news(),
             sequences=rows.sequence_ids_S[drawn_slots].tolist(),
@@ -70,11 +82,11 @@ class StepResults:
             logprobs=self._logprobs(drawn, drawn_slots, result),
             prompts=self.prompt_reports(drawn_slots),
         )
-        for index in reversed(astray):  # no token that a guide refuses is told
+        for index in sorted(failed, reverse=True):  # no token of theirs is told
             outputs.logprobs.pop(outputs.sequences.pop(index), None)
             del outputs.tokens[index]
         self._complete_blocks(slots, confirmed)
-        self._finish(drawn_slots, tokens, lengths, finished, outputs.ends)
+        self._finish(drawn_slots, tokens, lengths, finished, failed, outputs.ends)
         self._clear_suspects()
         return outputs
 
@@ -94,7 +106,7 @@ class StepResults:
         log.debug("where the step raised:", exc_info=error)
         if len(record.slots) == 1 and blamed:
             (culprit,) = blamed
-            ends.append(SequenceEnd(culprit.id, "error", error=one_line(error)))
+            ends.append(error_end(culprit.id, error))
             scheduler.end(culprit)
         else:
             for sequence, end in zip(blamed, record.ends[valid].tolist(), strict=True):
@@ -115,19 +127,29 @@ class StepResults:
                 sequence.suspect_until = 0
                 del suspects[sequence.id]
 
-    def _advance_guides(self, slots: Slots, tokens: Ints) -> tuple[NDArray[np.bool_], list[int]]:
-        """Bring guides up to the tokens; returns which rows end, and which of these are astray."""
+    def _unusable(self, slots: Slots, makers: Ints) -> dict[int, SequenceEnd]:
+        """The ends of rows whose logits no token can be drawn by."""
+        return {
+            index: error_end(self._rows.at(int(slots[index])).id, self._blame(int(makers[index])))
+            for index in np.flatnonzero(makers).tolist()
+        }
+
+    def _advance_guides(
+        self, slots: Slots, tokens: Ints
+    ) -> tuple[NDArray[np.bool_], dict[int, SequenceEnd]]:
+        """Bring guides up to the tokens; returns which rows end, and how those that fail."""
         rows = self._rows
         finished = np.zeros(len(slots), np.bool_)
-        astray = []
+        failed = {}
         for index in np.flatnonzero(rows.guided_S[slots] | rows.masked_S[slots]).tolist():
-            guide = rows.at(int(slots[index])).guide
+            sequence = rows.at(int(slots[index]))
+            guide = sequence.guide
             if guide is not None:
                 guide.accept(int(tokens[index]))
-                finished[index] = guide.error is not None or guide.is_finished
+                finished[index] = guide.is_finished
                 if guide.error is not None:
-                    astray.append(index)
-        return finished, astray
+                    failed[index] = guide_end(sequence.id, guide.error)
+        return finished, failed
 
     def _finish(
         self,
@@ -135,17 +157,18 @@ class StepResults:
         tokens: Ints,
         lengths: Ints,
         finished: NDArray[np.bool_],
+        failed: dict[int, SequenceEnd],
         ends: list[SequenceEnd],
     ) -> None:
         rows = self._rows
         stopped = (rows.stop_ids_KS[: rows.most_stop_ids, slots] == tokens).any(axis=0)
         ended = stopped | finished | (lengths >= rows.max_len_S[slots])
+        ended[[*failed]] = True
         for index in np.flatnonzero(ended).tolist():
             sequence = rows.at(int(slots[index]))
             token = int(tokens[index])
-            guide = sequence.guide
-            if guide is not None and guide.error is not None:
-                end = guide_end(sequence.id, guide.error)
+            if index in failed:
+                end = failed[index]
             elif stopped[index]:
                 named = token in sequence.request.sampling.stop_token_ids
                 end = SequenceEnd(sequence.id, "stop", token if named else None)

@@ -10,8 +10,7 @@ from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import chain_seed
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
-from octavo.engine.messages import EngineRequest, SequenceEnd
-from octavo.errors import OctavoError, RequestFailedError
+from octavo.engine.messages import EngineRequest, SequenceEnd, error_end
 from octavo.execution.state_layout import Ints, Slots, StateLayout
 from octavo.guided.machine_pool import POOL_WORDS, MachinePool
 from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
@@ -26,7 +25,6 @@ from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.steady import SteadySteps
 from octavo.scheduling.waiting import WaitingQueue
 from octavo_kernels.row_features import work_of
-from octavo_registry.faults import one_line
 
 
 class Scheduler:
@@ -144,14 +142,7 @@ class Scheduler:
 
     def refuse(self, request: EngineRequest, cause: Exception) -> None:
         """End a request that was never queued; the next step's outputs say so."""
-        ours = isinstance(cause, OctavoError)
-        kind = type(cause).__name__ if ours else RequestFailedError.__name__
-        self.refused += [
-            SequenceEnd(
-                sequence, "error", error=str(cause) if ours else one_line(cause), error_type=kind
-            )
-            for sequence in request.sequences
-        ]
+        self.refused += [error_end(sequence, cause) for sequence in request.sequences]
 
     def abort(self, sequence_ids: list[int]) -> None:
         """End sequences now; unknown ids are ignored."""

@@ -46,10 +46,12 @@ class Dialect:
         return {"error": {**told, "param": param, "code": code}}
 
 
-OPENAI: Final = Dialect()
+_NAMES: Final = {"extra_args": "vllm_xargs"}
+OPENAI: Final = Dialect(names=_NAMES)
 ANTHROPIC: Final = Dialect(is_anthropic=True)
 _RESPONSES: Final = Dialect(
     names={
+        **_NAMES,
         "prompt": "input",
         "messages": "input",
         "max_tokens": "max_output_tokens",
@@ -57,7 +59,7 @@ _RESPONSES: Final = Dialect(
     }
 )
 _DIALECTS: Final = {
-    "chat/completions": Dialect(names={"prompt": "messages"}),
+    "chat/completions": Dialect(names={**_NAMES, "prompt": "messages"}),
     "responses": _RESPONSES,
     "responses/input_tokens": _RESPONSES,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from octavo.errors import (
     ConfigError,
     EngineDeadError,
     OctavoError,
+    PluginError,
     PromptTooLongError,
     QueueFullError,
     UnknownAdapterError,
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_SECONDS: Final = 1
 MAX_MESSAGE_CHARS: Final = 1000
 """Of what a client is told: messages quote what it has sent, and plugins need not shorten it."""
+_PLUGIN: Final = re.compile(r"plugin '[^']*'")
 DEAD_RETRY_SECONDS: Final = 5
 """Another engine, or another server in this one's place, may answer then."""
 
@@ -91,8 +94,9 @@ def reply_to(error: Exception, path: str = "") -> ErrorReply:
         return replace(reply, message="the engine has ended")
     if reply.status == 500 and not isinstance(error, HttpError):
         log.error("a request failed: %s", error, exc_info=not isinstance(error, OctavoError))
-        told = "the request failed inside the server, whose log has the cause"
-        return replace(reply, message=told)
+        plugin = isinstance(error, PluginError) and _PLUGIN.search(str(error))
+        what = f"{plugin[0]} has failed" if plugin else "the request failed"
+        return replace(reply, message=f"{what} inside the server, whose log has the cause")
     return reply
 
 
@@ -116,9 +120,18 @@ def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
             reply = ErrorReply(503, text, None, "overloaded", RETRY_AFTER_SECONDS)
         case EngineDeadError():
             reply = ErrorReply(503, text, None, "engine_dead", DEAD_RETRY_SECONDS)
+        case OctavoError() if _is_a_plugins(error):
+            reply = ErrorReply(400, text)
         case _:
             reply = ErrorReply(500, text)
     return replace(reply, dialect=dialect)
+
+
+def _is_a_plugins(error: OctavoError) -> bool:
+    """Whether it is a plugin's refusal of a request's data: the root, or a class of its own."""
+    kind = type(error)
+    ours = kind.__module__.partition(".")[0] in ("octavo", "octavo_registry")
+    return kind is OctavoError or not (ours or isinstance(error, PluginError))
 
 
 def _plain(text: str) -> str:

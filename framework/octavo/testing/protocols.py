@@ -49,6 +49,8 @@ PROTOCOLS: dict[str, tuple[type[Any], ...]] = {
 }
 """By the registry's name on the host: what an object of the kind must be, one of these. Kinds
 without are plain functions."""
+_LEAST = {"LogitsProcessor.attach": 3, "LogitsProcessor.apply": 3}
+"""Methods that may leave out trailing arguments: those that they must take, ``self`` among them."""
 
 
 def check_target(
@@ -88,6 +90,8 @@ def _accepts(mine: Callable[..., Any], wanted: Callable[..., Any]) -> bool:
     by_place = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     by_name = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     required = [p for p in by_place if p.default is p.empty]
+    if wanted.__qualname__ in _LEAST:
+        by_place = required = by_place[: _LEAST[wanted.__qualname__]]
     try:
         for places in (by_place, required):
             inspect.signature(mine).bind(*places, **by_name)

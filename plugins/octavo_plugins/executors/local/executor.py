@@ -179,6 +179,7 @@ def _to_host(drawn: Drawn) -> StepResult:
         tokens=np.zeros(0, np.int32) if tokens is None else tokens.to(torch.int32).numpy().copy(),
         logprobs=_arrays(drawn.logprobs),
         prompt_logprobs=_arrays(drawn.prompt_logprobs),
+        unusable=None if drawn.unusable_R is None else drawn.unusable_R.numpy(),
     )
 
 
@@ -208,7 +209,12 @@ class _CudaStep:
         tokens_R = drawn.tokens_R
         if tokens_R is not None:
             tokens_R = landing.tokens_S[: len(tokens_R)].copy_(tokens_R, non_blocking=True)
-        self._host = Drawn(tokens_R, _copy_all(drawn.logprobs), _copy_all(drawn.prompt_logprobs))
+        self._host = Drawn(
+            tokens_R,
+            _copy_all(drawn.logprobs),
+            _copy_all(drawn.prompt_logprobs),
+            None if drawn.unusable_R is None else _copy(drawn.unusable_R),
+        )
         self._arrived = landing.arrived
         self._arrived.record(landing.stream)
 
