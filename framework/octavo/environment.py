@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from octavo.errors import ConfigError
+from octavo.vllm_names import VARIABLES as VLLM_VARIABLES
+from octavo.vllm_names import as_flags
 
 PREFIX: Final = "OCTAVO_"
 ON: Final = ("1", "true", "yes", "on")
@@ -60,6 +62,8 @@ API_KEY: Final = Variable(
     help="A key that `octavo serve` accepts besides those of `--api-key`, and the one that "
     "`octavo chat`, `complete` and `bench` send to a server.",
 )
+VLLM_API_KEY: Final = "VLLM_API_KEY"
+"""Not read, but whoever sets it wants no open server."""
 ALLOW_RUNTIME_LORA: Final = Variable(
     name="OCTAVO_ALLOW_RUNTIME_LORA_UPDATING",
     kind="switch",
@@ -157,3 +161,12 @@ def misspelled() -> list[str]:
     given = [name for name in os.environ if name.startswith(PREFIX) and name not in names]
     found = [(name, get_close_matches(name, names, n=1, cutoff=0.8)) for name in sorted(given)]
     return [f"{name} is not read; {close[0]} is" for name, close in found if close]
+
+
+def vllm_variables() -> list[str]:
+    """Say of each variable of vLLM's that is set what stands here in its place."""
+    lines = []
+    for name in sorted(each for each in os.environ if each.startswith("VLLM_")):
+        there = VLLM_VARIABLES.get(name)
+        lines.append(f"{name} is not read" + (f"; {as_flags(there)} is" if there else ""))
+    return lines

@@ -33,6 +33,7 @@ from octavo.inputs.processor_kwargs import read_kwargs
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
 from octavo.multimodal.given import GivenMedia
 from octavo.observability.function_trace import trace_functions
+from octavo.observability.logs import warn_of_vllm_variables
 from octavo.options import read_options
 from octavo.params import GuidedParams, SamplingParams, shown
 from octavo.tools.answer_format import AnswerFormat, make_answer_format
@@ -171,6 +172,7 @@ def read_and_discover(
 ) -> tuple[EngineConfig, PluginHost]:
     """Read the options and load the plugins that they name."""
     trace_functions()
+    warn_of_vllm_variables()
     given = read_options(options, caller=caller)
     host = PluginHost.discover(
         plugins=given.plugins,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +14,8 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
-from octavo.vllm_names import HERE
+from octavo.vllm_names import VALUES, as_keywords, here
+from octavo.wording import misspelt
 
 # Options of the public interface that nothing implements yet, with the one value that asks for
 # nothing; any other is an error, since ignoring it would change what the caller gets.
@@ -58,7 +58,10 @@ def read_options(options: Mapping[str, object], *, caller: str) -> EngineOptions
         elif value is not None or homes[name].takes_none:
             group = homes[name].group
             target = nested if group is None else nested.setdefault(group, {})
-            target[name] = _plain(value)
+            value = _plain(value)
+            if isinstance(value, (str, int)):
+                value = VALUES.get(name, {}).get(value, value)
+            target[name] = value
     try:
         config = msgspec.convert(nested, EngineConfig)
         msgspec.msgpack.encode(config)  # as it crosses to an engine process
@@ -112,10 +115,11 @@ def _plain(value: object) -> object:
 
 
 def _unknown(name: str, caller: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known)
+    near = misspelt(name, known)
     hint = f"; close: {', '.join(near)}" if near else ""
-    if name in HERE:
-        hint = f", vLLM's; here: {HERE[name]}"
+    there = here(name)
+    if there is not None:
+        hint = f", vLLM's; here: {as_keywords(there)}"
     return f"{caller}() got an unexpected keyword argument {name!r}{hint}"
 
 

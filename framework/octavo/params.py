@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, Literal, Self
 
 from octavo.errors import ParameterError
-from octavo.vllm_names import HERE
+from octavo.vllm_names import as_keywords, here
 from octavo_registry.naming import near_matches
 from octavo_registry.structure import Structure
 
@@ -162,7 +162,8 @@ class SamplingParams:
         names = [f.name for f in fields(cls)]
         for name in given:
             if name not in names:
-                hint = f"here: {HERE[name]}" if name in HERE else near_matches(name, names)
+                there = here(name)
+                hint = f"here: {as_keywords(there)}" if there else near_matches(name, names)
                 raise TypeError(f"SamplingParams has no field {name!r}; {hint}")
         return object.__new__(cls)
 

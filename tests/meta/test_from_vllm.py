@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from benchmarks.vllm_names import read_names, tables, with_tables
 
 from markdown import ROOT, code_blocks, rows
 from octavo import SamplingParams
@@ -18,10 +19,12 @@ from octavo.cli.speaking import add_speaker_flags
 from octavo.environment import VARIABLES
 from octavo.errors import ConfigError
 from octavo.options import read_options
-from octavo.vllm_names import HERE
+from octavo.vllm_names import PARAMETERS, SHORT, verdicts
+from octavo.vllm_names import VARIABLES as VARIABLES_OF_VLLM
+from octavo.wording import misspelt
 
 PAGE = ROOT / "docs" / "from-vllm.md"
-FLAGS, FIELDS = code_blocks(PAGE, "")
+(FIELDS,) = code_blocks(PAGE, "")
 (SCRIPT,) = code_blocks(PAGE, "python")
 
 
@@ -34,27 +37,81 @@ def options(*commands: object) -> set[str]:
     return set(parser.option_names())
 
 
-def test_flags_that_are_said_to_be_the_same_are_flags() -> None:
-    assert set(FLAGS.split()) <= options(ServeCommand())
-
-
 @pytest.mark.parametrize("heading", ["Commands", "Flags"])
 def test_flags_of_the_other_column_are_flags(heading: str) -> None:
     ours = " ".join(row[1] for row in rows(PAGE, heading))
+    shutdown = {"--drain-timeout-seconds", "--lora-pool-rank"}
+    assert shutdown <= {*re.findall(r"--[a-z-]+", ours)} or heading == "Commands"
     assert set(re.findall(r"--[a-z-]+", ours)) <= options(
         ServeCommand(), PlanCommand(), RunBatchCommand()
     )
 
 
-def test_what_errors_say_of_vllms_names_is_on_the_page() -> None:
+def test_each_flag_and_route_of_vllms_has_a_verdict() -> None:
+    """The page is what ``python -m benchmarks.vllm_names`` writes: run it after a change."""
+    names = read_names()
+    assert (names.version, len(names.flags), len(names.routes)) == ("0.26.0", 274, 63)
     page = PAGE.read_text()
-    missing = [n for n in HERE if f"--{n.replace('_', '-')}" not in page and f"`{n}" not in page]
-    assert [name for name in missing if f"({name}=" not in page] == []
-    flags = options(ServeCommand())
-    assert [name for name in HERE if f"--{name.replace('_', '-')}" in flags] == []
-    named = {word for text in HERE.values() for word in re.findall(r"\b[a-z]+_[a-z_]+\b", text)}
-    ours = {flag[2:].replace("-", "_") for flag in flags}
-    assert named - ours == {"guided_decoding_backend", "chat_template_kwargs"}  # of requests
+    assert page == with_tables(page, names)
+    written = tables(names)
+    cells = {cell for line in written.splitlines() for cell in line.split("|")[1:2]}
+    flags, routes = ({name for cell in cells for name in re.findall(form, cell)}
+                     for form in (r"`(--[\w-]+)`", r"`([A-Z]+ /[^`]*)`"))  # fmt: skip
+    assert flags == {flag.names[0] for flag in names.flags}
+    assert routes == {*names.routes}
+
+
+def test_a_flag_has_one_verdict_and_takes_what_vllms_takes() -> None:
+    takes = {flag.names[0]: flag.takes for flag in read_names().flags}
+    found = list(verdicts())
+    assert len({verdict.name for verdict in found}) == len(found)
+    ours = options(ServeCommand())
+    old = {"disable_log_requests", "guided_decoding_backend", "swap_space"}  # of earlier versions
+    for verdict in found:
+        flag = "--" + verdict.name.replace("_", "-")
+        assert flag not in ours
+        if verdict.name not in old:
+            assert verdict.takes == takes[flag], flag
+    short = {name for flag in read_names().flags for name in flag.names[1:]}
+    assert short - {*SHORT} == set()
+    names = {flag.names[0] for flag in read_names().flags if len(flag.names) > 1}
+    assert names <= {"--" + name.replace("_", "-") for name in SHORT.values()}
+
+
+def test_texts_name_options_that_there_are() -> None:
+    texts = [verdict.text for verdict in verdicts()] + [
+        *PARAMETERS.values(),
+        *VARIABLES_OF_VLLM.values(),
+    ]
+    named = {name for text in texts for name in re.findall(r"`(\w+)`", text)}
+    ours = {flag[2:].replace("-", "_") for flag in options(ServeCommand())}
+    assert named - ours == {"guided"}  # of SamplingParams
+    assert {*VARIABLES_OF_VLLM} <= {*read_names().variables, "VLLM_ATTENTION_BACKEND"}
+
+
+def test_no_name_of_vllms_is_taken_for_a_misspelling_of_another_meaning() -> None:
+    ours = options(ServeCommand())
+    flags = [flag.names[0] for flag in read_names().flags if flag.names[0] not in ours]
+    near = {(flag, each) for flag in flags for each in misspelt(flag, ours)}
+    assert near == {("--h11-max-header-count", "--max-header-count")}  # what it does
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--max-modellen", "--max-model-len"),
+        ("--max-model-length", "--max-model-len"),
+        ("--gpu-mem-utilization", "--gpu-memory-utilization"),
+        ("--max-batched-tokens", "--max-num-batched-tokens"),
+        ("--prot", "--port"),
+        ("--tensor-paralel-size", "--tensor-parallel-size"),
+        ("--enable-prefix-cache", "--enable-prefix-caching"),
+        ("--servd-model-nam", "--served-model-name"),
+        ("--enable-dora", "--enable-lora"),
+    ],
+)
+def test_a_misspelt_option_is_known(given: str, meant: str) -> None:
+    assert misspelt(given, options(ServeCommand()))[0] == meant
 
 
 def test_errors_say_what_is_here_in_the_place_of_vllms_names() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.vllm_names import read_names
 
-from octavo.server.absent import why_absent
+from octavo.server.absent import NO_REASON, why_absent
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,18 @@ def test_a_path_of_another_server_is_404_and_says_why(http, method, path, said) 
     error = reply.json()["error"]
     assert said in error["message"]
     assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("route", [r for r in read_names().routes if "WEBSOCKET" not in r])
+def test_a_route_of_vllms_is_there_or_says_why_not(http, route: str) -> None:
+    method, path = route.split()
+    path = path.format(response_id="resp_1")
+    reply = http.request(method, path, json={} if method == "POST" else None)
+    if reply.status_code == 404:
+        assert why_absent(path) != NO_REASON
+        assert why_absent(path) in reply.json()["error"]["message"]
+    else:
+        assert why_absent(path) == NO_REASON
 
 
 def test_what_is_only_near_such_a_path_has_no_reason() -> None:

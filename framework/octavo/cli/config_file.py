@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from argparse import Action, ArgumentTypeError, BooleanOptionalAction
+from argparse import Action, ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
 
 from octavo.cli.parser import PLUGIN_OPTION, Parser, Several
+from octavo.cli.vllm_flags import Refused
 from octavo.errors import ConfigError
 
 FLAG = "--config"
@@ -65,9 +66,9 @@ class ConfigFile:
     def args(self, parser: Parser, given: Sequence[str]) -> list[str]:
         """The other arguments, but those that are also given; raises for what is no option."""
         actions = {
-            action.dest: action
-            for action in parser.actions()
-            if action.option_strings and action.dest != "help"
+            flag[2:].replace("-", "_"): action
+            for flag, action in parser.flags().items()
+            if action.dest != "help" and flag.startswith("--")
         }
         args = []
         for name, node in self._nodes.items():
@@ -78,24 +79,35 @@ class ConfigFile:
                 raise self._wrong(name, f"{parser.prog} has no option {name!r}; {hint}")
             action = actions[name]
             if not any(_is_given(flag, given) for flag in action.option_strings):
-                args += self._as_flags(action, name, node)
+                args += self._as_flags(action, name, node, parser)
         return args
 
-    def _as_flags(self, action: Action, name: str, node: yaml.Node) -> list[str]:
+    def _as_flags(self, action: Action, name: str, node: yaml.Node, parser: Parser) -> list[str]:
         flag = _flag(name)
         if action.nargs == 0:
             if node.tag != _BOOL:
                 raise self._wrong(name, f"{name} must be true or false")
-            if yaml.safe_load(node.value):
-                return [flag]
-            return [f"--no-{flag[2:]}"] if isinstance(action, BooleanOptionalAction) else []
+            if not yaml.safe_load(node.value):
+                negative = f"--no-{flag[2:]}"
+                return [negative] if negative in action.option_strings else []
+            self._check(action, name, [], parser)
+            return [flag]
         if isinstance(node, yaml.SequenceNode) and not isinstance(action, Several):
             raise self._wrong(name, f"{name} takes one value, not a list")
         items = node.value if isinstance(node, yaml.SequenceNode) else [node]
         texts = [
             self._json(i) if isinstance(i, yaml.MappingNode) else self._text(name, i) for i in items
         ]
+        self._check(action, name, texts, parser)
         return [f"{flag}={self._checked(action, name, text)}" for text in texts]
+
+    def _check(self, action: Action, name: str, texts: list[str], parser: Parser) -> None:
+        """Raise where the file stands: a flag's own error would not say it."""
+        try:
+            if isinstance(action, Refused):
+                action.check(parser, _flag(name), texts)
+        except ConfigError as error:
+            raise self._wrong(name, str(error)) from error
 
     def _json(self, node: yaml.Node) -> str:
         return json.dumps(yaml.safe_load(yaml.serialize(node)))

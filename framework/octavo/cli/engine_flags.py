@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from octavo.cli.fields import add_fields, given_fields
+from octavo.cli.vllm_flags import add_vllm_flags
 from octavo.config import EngineConfig
 from octavo.params import SamplingParams
 from octavo_registry import PluginHost
@@ -29,7 +30,10 @@ SAMPLING_FLAGS = (
 
 
 def add_engine_flags(parser: ArgumentParser, *, with_model: bool = True) -> None:
-    """Add MODEL, and a flag for each field of the engine's config."""
+    """Add MODEL, a flag for each field of the engine's config, and vLLM's other names of flags.
+
+    Flags of the command's own that vLLM has, too, are added before.
+    """
     if with_model:
         parser.add_argument("model", metavar="MODEL", help="a folder, or a name of a source's")
     hints = get_type_hints(EngineConfig)
@@ -37,6 +41,7 @@ def add_engine_flags(parser: ArgumentParser, *, with_model: bool = True) -> None
         if is_dataclass(kind) and isinstance(kind, type):
             add_fields(parser, kind, title=f"{name} options", without=("model",))
     add_fields(parser, EngineConfig, title="more options", only=("logits_processors",))
+    add_vllm_flags(parser)
 
 
 def engine_keywords(args: Namespace, host: PluginHost) -> dict[str, Any]:

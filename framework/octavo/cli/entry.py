@@ -10,6 +10,8 @@ from io import TextIOWrapper
 
 from octavo.cli.config_file import take_config
 from octavo.cli.parser import Parser, add_common_options, take_plugin_options
+from octavo.cli.spelling import spelled, with_dashes
+from octavo.cli.vllm_flags import tell_noted
 from octavo.errors import BadRequestError, ConfigError, OctavoError, UnknownNameError
 from octavo.observability.function_trace import trace_functions
 from octavo.observability.logs import configure_logging, warn_of_misspelled_variables
@@ -84,7 +86,7 @@ def _run(args: list[str]) -> int:
     warn_of_misspelled_variables()
     common = Parser(prog="octavo", add_help=False)
     add_common_options(common)
-    file, args = take_config(args)
+    file, args = take_config(with_dashes(args))
     options, args = take_plugin_options([*(file.plugin_args(args) if file else ()), *args])
     chosen, args = common.parse_known_args(args)
     host = PluginHost.discover(
@@ -103,10 +105,14 @@ def _run(args: list[str]) -> int:
     parser = Parser(prog=f"octavo {name}", description=host.commands.info(name).metadata["help"])
     command.configure(parser)
     add_common_options(parser, host.options.declared())
+    words = parser.subcommand(rest)
+    chosen_parser = parser.chosen(words)
+    rest = spelled(rest[len(words) :], chosen_parser)
     if file:
-        words = parser.subcommand(rest)
-        rest = [*words, *file.args(parser.chosen(words), rest), *rest[len(words) :]]
-    return command.run(parser.parse_args(rest), host)
+        rest = [*file.args(chosen_parser, rest), *rest]
+    parsed = parser.parse_args([*words, *rest])
+    tell_noted(parsed)
+    return command.run(parsed, host)
 
 
 def add_built_in_commands(commands: LazyRegistry[Command]) -> None:

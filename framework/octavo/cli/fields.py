@@ -6,15 +6,24 @@ import ast
 import inspect
 import json
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Iterable
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentParser,
+    ArgumentTypeError,
+    BooleanOptionalAction,
+    Namespace,
+)
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from octavo.cli.numbers import whole_number
 from octavo.cli.parser import Several
+from octavo.vllm_names import VALUES
 
 
 def add_fields(
@@ -44,15 +53,36 @@ def add_fields(
             )
             continue
         is_list = any(get_origin(member) is tuple for member in members)
+        one: str | type[Action] = "store"
+        if all(get_origin(member) is dict for member in members):
+            one = Merged
         group.add_argument(
             flag,
             dest=field.name,
-            type=_texts if is_list else _reader(members),
-            action=Several if is_list else "store",
+            type=_texts if is_list else _reader(members, VALUES.get(field.name, {})),
+            action=Several if is_list else one,
             default=SUPPRESS,
             metavar="TEXT ..." if is_list else _metavar(members),
             help=text,
         )
+
+
+class Merged(Action):
+    """Collects the entries of JSON objects: a flag may be given several times."""
+
+    def __call__(
+        self, parser: Any, namespace: Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Add what was given; the last value of an entry counts."""
+        setattr(namespace, self.dest, _merged(getattr(namespace, self.dest, {}), values))
+
+
+def _merged(before: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    made = {**before, **added}
+    for key, value in added.items():
+        if isinstance(value, dict) and isinstance(before.get(key), dict):
+            made[key] = _merged(before[key], value)
+    return made
 
 
 def given_fields(args: Namespace, kind: type) -> dict[str, Any]:
@@ -61,12 +91,15 @@ def given_fields(args: Namespace, kind: type) -> dict[str, Any]:
 
 
 def _texts(text: str) -> list[str]:
-    """A value of a list's flag: itself, or the texts of a JSON list that has some."""
+    """A value of a list's flag: itself, or the members of a JSON list, which are texts or objects.
+
+    An empty list is a text, as what was given must not count as nothing.
+    """
     if text.startswith("["):
         with suppress(ValueError, RecursionError):
-            texts = json.loads(text)
-            if texts and all(isinstance(each, str) for each in texts):
-                return list(texts)
+            members = json.loads(text)
+            if members and all(isinstance(each, (str, dict)) for each in members):
+                return [each if isinstance(each, str) else json.dumps(each) for each in members]
     return [text]
 
 
@@ -93,17 +126,18 @@ def _in_words(members: list[Any]) -> str:
     return " or ".join(dict.fromkeys((*names, *_choices(members))))
 
 
-def _reader(members: list[Any]) -> Callable[[str], Any]:
-    """Reads a value as the first of the types that takes it."""
+def _reader(members: list[Any], others: Mapping[object, str]) -> Callable[[str], Any]:
+    """Reads a value as the first type that takes it; ``others`` are other words for values."""
     choices = _choices(members)
 
     def read(text: str) -> Any:
+        text = others.get(text, text)
         if text in choices:
             return text
         for member in members:
             try:
                 if member in (int, float, str):
-                    return member(text)
+                    return whole_number(text) if member is int else member(text)
                 if get_origin(member) is dict and isinstance(value := json.loads(text), dict):
                     return value
             except (ValueError, RecursionError):

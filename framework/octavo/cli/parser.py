@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
 from octavo.errors import ConfigError
-from octavo.vllm_names import HERE
+from octavo.vllm_names import as_flags, here
+from octavo.wording import misspelt
 from octavo_registry import Option
 from octavo_registry.naming import near_matches
 
@@ -22,6 +22,8 @@ class Several(argparse.Action):
     One value belongs to a flag, as the next may be an argument that is no option; where nothing
     else takes what follows, the flag does.
     """
+
+    is_several = True
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -65,13 +67,10 @@ class Parser(argparse.ArgumentParser):
 
     def hint(self, name: str, known: Iterable[str]) -> str:
         """What a name that is not known may mean: those near it, or where all are."""
-        from difflib import get_close_matches  # only needed on the way to an error
-
-        here = HERE.get(name.lstrip("-").replace("-", "_"))
-        if here is not None:
-            flags = {flag[2:].replace("-", "_"): flag for flag in self.option_names()}
-            return "here: " + re.sub(r"\w+", lambda word: flags.get(word[0], word[0]), here)
-        close = get_close_matches(name, sorted(set(known)))
+        there = here(name.lstrip("-").replace("-", "_"))
+        if there is not None:
+            return f"here: {as_flags(there)}"
+        close = misspelt(name, known)
         return f"close: {close}" if close else f"{self.prog} --help lists all"
 
     def error(self, message: str) -> NoReturn:
@@ -86,9 +85,14 @@ class Parser(argparse.ArgumentParser):
         """The parser that such words name; this one without any."""
         return self._subcommands()[words[0]] if words else self
 
-    def actions(self) -> list[argparse.Action]:
-        """Return what this parser itself takes."""
-        return self._actions
+    def flags(self) -> dict[str, argparse.Action]:
+        """Return what this parser itself takes, by each name of it."""
+        return self._option_string_actions
+
+    def takes_model(self) -> bool:
+        """Whether MODEL is an argument, and no flag."""
+        names = [action.dest for action in self._actions if not action.option_strings]
+        return "model" in names and "--model" not in self._option_string_actions
 
     def offer(self, name: str, value: str) -> bool:
         """Let an argument that is no option be left out, as it is known; False if there is none."""
@@ -104,8 +108,9 @@ class Parser(argparse.ArgumentParser):
         return True
 
     def option_names(self) -> list[str]:
-        """Return all option strings, those of subcommands included."""
-        names = list(self._option_string_actions)
+        """Return all option strings that ``--help`` shows, those of subcommands included."""
+        flags = self._option_string_actions.items()
+        names = [name for name, action in flags if action.help != argparse.SUPPRESS]
         for parser in self._subcommands().values():
             names.extend(parser.option_names())
         return names
@@ -116,7 +121,7 @@ class Parser(argparse.ArgumentParser):
 
     def _take_several(self) -> set[str]:
         """From now on a flag of several values takes all that stand behind it; return these."""
-        several = [action for action in self._actions if isinstance(action, Several)]
+        several = [a for a in self._actions if isinstance(a, Several) and a.is_several]
         for action in several:
             action.nargs = argparse.ONE_OR_MORE
         within = (parser._take_several() for parser in self._subcommands().values())

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from octavo.environment import LOGGING_CONFIG, LOGGING_LEVEL, misspelled
+from octavo.environment import LOGGING_CONFIG, LOGGING_LEVEL, misspelled, vllm_variables
 from octavo.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,12 @@ def configure_logging(*, default: str | None = None, form: str = FORMAT) -> None
 def warn_of_misspelled_variables() -> None:
     """Name variables that look like ours and are not read."""
     for line in misspelled():
+        log.warning("the environment's %s", line)
+
+
+def warn_of_vllm_variables() -> None:
+    """Name variables that another server would read."""
+    for line in vllm_variables():
         log.warning("the environment's %s", line)
 
 

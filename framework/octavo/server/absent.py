@@ -23,11 +23,27 @@ _PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "/capabilities and /plugins tell what this server is": ("/server_info",),
     "there are no routes for development": (
-        "/reset_prefix_cache", "/reset_mm_cache", "/sleep", "/wake_up", "/is_sleeping", "/pause",
-        "/resume", "/collective_rpc", "/start_profile", "/stop_profile",
+        "/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/sleep", "/wake_up",
+        "/is_sleeping", "/pause", "/resume", "/is_paused", "/abort_requests", "/collective_rpc",
+        "/start_profile", "/stop_profile",
+    ),
+    "weights are those that the server was started with": (
+        "/init_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update",
+        "/update_weights", "/finish_weight_update",
+    ),
+    "one device is all that there is yet": (
+        "/get_world_size", "/scale_elastic_ep", "/is_scaling_elastic_ep",
+    ),
+    "/health tells whether this server is ready": ("/ready", "/readyz"),
+    "/v1/completions takes token ids, and gives them with return_token_ids": (
+        "/inference/v1/generate", "/generative_scoring",
     ),
     "/tokenize shows what a model reads": (
         "/v1/completions/render", "/v1/chat/completions/render",
+    ),
+    "each conversation is a request to /v1/chat/completions": ("/v1/chat/completions/batch",),
+    "/detokenize and /parse_tool_calls read what a model wrote": (
+        "/v1/completions/derender", "/v1/chat/completions/derender",
     ),
     "its operator may allow it with --enable-tokenizer-info-endpoint": ("/tokenizer_info",),
     "its operator may allow it with --allow-runtime-lora": (
@@ -35,6 +51,15 @@ _PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 """Those that end in / are what paths begin with."""
+OPTIONAL: Final = {
+    "this model does not write down what is said": "with a model that hears",
+    "its operator may allow it with --enable-tokenizer-info-endpoint": (
+        "with `--enable-tokenizer-info-endpoint`"
+    ),
+    "its operator may allow it with --allow-runtime-lora": "with `--allow-runtime-lora`",
+}
+"""Of these reasons, when the path is there."""
+NO_REASON: Final = "/docs shows all"
 _REASONS: Final = {path: reason for reason, paths in _PATHS.items() for path in paths}
 
 
@@ -43,4 +68,4 @@ def why_absent(path: str) -> str:
     for known, reason in _REASONS.items():
         if path == known or (known.endswith("/") and path.startswith(known)):
             return reason
-    return "/docs shows all"
+    return NO_REASON

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from octavo.config.server import AccessConfig, check_key
-from octavo.environment import API_KEY
+from octavo.environment import API_KEY, VLLM_API_KEY
 from octavo.errors import ConfigError
 
 
@@ -19,6 +20,11 @@ def api_keys(access: AccessConfig) -> tuple[str, ...]:
         key = API_KEY.text() or ""
         check_key(key, API_KEY.name)
         keys.append(key)
+    if not keys and VLLM_API_KEY in os.environ:
+        raise ConfigError(
+            f"{VLLM_API_KEY} is set and not read, so everybody could ask; set {API_KEY.name}, or "
+            "give --api-key or --api-key-file"
+        )
     return tuple(dict.fromkeys(keys))
 
 
