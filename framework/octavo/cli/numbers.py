@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_UNITS: Final = {
+_UNITS: Final[dict[str, int]] = {
     **dict(zip("kmgt", (10**3, 10**6, 10**9, 10**12), strict=True)),
     **dict(zip("KMGT", (2**10, 2**20, 2**30, 2**40), strict=True)),
 }
