@@ -39,7 +39,8 @@ def test_a_route_of_vllms_is_there_or_says_why_not(http, route: str) -> None:
     method, path = route.split()
     path = path.format(response_id="resp_1")
     reply = http.request(method, path, json={} if method == "POST" else None)
-    if reply.status_code == 404:
+    if "there is no such path" in reply.text:
+        assert reply.status_code == 404
         assert why_absent(path) != NO_REASON
         assert why_absent(path) in reply.json()["error"]["message"]
     else:

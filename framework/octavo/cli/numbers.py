@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_UNITS: Final[dict[str, int]] = {
+_UNITS: Final = {
     **dict(zip("kmgt", (10**3, 10**6, 10**9, 10**12), strict=True)),
     **dict(zip("KMGT", (2**10, 2**20, 2**30, 2**40), strict=True)),
 }
@@ -17,7 +17,7 @@ def whole_number(text: str) -> int:
     if found is None:
         return int(text)
     whole, _, decimals = found[1].partition(".")
-    number, rest = divmod(int(whole + decimals) * _UNITS[found[2]], 10 ** len(decimals))
+    number, rest = divmod(int(whole + decimals) * _UNITS[found[2]], int(10 ** len(decimals)))
     if rest:
         raise ValueError(f"{text} is no whole number")
     return number
