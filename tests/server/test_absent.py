@@ -44,7 +44,7 @@ def test_a_route_of_vllms_is_there_or_says_why_not(http, route: str) -> None:
         assert why_absent(path) != NO_REASON
         assert why_absent(path) in reply.json()["error"]["message"]
     else:
-        assert why_absent(path) == NO_REASON
+        assert reply.status_code < 500
 
 
 def test_what_is_only_near_such_a_path_has_no_reason() -> None:
