@@ -7,18 +7,14 @@ import json
 import re
 import socket
 import time
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
+from http_protocols import maker_of_protocols, transport_of
 from octavo.config.server import LimitConfig
 from octavo.server import http_protocol
-from octavo.server.http_protocol import limited_protocol
 from server_faults import answer, connect, error_of, is_closed, request_bytes, until
 
 TOKENIZE, MESSAGES = "/tokenize", "/v1/messages"
@@ -29,7 +25,19 @@ CHUNKED = (
 )
 NO_REQUEST = {
     "a method that is none": b"FETCH %b HTTP/1.1\r\n\r\n",
-    "another version": b"GET %b HTTP/9.9\r\n\r\n",
+    "another version": b"GET %b HTTP/9.9\r\nhost: x\r\n\r\n",
+    "the next version": b"GET %b HTTP/2.0\r\nhost: x\r\n\r\n",
+    "an old version": b"GET %b HTTP/0.9\r\nhost: x\r\n\r\n",
+    "no version": b"GET %b\r\nhost: x\r\n\r\n",
+    "no version and no headers": b"GET %b\r\n\r\n",
+    "no host": b"GET %b HTTP/1.1\r\n\r\n",
+    "no host and an upgrade": b"GET %b HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+    "two hosts": b"GET %b HTTP/1.1\r\nhost: x\r\nHost: x\r\n\r\n",
+    "two hosts of the old version": b"GET %b HTTP/1.0\r\nhost: x\r\nhost: y\r\n\r\n",
+    "two hosts in one": b"GET %b HTTP/1.1\r\nhost: x, y\r\n\r\n",
+    "a host with a path": b"GET %b HTTP/1.1\r\nhost: x/y\r\n\r\n",
+    "a host with a user": b"GET %b HTTP/1.1\r\nhost: x@y\r\n\r\n",
+    "a host with a wrong port": b"GET %b HTTP/1.1\r\nhost: x:y\r\n\r\n",
     "a header without a colon": b"GET %b HTTP/1.1\r\nx\r\n\r\n",
     "a control character": b"GET %b HTTP/1.1\r\nx: a\0b\r\n\r\n",
     "two lengths": b"POST %b HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
@@ -178,10 +186,10 @@ def test_a_client_that_sends_too_much_can_read_why(server) -> None:
     ("status", "head", "more"),
     [
         (400, CHUNKED % (b"/tokenize", b"") + b"zz\r\n", b"{}\r\n"),
-        (411, b"POST /tokenize HTTP/1.1\r\nconnection: close\r\n\r\n", b"{}"),
+        (411, b"POST /tokenize HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", b"{}"),
         (413, b"POST /tokenize HTTP/1.0\r\ncontent-length: 99999999\r\n\r\n", b"[]"),
-        (415, b"POST /tokenize HTTP/1.1\r\nconnection: close\r\ncontent-type: text/csv\r\n"
-         b"content-length: 90000\r\n\r\n", b"[]"),
+        (415, b"POST /tokenize HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+         b"content-type: text/csv\r\ncontent-length: 90000\r\n\r\n", b"[]"),
     ],
 )  # fmt: skip
 def test_a_client_that_still_sends_behind_its_answer_can_read_it(
@@ -219,24 +227,6 @@ def test_what_no_app_has_answered_is_counted_and_a_line_of_the_log(server) -> No
     assert re.search(r" - /x\?\[31m\? 400 \d+\.\d ms ", lines[1])
 
 
-def maker_of_protocols(
-    limits: LimitConfig, app: Any = None, **options: Any
-) -> Callable[[], HttpToolsProtocol]:
-    """What makes a server's protocols; they answer by the app."""
-    config = uvicorn.Config(app or MagicMock(), ws="none", lifespan="off", **options)
-    config.load()
-    made = limited_protocol(limits, lambda refusal: None)
-    return lambda: made(config, ServerState(), {}, asyncio.get_running_loop())
-
-
-def transport_of(protocol: HttpToolsProtocol) -> MagicMock:
-    """Connect the protocol, which closes when the mock is closed."""
-    transport = MagicMock()
-    transport.is_closing.side_effect = lambda: transport.close.called
-    protocol.connection_made(transport)
-    return transport
-
-
 @pytest.mark.parametrize("has_tls", [False, True])
 async def test_a_client_that_drips_behind_its_answer_is_let_go(monkeypatch, has_tls) -> None:
     monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.1)
@@ -264,7 +254,7 @@ async def test_no_request_is_begun_behind_an_answer_that_closes() -> None:
     begun: list[str] = []
     protocol = maker_of_protocols(LimitConfig(), app)()
     transport = transport_of(protocol)
-    protocol.data_received(b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n")
+    protocol.data_received(b"GET /a HTTP/1.1\r\nhost:\r\n\r\nGET /b HTTP/1.1\r\nhost:\r\n\r\n")
     while not transport.write_eof.called:
         await asyncio.sleep(0)
     for _ in range(20):
@@ -330,7 +320,7 @@ async def test_a_connection_that_was_answered_early_does_not_stay_for_ever(rest)
     transport.is_closing.return_value = False
     transport.abort = gone.set
     protocol.connection_made(transport)
-    protocol.data_received(b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n")
+    protocol.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n")
     while not protocol.cycle.response_complete:
         await asyncio.sleep(0)
     protocol.data_received(rest)

@@ -7,7 +7,6 @@ answered first. Where a request's headers were read, the answer to it says what 
 from __future__ import annotations
 
 import asyncio
-import re
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +19,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from octavo.config.server import LimitConfig
 from octavo.server.errors import RETRY_AFTER_SECONDS, HttpError, reply_to
+from octavo.server.http_reading import CHUNKED_PIECE_BYTES, Reading, end_of_headers
+from octavo.server.request_head import fault_of, head, target_of
 
 FRAMING_BYTES_PER_BODY_BYTE: Final = 8
 """A body in chunks of one byte has five bytes of framing for each."""
@@ -35,8 +36,6 @@ TASK: Final = "octavo.task"
 """Where a request's scope holds the task that answers it."""
 BROKEN: Final = "octavo.broken"
 """Where a request's scope holds the error of a body that cannot be read to its end."""
-_TARGET: Final = re.compile(rb"\S+ +(\S+)")
-"""Finds the path in a request's first line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Refusal:
             *reply.headers(),
         ]
         phrase = HTTPStatus(reply.status).phrase.encode()
-        return _head(b"HTTP/1.1 %d %b" % (reply.status, phrase), headers) + body
+        return head(b"HTTP/1.1 %d %b" % (reply.status, phrase), headers) + body
 
 
 def limited_protocol(
@@ -82,7 +81,12 @@ def limited_protocol(
     class LimitedProtocol(HttpToolsProtocol):
         """Ends connections that bring too much or are too slow, in the path's error shape."""
 
+        flow: Reading
         url = b""
+        _ahead = memoryview(b"")
+        """What has come and is not parsed, as a request waits for the one before it."""
+        _num_body_bytes = 0
+        """That are still to come of a body whose length is known."""
         _num_free_bytes = max_header_bytes
         """That may still come and be neither a body's nor of headers that are complete."""
         _num_trailer_bytes = 0
@@ -108,13 +112,16 @@ def limited_protocol(
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self.flow = Reading(transport, self._may_read, transport.close)
             self._end_of_requests = _EndOfRequests(transport, self._answered_last)
             self._is_admitted = len(self.connections) <= limits.max_connections
             self._await_headers()
 
         def connection_lost(self, exc: Exception | None) -> None:
             lingering.pop(self, None)
+            self._ahead = memoryview(b"")
             self._stop_waiting()
+            self.flow.stop_looking()
             self.resume_writing()
             super().connection_lost(exc)
             self._disconnect()  # uvicorn tells the newest alone, and it may not have begun
@@ -127,15 +134,29 @@ def limited_protocol(
                 if self in lingering and self._num_unread_bytes > limits.max_body_mib * 2**20:
                     self._stop_lingering()
                 return
-            self._num_free_bytes -= len(data)
-            self._parse(data)
-            if self._num_free_bytes < 0:
-                self._refuse(400, f"the headers are longer than {max_header_bytes} bytes", data)
+            self._ahead = memoryview(bytes(self._ahead) + data if self._ahead else data)
+            self._parse_ahead()
             is_idle = self.cycle is None or self.cycle.response_complete
             if is_idle and self._too_slow is None:  # blank lines, or a body that nobody waits for
                 self._too_slow = self.loop.call_later(self.timeout_keep_alive, self._abort)
 
-        def _parse(self, data: bytes) -> None:
+        def _may_read(self) -> bool:
+            return self._is_over or not self.pipeline
+
+        def _parse_ahead(self) -> None:
+            """Parse until a request waits: the rest is kept as bytes, however many it holds."""
+            while self._ahead and not self.pipeline and not self._is_over:
+                size = CHUNKED_PIECE_BYTES if self._is_in_body else end_of_headers(self._ahead)
+                size = self._num_body_bytes or size
+                piece, self._ahead = self._ahead[:size], self._ahead[size:]
+                self._num_body_bytes = max(0, self._num_body_bytes - len(piece))
+                self._num_free_bytes -= len(piece)
+                self._parse(piece)
+                if self._num_free_bytes < 0:
+                    message = f"the headers are longer than {max_header_bytes} bytes"
+                    self._refuse(400, message, piece)
+
+        def _parse(self, data: bytes | memoryview) -> None:
             while not self._is_over:
                 try:
                     self.parser.feed_data(data)
@@ -156,7 +177,7 @@ def limited_protocol(
             """
             method, version = self.parser.get_method(), self.parser.get_http_version().encode()
             headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
-            return _head(b"%b %b HTTP/%b" % (method, self.url, version), headers)
+            return head(b"%b %b HTTP/%b" % (method, self.url, version), headers)
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
@@ -170,6 +191,10 @@ def limited_protocol(
             if self.parser.get_method() == b"CONNECT":
                 self._refuse(400, "this server is no proxy")
                 return
+            fault = fault_of(self.parser.get_http_version(), self.headers)
+            if fault is not None:
+                self._refuse(400, fault)
+                return
             if self.parser.should_upgrade():
                 return
             if not self._is_admitted:
@@ -178,6 +203,8 @@ def limited_protocol(
             super().on_headers_complete()
             self.cycle.transport = self._end_of_requests  # type: ignore[assignment]
             self._is_in_body = True
+            length = next((value for name, value in self.headers if name == b"content-length"), 0)
+            self._num_body_bytes = int(length)
             self._num_trailer_bytes = 0
             while self._cycles and self._cycles[0].response_complete:
                 self._cycles.popleft()
@@ -185,8 +212,12 @@ def limited_protocol(
 
         def on_header(self, name: bytes, value: bytes) -> None:
             """Trailers come here too, and nobody wants them."""
+            if self._is_over:
+                return
             if not self._is_in_body:
                 super().on_header(name, value)
+                if len(self.headers) > limits.max_header_count:
+                    self._refuse(400, f"more than {limits.max_header_count} headers")
                 return
             self._num_trailer_bytes += len(name) + len(value) + len(": \r\n")
             if self._num_trailer_bytes > max_header_bytes:
@@ -209,6 +240,8 @@ def limited_protocol(
             if self in lingering:
                 return
             super().on_response_complete()
+            self._parse_ahead()
+            self.flow.resume_reading()
             if self.cycle.response_complete and self._is_over:
                 self._end()
 
@@ -227,7 +260,7 @@ def limited_protocol(
             """Also ends a client that has not read its last answer."""
             self._abort()
 
-        def _refuse(self, status: int, message: str, data: bytes = b"") -> None:
+        def _refuse(self, status: int, message: str, data: bytes | memoryview = b"") -> None:
             """End the connection behind its last answer, which says this; ``data`` is at fault."""
             if self.transport.is_closing() or self._is_over:
                 return
@@ -245,7 +278,7 @@ def limited_protocol(
                 self.cycle.message_event.set()
             else:
                 method = self.parser.get_method() if self.url else b""
-                target = (self.url or _target(data)).decode("latin-1")
+                target = (self.url or target_of(data)).decode("latin-1")
                 self._refusal = Refusal(
                     error,
                     method.decode(),
@@ -330,16 +363,6 @@ class _EndOfRequests:
         self.write = transport.write
         self.is_closing = transport.is_closing
         self.close = close
-
-
-def _head(first: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
-    return b"".join((first, *(b"\r\n%b: %b" % header for header in headers), b"\r\n\r\n"))
-
-
-def _target(data: bytes) -> bytes:
-    """The path of a request that was refused before the parser came to it."""
-    found = _TARGET.match(data)
-    return found[1] if found else b""
 
 
 def _cancel(scope: Any) -> None:
