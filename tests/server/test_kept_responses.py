@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.pagination import AsyncCursorPage
@@ -14,11 +13,9 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from pydantic import TypeAdapter
 
 from octavo.async_llm import AsyncLLM
-from octavo.config.server import ServeConfig, ServerConfig
-from octavo.server.app import add_built_in_routes, make_app
-from octavo.server.context import ServerContext
+from octavo.server.app import add_built_in_routes
+from server_in_process import MODEL, clients
 
-MODEL = "octavo/tiny"
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
 
 
@@ -28,26 +25,6 @@ def engine() -> Iterator[AsyncLLM]:
     add_built_in_routes(made.host.routes)
     yield made
     made.close()
-
-
-def clients(engine: AsyncLLM, *keys: str, **serve: Any) -> list[openai.AsyncOpenAI]:
-    """One server in this process, and a client of each key."""
-    server = ServerContext(
-        engine=engine,
-        host=engine.host,
-        config=ServerConfig(serve=ServeConfig(**serve)),
-        model_names=(MODEL,),
-    )
-    app = make_app(server, keys)
-    return [
-        openai.AsyncOpenAI(
-            base_url="http://octavo/v1",
-            api_key=key,
-            max_retries=0,
-            http_client=httpx.AsyncClient(transport=httpx.ASGITransport(app)),
-        )
-        for key in keys or ("none",)
-    ]
 
 
 @pytest.fixture

@@ -208,7 +208,7 @@ def test_logprobs_of_a_response_are_those_of_a_chat(client) -> None:
     ("more", "param"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["reasoning.encrypted"]}, "include"),
         ({"text": {"format": {"type": "yaml"}}}, "text"),

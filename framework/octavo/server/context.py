@@ -24,6 +24,7 @@ from octavo.server.boundary import Gate
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Handler, JsonEndpoint, Read
 from octavo.server.protocol.fields import Body, FieldTable, read_body
+from octavo.server.response_runs import BackgroundRuns
 from octavo.server.response_store import ResponseStore, open_store
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
@@ -59,6 +60,11 @@ class ServerContext:
     def responses(self) -> ResponseStore | None:
         """The answers that are kept; None where none may be."""
         return open_store(self.config.serve)
+
+    @cached_property
+    def runs(self) -> BackgroundRuns | None:
+        """The answers that are made in the background; None where none is kept."""
+        return None if self.responses is None else BackgroundRuns(self.responses, self.gate)
 
     @cached_property
     def meter(self) -> ServerMeter:

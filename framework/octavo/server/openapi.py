@@ -70,8 +70,12 @@ def operation(
     streams: bool = False,
     content_type: str = _JSON,
     takes: str = _JSON,
+    query: type | None = None,
 ) -> dict[str, Any]:
-    """Describe an endpoint by the structs that it takes and gives, one of several or none."""
+    """Describe an endpoint by the structs that it takes and gives, one of several or none.
+
+    ``query`` has the parameters behind the path's question mark; all may be left out.
+    """
     takes_one, gives_one = ([each] if isinstance(each, type) else each for each in (request, reply))
     schemas, components = msgspec.json.schema_components(
         [*takes_one, *gives_one], ref_template=_REF
@@ -85,6 +89,11 @@ def operation(
         "responses": {"200": {"description": "the answer", "content": content}},
         _SCHEMAS: components,
     }
+    if query is not None:
+        given = msgspec.json.schema(query)["$defs"][query.__name__]["properties"]
+        described["parameters"] = [
+            {"name": name, "in": "query", "schema": schema} for name, schema in given.items()
+        ]
     if taken:
         body = {"schema": _one_of(taken)}
         described["requestBody"] = {"required": True, "content": {takes: body}}

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 IN_MEMORY: Final = ":memory:"
 WAIT_SECONDS: Final = 10.0
 """For another process to end its transaction."""
+LOST_SECONDS: Final = 60.0
+"""An answer of which its process has said nothing for so long has failed with it."""
 _VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS responses (
@@ -38,9 +40,13 @@ CREATE TABLE IF NOT EXISTS responses (
     response BLOB NOT NULL,
     bytes INTEGER NOT NULL,
     used REAL NOT NULL,
+    streams INTEGER NOT NULL,
+    runner TEXT,
+    alive REAL,
     UNIQUE (owner, id)
 );
-CREATE INDEX IF NOT EXISTS by_use ON responses (used);
+CREATE INDEX IF NOT EXISTS by_use ON responses (alive IS NOT NULL, used);
+CREATE INDEX IF NOT EXISTS by_runner ON responses (runner);
 CREATE TABLE IF NOT EXISTS items (
     owner TEXT NOT NULL,
     id TEXT NOT NULL,
@@ -49,23 +55,32 @@ CREATE TABLE IF NOT EXISTS items (
     PRIMARY KEY (owner, id)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_response ON items (number);
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER NOT NULL REFERENCES responses ON DELETE CASCADE,
+    first INTEGER NOT NULL,
+    events BLOB NOT NULL,
+    PRIMARY KEY (number, first)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS totals (count INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO totals SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM totals);
 CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON responses BEGIN
     UPDATE totals SET count = count + 1, bytes = bytes + new.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS grown AFTER UPDATE OF bytes ON responses BEGIN
+    UPDATE totals SET bytes = bytes + new.bytes - old.bytes;
 END;
 CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON responses BEGIN
     UPDATE totals SET count = count - 1, bytes = bytes - old.bytes;
 END;
 """
 _CHAIN: Final = """
-WITH RECURSIVE chain (number, previous, bytes, depth) AS (
-    SELECT number, previous, bytes, 0 FROM responses WHERE owner = ? AND id = ?
+WITH RECURSIVE chain (number, previous, bytes, is_active, depth) AS (
+    SELECT number, previous, bytes, alive IS NOT NULL, 0 FROM responses WHERE owner = ? AND id = ?
     UNION ALL
-    SELECT r.number, r.previous, r.bytes, depth + 1
+    SELECT r.number, r.previous, r.bytes, r.alive IS NOT NULL, depth + 1
     FROM responses r JOIN chain ON r.number = chain.previous
 )
-SELECT number, previous, bytes FROM chain ORDER BY depth DESC
+SELECT number, previous, is_active, bytes FROM chain ORDER BY depth DESC
 """
 """A response and those that it goes on from, the first first."""
 _encode: Final = msgspec.json.encode
@@ -77,10 +92,18 @@ Result = TypeVar("Result")
 class Kept:
     """An answer and what it answers."""
 
+    number: int
+    """In the database."""
     input: list[dict[str, Any]]
     """Without that of the answers before it."""
     response: bytes
     """JSON of the API's Response."""
+    streams: bool
+    """Whether its events are kept."""
+    is_active: bool
+    """Whether it is in the making."""
+    is_lost: bool
+    """Whether nobody goes on with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,130 +141,184 @@ class ResponseStore:
         input: list[dict[str, Any]],
         response: bytes,
         after: History | None,
-    ) -> None:
+        runner: str | None = None,
+        streams: bool = False,
+    ) -> int | None:
         """Keep an answer, JSON of the API's Response, in the place of one of the same id.
 
-        One that cannot be written down, as on a full disk, is not kept, and the log says why.
+        Returns its number in the database. One that cannot be written down, as on a full disk, has
+        none, and the log says why. A ``runner`` goes on with it, and keeps its events if it
+        ``streams``.
         """
+        given = _encode(input)
+        num_bytes = len(given) + len(response)
+        if num_bytes > self._max_bytes:
+            log.warning("an answer of %d bytes is longer than all that may be kept", num_bytes)
+            return None
+        id = _decode(response)["id"]
+        after_number = None if after is None else after.number
+
+        def keep(database: sqlite3.Connection) -> int | None:
+            now = time.time()
+            database.execute("DELETE FROM responses WHERE owner = ? AND id = ?", (owner, id))
+            number = database.execute(
+                "INSERT INTO responses (owner, id, previous, input, response, bytes, used, "
+                "streams, runner, alive) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (owner, id, after_number, given, response, num_bytes, now, streams, runner, now),
+            ).lastrowid
+            assert number is not None  # a row was inserted
+            if runner is None:
+                end_row(database, number, response)
+            self.make_room(database)
+            return number
+
         try:
-            await self._call(lambda: self._keep(owner, input, response, after))
+            return await self.write(keep)
         except sqlite3.Error as error:
             log.error("an answer is not kept: %s", error)
+            return None
 
     async def find(self, owner: str, id: str) -> Kept | None:
         """Return the owner's answer of that id."""
-        return await self._call(lambda: self._find(owner, id))
+        kept = await self.read(lambda database: _find(database, owner, id))
+        if kept is not None and kept.is_lost:
+            failed = {"code": "server_error", "message": "the process that made it has ended"}
+            return await self.settle(owner, id, status="failed", error=failed)
+        return kept
+
+    async def settle(self, owner: str, id: str, **changes: Any) -> Kept | None:
+        """End an answer that is in the making, with these changes; return what is kept."""
+
+        def settle(database: sqlite3.Connection) -> Kept | None:
+            kept = _find(database, owner, id)
+            if kept is None or not kept.is_active:
+                return kept
+            end_row(database, kept.number, _encode({**_decode(kept.response), **changes}))
+            return _find(database, owner, id)
+
+        return await self.write(settle)
 
     async def history(self, owner: str, id: str, max_bytes: int) -> History:
         """Return the conversation up to an answer; raises NotKeptError, also where it is longer."""
-        return await self._call(lambda: self._history(owner, id, max_bytes))
+        return await self.write(lambda database: _history(database, owner, id, max_bytes))
 
     async def item(self, owner: str, id: str) -> dict[str, Any] | None:
         """Return an item of an answer's output."""
-        return await self._call(lambda: self._item(owner, id))
+        row = await self.read(
+            lambda database: database.execute(
+                "SELECT item FROM items WHERE owner = ? AND id = ?", (owner, id)
+            ).fetchone()
+        )
+        found: dict[str, Any] | None = None if row is None else _decode(row[0])
+        return found
 
     async def delete(self, owner: str, id: str) -> bool:
         """Drop an answer; whether it was there."""
-        return await self._call(lambda: self._delete(owner, id))
+        dropped = await self.write(
+            lambda database: database.execute(
+                "DELETE FROM responses WHERE owner = ? AND id = ?", (owner, id)
+            )
+        )
+        return dropped.rowcount > 0
 
     async def sizes(self) -> tuple[int, int]:
         """Return how many answers are kept, and their bytes."""
-        return await self._call(self._sizes)
+        return await self.read(_sizes)
+
+    async def read(self, call: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Call in the database's thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, call, self._database)
+
+    async def write(self, call: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Do the same in a transaction that no other process is in, whole or undone."""
+
+        def transact(database: sqlite3.Connection) -> Result:
+            database.execute("BEGIN IMMEDIATE")
+            with database:
+                return call(database)
+
+        return await self.read(transact)
 
     def close(self) -> None:
         """Close the database once its calls have ended."""
         self._thread.submit(self._database.close)
         self._thread.shutdown()
 
-    async def _call(self, call: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-    def _keep(
-        self, owner: str, input: list[dict[str, Any]], response: bytes, after: History | None
-    ) -> None:
-        given = _encode(input)
-        made = _decode(response)
-        outputs = [(owner, item["id"], _encode(item)) for item in made["output"]]
-        num_bytes = len(given) + len(response) + sum(len(item) for *_, item in outputs)
-        row = (
-            owner, made["id"], None if after is None else after.number, given, response, num_bytes,
-            time.time(),
-        )  # fmt: skip
-        if num_bytes > self._max_bytes:
-            log.warning("an answer of %d bytes is longer than all that may be kept", num_bytes)
-            return
-        with self._writing() as database:
-            database.execute("DELETE FROM responses WHERE owner = ? AND id = ?", row[:2])
-            number = database.execute(
-                "INSERT INTO responses (owner, id, previous, input, response, bytes, used) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                row,
-            ).lastrowid
-            database.executemany(
-                "INSERT OR REPLACE INTO items (owner, id, number, item) VALUES (?, ?, ?, ?)",
-                [(owner, id, number, item) for owner, id, item in outputs],
-            )
-            self._make_room(database)
-
-    def _make_room(self, database: sqlite3.Connection) -> None:
+    def make_room(self, database: sqlite3.Connection) -> None:
+        """Drop what was not used for longest until the rest is within bounds."""
         while True:
-            count, num_bytes = self._sizes()
+            count, num_bytes = _sizes(database)
             if count <= self._max_responses and num_bytes <= self._max_bytes:
                 return
             database.execute(
-                "DELETE FROM responses WHERE number = "
-                "(SELECT number FROM responses ORDER BY used, number LIMIT 1)"
+                "DELETE FROM responses WHERE number = (SELECT number FROM responses "
+                "ORDER BY alive IS NOT NULL, used, number LIMIT 1)"
             )
 
-    def _find(self, owner: str, id: str) -> Kept | None:
-        row = self._database.execute(
-            "SELECT input, response FROM responses WHERE owner = ? AND id = ?", (owner, id)
+
+def end_row(database: sqlite3.Connection, number: int, response: bytes) -> None:
+    """Write down an answer that is in the making as it has become, with what it consists of."""
+    row = database.execute(
+        "SELECT owner, bytes - length(response) FROM responses "
+        "WHERE number = ? AND alive IS NOT NULL",
+        (number,),
+    ).fetchone()
+    if row is None:
+        return
+    owner, num_bytes = row
+    items = [(owner, it["id"], number, _encode(it)) for it in _decode(response)["output"]]
+    database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)", items)
+    num_bytes += len(response) + sum(len(item) for *_, item in items)
+    database.execute(
+        "UPDATE responses SET response = ?, bytes = ?, runner = NULL, alive = NULL "
+        "WHERE number = ?",
+        (response, num_bytes, number),
+    )
+
+
+def _find(database: sqlite3.Connection, owner: str, id: str) -> Kept | None:
+    row = database.execute(
+        "SELECT number, input, response, streams, alive FROM responses WHERE owner = ? AND id = ?",
+        (owner, id),
+    ).fetchone()
+    if row is None:
+        return None
+    number, given, response, streams, alive = row
+    return Kept(
+        number=number,
+        input=_decode(given),
+        response=response,
+        streams=bool(streams),
+        is_active=alive is not None,
+        is_lost=alive is not None and time.time() - alive > LOST_SECONDS,
+    )
+
+
+def _history(database: sqlite3.Connection, owner: str, id: str, max_bytes: int) -> History:
+    links = database.execute(_CHAIN, (owner, id)).fetchall()
+    if not links:
+        raise NotKeptError(f"no response of the id {id[:128]!r} is kept")
+    if links[0][1] is not None:
+        raise NotKeptError(f"the response {id[:128]!r} goes on from one that is no longer kept")
+    if links[-1][2]:
+        raise NotKeptError(f"the response {id[:128]!r} is not complete yet")
+    if sum(num_bytes for *_, num_bytes in links) > max_bytes:
+        raise NotKeptError(f"the conversation up to {id[:128]!r} has more than {max_bytes} bytes")
+    items = []
+    now = time.time()
+    for number, *_ in links:
+        given, response = database.execute(
+            "SELECT input, response FROM responses WHERE number = ?", (number,)
         ).fetchone()
-        return None if row is None else Kept(input=_decode(row[0]), response=row[1])
+        items += [*_decode(given), *_decode(response)["output"]]
+        database.execute("UPDATE responses SET used = ? WHERE number = ?", (now, number))
+    return History(number=links[-1][0], items=items)
 
-    def _history(self, owner: str, id: str, max_bytes: int) -> History:
-        with self._writing() as database:
-            links = database.execute(_CHAIN, (owner, id)).fetchall()
-            if not links:
-                raise NotKeptError(f"no response of the id {id[:128]!r} is kept")
-            if links[0][1] is not None:
-                raise NotKeptError(
-                    f"the response {id[:128]!r} goes on from one that is no longer kept"
-                )
-            if sum(num_bytes for *_, num_bytes in links) > max_bytes:
-                raise NotKeptError(
-                    f"the conversation up to {id[:128]!r} has more than {max_bytes} bytes"
-                )
-            items = []
-            now = time.time()
-            for number, *_ in links:
-                given, response = database.execute(
-                    "SELECT input, response FROM responses WHERE number = ?", (number,)
-                ).fetchone()
-                items += [*_decode(given), *_decode(response)["output"]]
-                database.execute("UPDATE responses SET used = ? WHERE number = ?", (now, number))
-        return History(number=links[-1][0], items=items)
 
-    def _item(self, owner: str, id: str) -> dict[str, Any] | None:
-        row = self._database.execute(
-            "SELECT item FROM items WHERE owner = ? AND id = ?", (owner, id)
-        ).fetchone()
-        found: dict[str, Any] | None = None if row is None else _decode(row[0])
-        return found
-
-    def _delete(self, owner: str, id: str) -> bool:
-        with self._writing() as database:
-            done = database.execute("DELETE FROM responses WHERE owner = ? AND id = ?", (owner, id))
-            return done.rowcount > 0
-
-    def _sizes(self) -> tuple[int, int]:
-        count, num_bytes = self._database.execute("SELECT count, bytes FROM totals").fetchone()
-        return count, num_bytes
-
-    def _writing(self) -> sqlite3.Connection:
-        """A transaction that no other process is in; left as a context, it is whole or undone."""
-        self._database.execute("BEGIN IMMEDIATE")
-        return self._database
+def _sizes(database: sqlite3.Connection) -> tuple[int, int]:
+    count, num_bytes = database.execute("SELECT count, bytes FROM totals").fetchone()
+    return count, num_bytes
 
 
 def open_store(config: ServeConfig) -> ResponseStore | None:

@@ -13,7 +13,7 @@ from octavo.server.protocol.kept_responses import as_items
 from octavo.server.protocol.response_items import input_messages
 from octavo.server.protocol.response_tools import ResponseTools, read_tools
 from octavo.server.protocol.responses import ResponseRequest
-from octavo.server.response_store import History, NotKeptError, ResponseStore
+from octavo.server.response_store import History, NotKeptError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,6 @@ class Turn:
     messages: list[dict[str, Any]]
     """All that the model reads, as a chat."""
     tools: ResponseTools
-
-    async def keep(self, store: ResponseStore, response: bytes) -> None:
-        """Keep the answer, so that the next turn finds it."""
-        await store.keep(self.owner, input=self.items, response=response, after=self.history)
 
 
 async def read_turn(server: ServerContext, owner: str, request: ResponseRequest) -> Turn:

@@ -52,6 +52,14 @@ class PageQuery(msgspec.Struct, kw_only=True):
     """An item's id; the page begins behind it."""
 
 
+class ShowQuery(msgspec.Struct, kw_only=True):
+    """How an answer is to be shown."""
+
+    stream: bool = False
+    starting_after: int = -1
+    """The number of the last event that is known."""
+
+
 def page_of(items: list[dict[str, Any]], query: PageQuery) -> InputItems:
     """The page; one after an item that is not there is empty."""
     ordered = items if query.order == "asc" else items[::-1]

@@ -32,8 +32,7 @@ RESPONSE_FIELDS: Final = FieldTable(
     },
     refused={
         **NOT_AVAILABLE,
-        "background": Refused("leave it out, and wait for the answer", (False,)),
-        "background_options": Refused("leave it out, and wait for the answer"),
+        "background_options": Refused("leave it out: background alone works"),
         "conversation": Refused(KEPT_ADVICE),
         "prompt": Refused("this server keeps no prompts; send input and instructions"),
         "previous_input_messages": Refused("give previous_response_id, or all items as input"),
@@ -112,6 +111,8 @@ class ResponseRequest(SamplingFields, kw_only=True):
     previous_response_id: str | None = None
     """The answer after which the conversation goes on; its instructions do not."""
     store: bool = True
+    background: bool = False
+    """Answer at once, and go on with the answer as long as it takes."""
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -169,7 +170,7 @@ class Response(msgspec.Struct, kw_only=True):
     reasoning: Reasoning
     usage: ResponseUsage | None = None
     store: bool
-    background: bool = False
+    background: bool
     parallel_tool_calls: bool = True
     previous_response_id: str | None
     service_tier: str = "default"

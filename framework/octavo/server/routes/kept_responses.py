@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from octavo.params import shown
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
-from octavo.server.exchange import Exchange, Reply, encode
+from octavo.server.exchange import EventStream, Exchange, Reply, encode
 from octavo.server.openapi import operation
 from octavo.server.protocol.kept_responses import (
     Deleted,
     InputItems,
     PageQuery,
+    ShowQuery,
     listed_items,
     page_of,
 )
@@ -23,11 +24,12 @@ from octavo.server.protocol.responses import Response
 from octavo.server.response_store import Kept
 from octavo_registry.routes import Endpoint
 
-PATH = "/v1/responses/{id}"
+PATH: Final = "/v1/responses/{id}"
+Query = TypeVar("Query", bound=msgspec.Struct)
 
 
 class KeptResponseRoutes:
-    """Shows and deletes answers; each is its key's alone."""
+    """Shows, cancels and deletes answers; each is its key's alone."""
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
@@ -35,20 +37,45 @@ class KeptResponseRoutes:
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the endpoints of one answer."""
         made = self._server.endpoint
-        show = operation("Show an answer that is kept", reply=Response)
-        items = operation("List what an answer answers", reply=InputItems)
+        show = operation(
+            "Show an answer that is kept", reply=Response, streams=True, query=ShowQuery
+        )
+        cancel = operation("End an answer that is made in the background", reply=Response)
+        items = operation("List what an answer answers", reply=InputItems, query=PageQuery)
         drop = operation("Delete an answer", reply=Deleted)
         return [
             made("GET", PATH, self._show, show),
+            made("POST", f"{PATH}/cancel", self._cancel, cancel, read=None),
             made("DELETE", PATH, self._delete, drop),
             made("GET", f"{PATH}/input_items", self._items, items),
         ]
 
-    async def _show(self, exchange: Exchange) -> Reply:
-        return Reply((await self._kept(exchange)).response)
+    async def _show(self, exchange: Exchange) -> Reply | EventStream:
+        query = _read_query(exchange.query, ShowQuery)
+        kept = await self._kept(exchange)
+        if not query.stream:
+            return Reply(kept.response)
+        if not kept.streams or self._server.runs is None:
+            raise HttpError(
+                400, "stream: there are events of answers made with background and stream alone",
+                param="stream",
+            )  # fmt: skip
+        id = exchange.path_params["id"]
+        return EventStream(
+            self._server.runs.follow(exchange.owner, id, query.starting_after), end=b""
+        )
+
+    async def _cancel(self, exchange: Exchange) -> Reply:
+        kept, store = await self._kept(exchange), self._server.responses
+        if not msgspec.json.decode(kept.response)["background"]:
+            raise HttpError(400, "only answers that are made in the background can be cancelled")
+        if kept.is_active and store is not None:
+            id = exchange.path_params["id"]
+            kept = await store.settle(exchange.owner, id, status="cancelled") or kept
+        return Reply(kept.response)
 
     async def _items(self, exchange: Exchange) -> Reply:
-        query = _page_query(exchange.query)
+        query = _read_query(exchange.query, PageQuery)
         kept = await self._kept(exchange)
         return Reply(encode(page_of(listed_items(kept.input, exchange.path_params["id"]), query)))
 
@@ -66,12 +93,10 @@ class KeptResponseRoutes:
         return kept
 
 
-def _page_query(query: dict[str, str]) -> PageQuery:
-    given: dict[str, Any] = {
-        name: query[name] for name in PageQuery.__struct_fields__ if name in query
-    }
+def _read_query(query: dict[str, str], kind: type[Query]) -> Query:
+    given: dict[str, Any] = {name: query[name] for name in kind.__struct_fields__ if name in query}
     try:
-        return msgspec.convert(given, PageQuery, strict=False)
+        return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$.")
         raise HttpError(400, f"{place.strip('`')}: {text}", param=place.strip("`")) from None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ import msgspec
 from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
-from octavo.server.errors import ErrorReply, HttpError
+from octavo.server.errors import ErrorReply, HttpError, reply_to
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_event
 from octavo.server.merging import final_output
 from octavo.server.openapi import operation
@@ -34,6 +35,7 @@ from octavo.server.protocol.responses import (
 )
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.usage import UsageCount, check_stream_options
+from octavo.server.response_runs import Run
 from octavo.server.response_store import ResponseStore
 from octavo.server.response_turn import Turn, read_turn
 from octavo.tools.choice import read_tool_use
@@ -67,13 +69,12 @@ class ResponseRoutes:
         check_metadata(request.metadata)
         params = self._params(request)
         turn = await read_turn(server, exchange.owner, request)
-        store = server.responses if request.store else None
         notes = [*request_notes(request), *turn.tools.notes, *input_notes(request.input)]
         if request.reasoning.effort not in (None, "none") and not self._reads_effort():
             notes.append("reasoning.effort is not read by the chat template and has no effect")
         if notes:
             warnings = [*(warnings or ()), *notes]
-        answer = _Answer(request, model, params, warnings, turn, store)
+        answer = _Answer(request, model, params, warnings, turn, server.responses)
         outputs = server.engine.chat(
             turn.messages,
             params,
@@ -87,9 +88,42 @@ class ResponseRoutes:
             strict=True,
             lora_request=adapter,
         )
+        if request.background:
+            return await self._in_background(request, turn, answer, outputs)
         if request.stream:
             return EventStream(answer.events(outputs), end=b"", failed=answer.failed)
         return Reply(await answer.whole(await final_output(outputs)))
+
+    async def _in_background(
+        self,
+        request: ResponseRequest,
+        turn: Turn,
+        answer: _Answer,
+        outputs: AsyncGenerator[RequestOutput, None],
+    ) -> Reply | EventStream:
+        runs = self._server.runs
+        if runs is None or not request.store:
+            raise HttpError(400, "background needs an answer that is stored", param="background")
+
+        async def work(run: Run) -> None:
+            answer.keep = run.finish
+            status = answer.response.status
+            try:
+                async with aclosing(outputs):
+                    async for events in answer.events(outputs):
+                        has_changed = answer.response.status != status
+                        status = answer.response.status
+                        await run.add(events, encode(answer.response) if has_changed else None)
+            except Exception as error:
+                event = answer.failed(reply_to(error, "/v1/responses"))
+                await run.finish(encode(answer.response), event)
+
+        begun = encode(answer.response)
+        await runs.start(turn, begun, streams=request.stream, work=work)
+        if request.stream:
+            followed = runs.follow(turn.owner, answer.response.id, after=-1)
+            return EventStream(followed, end=b"")
+        return Reply(begun)
 
     async def _count(self, exchange: Exchange) -> Reply:
         server = self._server
@@ -128,6 +162,8 @@ class ResponseRoutes:
             )
         if LOGPROBS in request.include:
             more["logprobs"] = request.top_logprobs
+        if request.background:
+            more["output_kind"] = "delta"
         if request.text.format is not None:
             more["guided"] = request.text.format.guided()
         default = self._server.default_params(max_tokens=None)
@@ -143,6 +179,17 @@ class ResponseRoutes:
         return "reasoning_effort" in self._server.engine.chat_template(None).variables
 
 
+Keep = Callable[[bytes, bytes], Awaitable[None]]
+"""Keeps an answer that is whole; also takes the last events that tell of it."""
+
+
+def _keeper(turn: Turn, store: ResponseStore) -> Keep:
+    async def keep(response: bytes, events: bytes) -> None:
+        await store.keep(turn.owner, input=turn.items, response=response, after=turn.history)
+
+    return keep
+
+
 class _Answer:
     """Makes the bodies of one answer, whole or as events in OpenAI's order."""
 
@@ -155,20 +202,20 @@ class _Answer:
         turn: Turn,
         store: ResponseStore | None,
     ) -> None:
-        """``store`` None: the answer is not kept."""
+        """``store`` None: no answer is kept."""
         name = request.request_id or uuid4().hex
         self._num_top = request.top_logprobs
-        self._turn = turn
-        self._store = store
+        self.keep = _keeper(turn, store) if request.store and store is not None else None
+        """None: it is not kept."""
         self._usage = UsageCount()
         self._num_events = 0
         self._receipt: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
         self._items = AnswerItems(name, self._event, turn.tools.namespaced)
         self._tokens = TokenTexts()
-        self._response = Response(
+        self.response = Response(
             id=f"resp_{name}",
             created_at=int(time.time()),
-            status="in_progress",
+            status="queued" if request.background else "in_progress",
             model=model,
             output=[],
             instructions=request.instructions,
@@ -183,7 +230,8 @@ class _Answer:
             tool_choice=request.tool_choice or "auto",
             parallel_tool_calls=request.parallel_tool_calls is not False,
             previous_response_id=request.previous_response_id,
-            store=store is not None,
+            store=self.keep is not None,
+            background=request.background,
             warnings=warnings,
         )
 
@@ -193,15 +241,17 @@ class _Answer:
         self._receipt = receipt(output.guided)
         self._take(output.outputs[0])
         self._end(output.outputs[0])
-        encoded = encode(self._response)
-        if self._store is not None:
-            await self._turn.keep(self._store, encoded)
+        encoded: bytes = encode(self.response)
+        if self.keep is not None:
+            await self.keep(encoded, b"")
         return encoded
 
     async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
         """The answer piece by piece."""
         has_begun = False
         last = b""
+        if self.response.background:
+            yield self._told("created") + self._told("queued")
         async for output in outputs:
             self._usage.add(output)
             self._receipt = receipt(output.guided)
@@ -214,19 +264,25 @@ class _Answer:
                     yield news
                 if each.finish_reason is not None:
                     last = b"".join(self._end(each))
-        if self._store is not None:  # before the client hears of it, who may go on at once
-            await self._turn.keep(self._store, encode(self._response))
-        yield last + self._event(self._response.status, response=self._response)
+        last += self._told(self.response.status)
+        if self.keep is not None:  # before the client hears of it, who may go on at once
+            await self.keep(encode(self.response), last)
+        yield last
 
     def failed(self, error: ErrorReply) -> bytes:
         """The last event of a stream that breaks off."""
-        self._response.status = "failed"
-        self._response.error = {"code": "server_error", "message": error.message}
-        return self._event("failed", response=self._response)
+        self.response.status = "failed"
+        self.response.error = {"code": "server_error", "message": error.message}
+        return self._told("failed")
 
     def _begin(self) -> bytes:
-        created = self._event("created", response=self._response)
-        return created + self._event("in_progress", response=self._response)
+        if not self.response.background:
+            return self._told("created") + self._told("in_progress")
+        self.response.status = "in_progress"
+        return self._told("in_progress")
+
+    def _told(self, kind: str) -> bytes:
+        return self._event(kind, response=self.response)
 
     def _take(self, output: CompletionOutput) -> list[bytes]:
         """Add what an output, a piece or all of the answer, says; return the events of it."""
@@ -247,7 +303,7 @@ class _Answer:
         return chat_logprobs(logprobs, self._num_top, as_ids=False).content
 
     def _end(self, output: CompletionOutput) -> list[bytes]:
-        response = self._response
+        response = self.response
         response.guided = self._receipt
         response.status = "incomplete" if output.finish_reason == "length" else "completed"
         if response.status == "incomplete":

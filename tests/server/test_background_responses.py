@@ -1,0 +1,131 @@
+"""Answers of /v1/responses that are made in the background: polled, streamed, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from octavo.async_llm import AsyncLLM
+from octavo.server.app import add_built_in_routes
+from server_in_process import MODEL, clients
+
+ASKED: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
+LONG: dict[str, Any] = {
+    "model": MODEL,
+    "max_output_tokens": 900,
+    "extra_body": {"ignore_eos": True},
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[AsyncLLM]:
+    made = AsyncLLM(MODEL, engine_process=False, dtype="float32", num_threads=1)
+    add_built_in_routes(made.host.routes)
+    yield made
+    made.close()
+
+
+async def ended(client: openai.AsyncOpenAI, id: str) -> Response:
+    while (shown := await client.responses.retrieve(id)).status in ("queued", "in_progress"):
+        await asyncio.sleep(0.02)
+    return shown
+
+
+async def num_inside(client: openai.AsyncOpenAI) -> int:
+    load = await client.get("http://octavo/load", cast_to=httpx.Response)
+    return load.json()["server_load"]
+
+
+async def events_of(stream: openai.AsyncStream[ResponseStreamEvent]) -> list[Any]:
+    events = [event async for event in stream]
+    for event in events:
+        TypeAdapter(ResponseStreamEvent).validate_python(event.to_dict(), strict=True)
+    return events
+
+
+async def test_an_answer_is_polled_until_it_is_that_of_the_foreground(engine) -> None:
+    (client,) = clients(engine)
+    asked = await client.responses.create(input="Hello", background=True, **ASKED)
+    assert (asked.status, asked.background, asked.output) == ("queued", True, [])
+    made = await ended(client, asked.id)
+    wanted = await client.responses.create(input="Hello", **ASKED)
+    assert (made.status, made.output_text) == (wanted.status, wanted.output_text)
+    assert made.usage.output_tokens == wanted.usage.output_tokens
+    after = await client.responses.create(input="a", previous_response_id=asked.id, **ASKED)
+    assert after.usage.input_tokens > made.usage.input_tokens
+
+
+async def test_events_can_be_read_again_from_any_number_by_any_worker(engine, tmp_path) -> None:
+    path = str(tmp_path / "store")
+    (client,), (other,) = (clients(engine, responses_store=path) for _ in range(2))
+    asked: dict[str, Any] = {**ASKED, "input": "Hello", "background": True, "stream": True}
+    events = await events_of(await client.responses.create(**asked))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds[:4] == ["created", "queued", "in_progress", "output_item.added"]
+    id = events[0].response.id
+    shown = await other.responses.retrieve(id)
+    assert events[-1].response.to_dict() == shown.to_dict()
+    for number in (-1, 0, 3, len(events) - 2, len(events) - 1, 500):
+        more = await other.responses.retrieve(id, stream=True, starting_after=number)
+        assert await events_of(more) == events[number + 1 :]
+
+
+async def test_an_answer_without_events_has_no_stream(engine) -> None:
+    (client,) = clients(engine)
+    made = await client.responses.create(input="Hello", **ASKED)
+    with pytest.raises(openai.BadRequestError) as raised:
+        await client.responses.retrieve(made.id, stream=True)
+    assert raised.value.param == "stream"
+    with pytest.raises(openai.BadRequestError, match="background"):
+        await client.responses.cancel(made.id)
+
+
+@pytest.mark.parametrize("way", ["cancel", "delete"])
+async def test_another_worker_ends_a_run(engine, tmp_path: Path, way: str) -> None:
+    path = str(tmp_path / "store")
+    (client,), (other,) = (clients(engine, responses_store=path) for _ in range(2))
+    asked = await client.responses.create(input="Hello", background=True, **LONG)
+    with pytest.raises(openai.BadRequestError, match="not complete yet"):
+        await client.responses.create(input="a", previous_response_id=asked.id, **ASKED)
+    if way == "cancel":
+        gone = await other.responses.cancel(asked.id)
+        assert gone.status == "cancelled"
+    else:
+        await other.responses.delete(asked.id)
+    while await num_inside(client) > 1:  # this very request
+        await asyncio.sleep(0.02)
+    if way == "cancel":
+        assert (await client.responses.retrieve(asked.id)).status == "cancelled"
+        assert (await client.responses.cancel(asked.id)).status == "cancelled"
+
+
+async def test_what_cannot_be_answered_fails(engine) -> None:
+    (client,) = clients(engine)
+    asked = await client.responses.create(input="a " * 5000, background=True, **ASKED)
+    made = await ended(client, asked.id)
+    assert made.status == "failed"
+    assert "context" in made.error.message
+    asked_so: dict[str, Any] = {**ASKED, "input": "a " * 5000, "background": True}
+    events = await events_of(await client.responses.create(**asked_so, stream=True))
+    assert [event.type for event in events][-1] == "response.failed"
+    Response.model_validate(events[-1].response.to_dict(), strict=True)
+
+
+async def test_an_answer_whose_process_has_ended_has_failed(engine, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    (client,) = clients(engine, responses_store=str(path))
+    asked = await client.responses.create(input="Hello", background=True, **ASKED)
+    await ended(client, asked.id)
+    with sqlite3.connect(path) as database:  # as a process leaves it that is killed
+        database.execute("UPDATE responses SET alive = 1, runner = 'x'")
+    assert (await client.responses.retrieve(asked.id)).status == "failed"
