@@ -6,7 +6,7 @@ right size already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +72,9 @@ PROMPTS = (
         [clip(4, 56, 70, 1.0), clip(1, 90, 60)],
     ),
     Prompt([4, 5, 6, 7, 8, 9, 10]),
+    Prompt([2, START, VIDEO, END, 8, START, IMAGE, END], [picture(*SIZES[0])], [clip(12, 30, 30)]),
 )
+"""The last one's video goes further in time than in height or width."""
 
 
 def video_patches(process: Any, video: VideoClip) -> tuple[torch.Tensor, list[int]]:
@@ -118,6 +120,42 @@ def expanded(token_ids: list[int], images: list[list[int]], videos: list[list[in
         count = int(np.prod(next(waiting[token]))) // 4 if token in waiting else 1
         ids += [token] * count
     return ids
+
+
+def trained_positions(per_second: float) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """In the place of a reference's ``get_rope_index``, which leaves time out behind a video.
+
+    One token after another: text goes on at one above the largest position before it.
+    """
+
+    def found(
+        input_ids: torch.Tensor,
+        image_grid_thw: torch.Tensor | None = None,
+        video_grid_thw: torch.Tensor | None = None,
+        second_per_grid_ts: torch.Tensor | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        (ids,) = input_ids.tolist()
+        images = [] if image_grid_thw is None else image_grid_thw.tolist()
+        videos = [] if video_grid_thw is None else video_grid_thw.tolist()
+        seconds = [1.0] * len(videos) if second_per_grid_ts is None else second_per_grid_ts.tolist()
+        places: list[tuple[int, int, int]] = []
+        while len(places) < len(ids):
+            token = ids[len(places)]
+            base = 1 + max((max(place) for place in places), default=-1)
+            if token not in (IMAGE, VIDEO):
+                places.append((base, base, base))
+                continue
+            steps, height, width = images.pop(0) if token == IMAGE else videos.pop(0)
+            stride = per_second * seconds.pop(0) if token == VIDEO else 1.0
+            for step in range(steps):
+                for row in range(height // 2):
+                    for column in range(width // 2):
+                        places.append((base + int(step * stride), base + row, base + column))
+        positions = torch.tensor(places).T.unsqueeze(1)
+        return positions, torch.tensor([[1 + max(map(max, places)) - len(ids)]])
+
+    return found
 
 
 def expected_of(model: Any, ids: list[int], inputs: dict[str, Any]) -> list[int]:

@@ -29,6 +29,7 @@ from qwen_vl_equality import (
     expected_of,
     picture,
     reference_inputs,
+    trained_positions,
 )
 
 VISION = {
@@ -60,6 +61,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MediaCas
     model = Qwen2_5_VLForConditionalGeneration(config).eval()
     randomize(model)
     model.save_pretrained(folder)
+    model.model.get_rope_index = trained_positions(VISION["tokens_per_second"])
     process.to_json_file(folder / "preprocessor_config.json")
     found = []
     for prompt in (*PROMPTS, WIDE):

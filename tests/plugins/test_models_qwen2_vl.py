@@ -41,6 +41,7 @@ from qwen_vl_equality import (
     expected_of,
     picture,
     reference_inputs,
+    trained_positions,
     video_patches,
 )
 
@@ -78,6 +79,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory, process) -> tuple[Path, list
     model = Qwen2VLForConditionalGeneration(config).eval()
     randomize(model)
     model.save_pretrained(folder)
+    model.model.get_rope_index = trained_positions(1.0)
     process.to_json_file(folder / "preprocessor_config.json")
     found = []
     for prompt in PROMPTS:

@@ -76,9 +76,10 @@ def positions(
     intervals: Sequence[float],
     merge: int,
 ) -> NDArray[np.int32]:
-    """Text goes on on all axes at once, from where the longest side of what was before it ends.
+    """Text goes on at one above the largest position before it, of any axis, time's too.
 
-    ``grids`` and ``intervals`` are those of each placeholder.
+    So the models were trained, by their paper and first code; Transformers from 5.x leaves time
+    out. ``grids`` and ``intervals`` are those of each placeholder.
     """
     result_AP = np.empty((3, num_tokens), np.int32)
     token = position = 0
@@ -90,7 +91,7 @@ def positions(
         indices_AP[0] = (indices_AP[0] * np.float32(interval)).astype(np.int32)
         token = each.start + each.length
         result_AP[:, each.start : token] = indices_AP + position
-        position += max(height, width) // merge
+        position += int(indices_AP.max()) + 1
     result_AP[:, token:] = np.arange(position, position + num_tokens - token)
     return result_AP
 
