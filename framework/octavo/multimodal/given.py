@@ -27,7 +27,7 @@ class GivenMedia:
     """A URL, bytes, a path, or a value that the modality's decoder converts. None with a ``uuid``:
     an item that was sent before."""
     uuid: str | None = None
-    """The user's name for the content, which is not hashed then; good for requests of one salt."""
+    """The user's name for the content, by which it can come again without data."""
     place: str
     """What an error calls it."""
     is_encoded: bool = False
@@ -118,7 +118,7 @@ def _never(given: Any) -> bool:
 def content_hash(
     kind: str, modality: str, options: Mapping[str, Any], parts: Iterable[bytes | memoryview]
 ) -> str:
-    """Return SHA-256 in hex of content of one kind ("encoded", "value", "uuid").
+    """Return SHA-256 in hex of content of one kind ("encoded", "value").
 
     What is decoded with other options is other content.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from octavo.multimodal.errors import BadMediaError, MediaTooLargeError, about
 from octavo.multimodal.fetch import MediaFetcher
 from octavo.multimodal.given import GivenMedia, content_hash, split_media
 from octavo.multimodal.local import read_file
+from octavo.multimodal.names import Names
 from octavo.multimodal.pool import WorkPool
 from octavo_registry import MediaItem, ModalityDecoder, PluginHost
 from octavo_registry.lazy import FRAMEWORK
@@ -31,6 +33,8 @@ IsCached = Callable[[str], bool]
 FETCH_THREADS: Final = 16
 MAX_WAITING: Final = 1024
 """Items that are fetched or wait for it, and the same again of those that are decoded."""
+MAX_NAMED: Final = 8192
+"""Uuids whose item is known."""
 GRACE_SECONDS: Final = 0.5
 """For a decoder to see by itself that its time is over."""
 
@@ -46,6 +50,7 @@ class MediaReader:
         self._fetcher = fetcher or MediaFetcher(config)
         self._decoders: dict[str, ModalityDecoder] = {}
         self._lock = Lock()
+        self._named = Names(MAX_NAMED)
         self._fetching = WorkPool(
             "fetching of media", num_threads=FETCH_THREADS, max_calls=MAX_WAITING
         )
@@ -84,7 +89,8 @@ class MediaReader:
         """Return the items of one request, in order.
 
         An item of whose ``content_hash`` ``is_cached`` is true is not decoded: its value is None.
-        A uuid names an item among requests of one ``salt``; to others it is another item's name.
+        A uuid names the item that came with it last among requests of one ``salt``, so that one
+        without data stands for it; to other salts it is another item's name.
         Cancelling this drops what has not begun. A QueueFullError means that others come first.
         """
         budget = self._counted(given)
@@ -188,21 +194,21 @@ class MediaReader:
         plugin = FRAMEWORK if given.is_encoded else self._host.modalities.info(modality).plugin
         call = f"decoder of {kind}"
         with about(given.place), self._host.faults.guard(plugin, call, request=True):
-            key = None
-            if given.uuid is not None:
-                name = f"{len(salt)} {salt}{given.uuid}".encode()
-                key = content_hash("uuid", kind, options, [name])
+            name = (salt, kind, json.dumps(options, sort_keys=True), given.uuid)
+            value = key = None
+            if given.data is None:
+                key = self._named.get(name)
+                if key is None or not is_cached(key):
+                    raise MediaError("no item of this uuid is kept; send it again")
             elif encoded is not None:
                 key = content_hash("encoded", kind, options, [encoded])
-            if key is not None and is_cached(key):
-                return MediaItem(modality=modality, value=None, content_hash=key)
-            if given.data is None:
-                raise MediaError("no item of this uuid is kept; send it again")
-            if encoded is not None:
-                value = decoder.decode(encoded, limits, options)
+                if not is_cached(key):
+                    value = decoder.decode(encoded, limits, options)
             else:
                 value = decoder.convert(given.data, limits, options)
-            key = key or content_hash("value", kind, options, decoder.content(value))
+                key = content_hash("value", kind, options, decoder.content(value))
+            if given.uuid is not None:
+                self._named.put(name, key)
             return MediaItem(modality=modality, value=value, content_hash=key)
 
 
