@@ -18,7 +18,7 @@ from octavo.errors import ConfigError
         ("zzzz: 1", ":1: octavo serve has no option 'zzzz'; octavo serve --help lists all"),
         ("port: 1\nhost: x\nport: 2", ":3: port is given twice, first in line 1"),
         ("seed: 1\nhost:", ":2: host needs a value"),
-        ("lenient: 3", ":1: lenient must be true or false"),
+        ("log_requests: 3", ":1: log_requests must be true or false"),
         ("port: [1, 2]", ":1: port takes one value, not a list"),
         ("port: many", ":1: port: 'many' must be a whole number"),
         ("port: {a: 1}", """:1: port: '{"a": 1}' must be a whole number"""),
@@ -66,7 +66,7 @@ def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path, capsys) -> None:
 def test_flags_win_over_the_file_and_a_model_given_over_the_files(tmp_path) -> None:
     file = tmp_path / "octavo.yaml"
     file.write_text(
-        "model: octavo/tiny\nport: 1\napi-key: [a, '012']\nlenient: true\naccess_log: false\n"
+        "model: octavo/tiny\nport: 1\napi-key: [a, '012']\nlog_requests: true\naccess_log: false\n"
         "plugin: [x.y]\nplugin.some.key: 3\nhf_overrides: {a: [1, true]}\n"
         "lora_modules: [a=x, {name: b, path: y}]\n"
     )
@@ -83,11 +83,11 @@ def test_flags_win_over_the_file_and_a_model_given_over_the_files(tmp_path) -> N
     early, args = parsed()
     assert early == ["--plugin.some.key=3", "--plugin=x.y"]
     assert (args.model, args.port, args.api_key) == ("octavo/tiny", 1, ["a", "012"])
-    assert (args.lenient, args.access_log) == (True, False)
+    assert (args.log_requests, args.access_log) == (True, False)
     assert args.hf_overrides == {"a": [1, True]}
     assert args.lora_modules == ["a=x", '{"name": "b", "path": "y"}']
-    early, args = parsed("other", "--port=2", "--api-key", "c", "--access-log", "--no-lenient")
+    early, args = parsed("other", "--port=2", "--api-key", "c", "--access-log", "--no-log-requests")
     assert (args.model, args.port, args.api_key) == ("other", 2, ["c"])
-    assert (args.lenient, args.access_log) == (False, True)
+    assert (args.log_requests, args.access_log) == (False, True)
     with pytest.raises(ConfigError, match="given twice"):
         take_config(["--config", str(file), f"--config={file}"])

@@ -325,7 +325,7 @@ def test_paths_outside_look_like_paths_that_are_not_there(http, folders) -> None
         ({"lora_name": "x"}, 400),
         ({"lora_name": 5, "lora_path": "first"}, 400),
         ({"lora_name": "x", "lora_path": "first", "is_3d_lora_weight": True}, 400),
-        ({"lora_name": "x", "lora_path": "first", "nonsense": 1}, 400),
+        ({"lora_name": "x", "lora_path": "first", "load_in_place": True}, 400),
     ],
 )
 def test_a_body_that_cannot_be_followed_is_refused(body, status, http) -> None:

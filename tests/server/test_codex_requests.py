@@ -10,11 +10,11 @@ import pytest
 from openai import OpenAI
 
 from octavo.errors import ParameterError
+from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_items import (
     AnswerItems,
     FunctionCall,
     input_messages,
-    input_notes,
 )
 from octavo.server.protocol.response_tools import read_tools
 from octavo_registry import Delta
@@ -46,11 +46,13 @@ def test_an_effort_that_no_template_reads_is_told(client: OpenAI, effort: str) -
 
 
 def test_functions_of_a_namespace_are_flat_for_the_model_and_whole_for_the_client() -> None:
-    tools = read_tools([SPACE, {"type": "web_search"}], "auto")
+    notes = Notes()
+    tools = read_tools([SPACE, {"type": "web_search"}, {"type": "mcp"}], "auto", notes)
     (function,) = tools.functions
     assert function["function"]["name"] == "agents__spawn"
-    assert tools.notes == [
-        "tools[1]: a tool of the type web_search cannot run here and was left out"
+    assert notes.texts() == [
+        "tools[1]:web_search cannot run here and was left out",
+        "tools[2]:mcp cannot run here and was left out",
     ]
     answer = AnswerItems("r", lambda kind, **more: b"", tools.namespaced)
     answer.take(Delta(tool_call_index=0, id="1", name="agents__spawn", arguments="{}"), [])
@@ -62,7 +64,7 @@ def test_functions_of_a_namespace_are_flat_for_the_model_and_whole_for_the_clien
         "type": "function_call", "call_id": "1", "namespace": "agents", "name": "spawn",
         "arguments": "{}",
     }  # fmt: skip
-    (message,) = input_messages([sent_back], None)
+    (message,) = input_messages([sent_back], None, Notes())
     assert message["tool_calls"][0]["function"]["name"] == "agents__spawn"
 
 
@@ -78,7 +80,7 @@ def test_functions_of_a_namespace_are_flat_for_the_model_and_whole_for_the_clien
 )
 def test_namespaces_that_cannot_be_flat_are_refused(tools: list[dict[str, Any]]) -> None:
     with pytest.raises(ParameterError):
-        read_tools(tools, "auto")
+        read_tools(tools, "auto", Notes())
 
 
 def test_custom_calls_and_encrypted_thoughts_of_a_history_are_read() -> None:
@@ -87,9 +89,9 @@ def test_custom_calls_and_encrypted_thoughts_of_a_history_are_read() -> None:
         {"type": "custom_tool_call", "call_id": "1", "name": "apply_patch", "input": 'a "b"'},
         {"type": "custom_tool_call_output", "call_id": "1", "output": "done"},
     ]
-    said, result = input_messages(items, None)
+    notes = Notes()
+    said, result = input_messages(items, None, notes)
     (call,) = said["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"input": 'a "b"'}
     assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "1", "done")
-    assert "encrypted_content" in input_notes(items)[0]
-    assert input_notes("text") == []
+    assert [note.path for note in notes] == ["input.encrypted_content"]

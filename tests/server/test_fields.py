@@ -7,14 +7,10 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import pytest
 from anthropic.types import (
-    MessageCountTokensParams,
     MessageParam,
     OutputConfigParam,
     TextBlockParam,
-    message_create_params,
 )
-from openai.types import completion_create_params
-from openai.types.audio import transcription_create_params, translation_create_params
 from openai.types.chat import (
     ChatCompletionContentPartRefusalParam,
     ChatCompletionContentPartTextParam,
@@ -22,7 +18,6 @@ from openai.types.chat import (
     ChatCompletionMessageParam,
     ChatCompletionStreamOptionsParam,
 )
-from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import (
     ResponseInputTextParam,
     ResponseOutputMessageParam,
@@ -35,119 +30,25 @@ from openai.types.responses.response_input_item_param import Message as InputMes
 from openai.types.shared_params import Reasoning as ReasoningParam
 from typing_extensions import is_typeddict
 
+from documented_fields import ROUTES, names
 from markdown import ROOT, rows
 from octavo.errors import MessageError
 from octavo.server.errors import HttpError, reply_to
 from octavo.server.protocol import (
     chat,
-    completions,
     messages,
     response_items,
     responses,
-    tokenize,
-    transcriptions,
 )
 from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.fields import FieldTable, read_body
+from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.usage import StreamOptions
-
-VLLM_SAMPLING = """
-    top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output
-    ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens
-    allowed_token_ids bad_words use_beam_search prompt_logprobs seed logits_processors
-    structured_outputs guided_json guided_regex guided_choice guided_grammar structural_tag
-    guided_decoding_backend guided_whitespace_pattern response_format priority request_id cache_salt
-    return_tokens_as_token_ids return_token_ids kv_transfer_params vllm_xargs repetition_detection
-    add_special_tokens session_id stream_interval ec_transfer_params logprob_token_ids watermarking
-    truncation_side routed_experts_prompt_start return_token_offsets return_mm_kwargs
-"""
-VLLM_CHAT = """
-    echo add_generation_prompt continue_final_message documents chat_template chat_template_kwargs
-    mm_processor_kwargs media_io_kwargs include_reasoning thinking_token_budget reasoning_effort
-    max_tokens max_completion_tokens return_prompt_text
-"""
-VLLM_RESPONSES = """
-    request_id mm_processor_kwargs priority cache_salt enable_response_messages
-    previous_input_messages previous_response structured_outputs repetition_penalty seed stop
-    ignore_eos vllm_xargs kv_transfer_params skip_special_tokens include_stop_str_in_output
-    logit_bias presence_penalty frequency_penalty top_k chat_template_kwargs
-"""
-VLLM_MESSAGES = " chat_template_kwargs kv_transfer_params"
-OLDER_ANTHROPIC = "temperature top_p top_k mcp_servers context_management output_format stream"
-VLLM_TRANSLATIONS = """
-    language to_language stream stream_include_usage stream_continuous_usage_stats seed
-    max_completion_tokens hotwords use_beam_search n length_penalty
-"""
-VLLM_TRANSCRIPTIONS = """
-    to_language stream_include_usage stream_continuous_usage_stats vllm_xargs top_p top_k min_p seed
-    frequency_penalty repetition_penalty presence_penalty max_completion_tokens hotwords
-    use_beam_search n length_penalty
-"""
-TOKENIZE = """
-    model prompt messages add_special_tokens return_token_strs add_generation_prompt tools
-    continue_final_message chat_template chat_template_kwargs mm_processor_kwargs
-"""
-
-
-def names(*kinds: Any, more: str = "") -> set[str]:
-    return {name for kind in kinds for name in get_type_hints(kind)} | set(more.split())
-
-
-ROUTES = {
-    "chat": (
-        chat.ChatRequest,
-        chat.CHAT_FIELDS,
-        names(chat_create_params.CompletionCreateParamsStreaming, more=VLLM_SAMPLING + VLLM_CHAT),
-    ),
-    "completions": (
-        completions.CompletionRequest,
-        completions.COMPLETION_FIELDS,
-        names(
-            completion_create_params.CompletionCreateParamsStreaming,
-            more=VLLM_SAMPLING + "prompt_embeds suffix best_of",
-        ),
-    ),
-    "responses": (
-        responses.ResponseRequest,
-        responses.RESPONSE_FIELDS,
-        names(response_create_params.ResponseCreateParamsStreaming, more=VLLM_RESPONSES),
-    ),
-    "messages": (
-        messages.MessageRequest,
-        messages.MESSAGE_FIELDS,
-        names(
-            message_create_params.MessageCreateParamsStreaming, more=OLDER_ANTHROPIC + VLLM_MESSAGES
-        ),
-    ),
-    "count_tokens": (
-        messages.CountRequest,
-        messages.COUNT_FIELDS,
-        names(MessageCountTokensParams, more=VLLM_MESSAGES),
-    ),
-    "transcriptions": (
-        transcriptions.TranscriptionRequest,
-        transcriptions.TRANSCRIPTION_FIELDS,
-        names(
-            transcription_create_params.TranscriptionCreateParamsStreaming, more=VLLM_TRANSCRIPTIONS
-        ),
-    ),
-    "translations": (
-        transcriptions.TranslationRequest,
-        transcriptions.TRANSLATION_FIELDS,
-        names(translation_create_params.TranslationCreateParams, more=VLLM_TRANSLATIONS),
-    ),
-    "tokenize": (tokenize.TokenizeRequest, tokenize.TOKENIZE_FIELDS, names(more=TOKENIZE)),
-    "detokenize": (
-        tokenize.DetokenizeRequest,
-        tokenize.DETOKENIZE_FIELDS,
-        names(more="model tokens"),
-    ),
-}
 
 
 def verdicts(kind: type[msgspec.Struct], table: FieldTable, name: str) -> int:
     works = name in {field.encode_name for field in msgspec.structs.fields(kind)}
-    return works + (name in table.no_effect) + (name in table.refused)
+    return works + (name in table.noted) + (name in table.refused)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -165,14 +66,14 @@ def verdict(route: str, name: str) -> str:
     kind, table, _ = ROUTES[route]
     if name in kind.__struct_fields__:
         return "works"
-    if name in table.no_effect:
-        return "no effect"
+    if name in table.noted:
+        return "noted"
     return "refused" if name in table.refused else ""
 
 
 def test_the_page_has_the_verdicts_that_the_routes_give() -> None:
     tables = [ROUTES[route][:2] for route in VERDICTS]
-    every = {n for kind, t in tables for n in (*kind.__struct_fields__, *t.no_effect, *t.refused)}
+    every = {n for kind, t in tables for n in (*kind.__struct_fields__, *t.noted, *t.refused)}
     wanted = [[f"`{n}`", *(verdict(route, n) for route in VERDICTS)] for n in sorted(every)]
     assert rows(ROOT / "docs" / "server.md", "Fields") == wanted
 
@@ -180,7 +81,7 @@ def test_the_page_has_the_verdicts_that_the_routes_give() -> None:
 @pytest.mark.parametrize("route", ROUTES)
 def test_no_field_has_two_verdicts(route) -> None:
     kind, table, _ = ROUTES[route]
-    every = {*kind.__struct_fields__, *table.no_effect, *table.refused}
+    every = {*kind.__struct_fields__, *table.noted, *table.refused}
     assert {name for name in every if verdicts(kind, table, name) != 1} == set()
 
 
@@ -198,9 +99,11 @@ def test_no_field_has_two_verdicts(route) -> None:
 def test_a_field_that_is_refused_may_ask_for_nothing(name, nothing, something) -> None:
     kind, table, _ = ROUTES["completions"]
     for value in (nothing, None):
-        assert read_body({"prompt": "a", name: value}, kind, table, lenient=False)[1] == []
+        notes = Notes()
+        read_body({"prompt": "a", name: value}, kind, table, notes)
+        assert notes.texts() == []
     with pytest.raises(HttpError, match=f"{name}=.* is not available"):
-        read_body({"prompt": "a", name: something}, kind, table, lenient=False)
+        read_body({"prompt": "a", name: something}, kind, table, Notes())
 
 
 def test_a_field_without_a_verdict_is_found() -> None:
@@ -268,16 +171,20 @@ def refusal(read: Any) -> str | None:
     return None
 
 
-def chat_reader(message: dict[str, Any]) -> Any:
-    return lambda: plain_messages([message])
+STRICT = Notes(refuses=True)
+"""In which an unknown key is an error, so that what is documented shows."""
 
 
-def response_reader(item: dict[str, Any]) -> Any:
-    return lambda: response_items.input_messages([item], None)
+def chat_reader(message: dict[str, Any], notes: Notes = STRICT) -> Any:
+    return lambda: plain_messages([message], notes)
 
 
-def message_reader(message: dict[str, Any]) -> Any:
-    return lambda: messages.conversation(messages.CountRequest(messages=[message]))
+def response_reader(item: dict[str, Any], notes: Notes = STRICT) -> Any:
+    return lambda: response_items.input_messages([item], None, notes)
+
+
+def message_reader(message: dict[str, Any], notes: Notes = STRICT) -> Any:
+    return lambda: messages.conversation(messages.CountRequest(messages=[message]), notes)
 
 
 @pytest.mark.parametrize(("message", "key"), CHAT_KEYS)
@@ -324,33 +231,48 @@ def test_keys_of_anthropics_messages_are_known() -> None:
     ("reader", "part"),
     [(chat_reader, "text"), (response_reader, "input_text"), (message_reader, "text")],
 )
-def test_keys_within_that_nobody_documents_are_refused(reader, part) -> None:
-    assert refusal(reader({"role": "user", "content": "a", "nonsense": 1})) == "unknown_field"
+def test_keys_within_that_nobody_documents_are_noted_or_refused(reader, part) -> None:
     parts = [{"type": part, "text": "a", "nonsense": 1}]
-    assert refusal(reader({"role": "user", "content": parts})) == "unknown_field"
+    for message, path in (
+        ({"role": "user", "content": "a", "nonsense": 1}, ".nonsense"),
+        ({"role": "user", "content": parts}, ".content.nonsense"),
+    ):
+        assert refusal(reader(message)) == "unknown_field"
+        notes = Notes()
+        assert refusal(reader(message, notes)) is None
+        (note,) = notes
+        assert note.path.endswith(path)
+        assert not note.is_listed
+    slip = {"role": "user", "contents": "a"}
+    assert refusal(reader(slip, Notes())) == "unknown_field"
 
 
-def read(body: dict[str, Any], *, lenient: bool = False) -> tuple[Any, list[str]]:
-    return read_body(
-        {"messages": [{"role": "user", "content": "a"}], **body},
-        chat.ChatRequest,
-        chat.CHAT_FIELDS,
-        lenient=lenient,
-    )
+def read(body: dict[str, Any], *, refuses: bool = False) -> list[str]:
+    """The notes of a chat request."""
+    notes = Notes(refuses=refuses)
+    body = {"messages": [{"role": "user", "content": "a"}], **body}
+    read_body(body, chat.ChatRequest, chat.CHAT_FIELDS, notes)
+    return notes.texts()
 
 
-def test_unknown_fields_name_what_is_near() -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+def test_fields_that_are_almost_known_are_refused_with_the_name(refuses) -> None:
     with pytest.raises(HttpError, match=r"temprature.*temperature") as raised:
-        read({"temprature": 1})
+        read({"temprature": 1}, refuses=refuses)
     assert (raised.value.status, raised.value.param) == (400, "temprature")
 
 
-def test_lenient_servers_warn_of_unknown_fields_and_refuse_what_they_cannot_give() -> None:
-    _, warnings = read({"temprature": 1}, lenient=True)
-    assert len(warnings) == 1
-    assert "temprature" in warnings[0]
-    with pytest.raises(HttpError, match=r"functions=.* is not available: describe them in tools"):
-        read({"functions": [{}]}, lenient=True)
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_cannot_be_given_is_refused_in_both_modes(refuses) -> None:
+    with pytest.raises(HttpError, match=r"moderation=.* is not available: no moderation is part"):
+        read({"moderation": {}}, refuses=refuses)
+
+
+def test_unknown_fields_are_noted_unless_the_server_refuses_them() -> None:
+    (told,) = read({"nonsense": 1})
+    assert "nonsense" in told
+    with pytest.raises(HttpError, match="nonsense"):
+        read({"nonsense": 1}, refuses=True)
 
 
 @pytest.mark.parametrize(
@@ -359,13 +281,13 @@ def test_lenient_servers_warn_of_unknown_fields_and_refuse_what_they_cannot_give
         {"tools": None},
         {"tools": []},
         {"n": None},
-        {"user": "me", "metadata": {"a": "b"}, "store": True},
+        {"metadata": {}, "store": False, "service_tier": "auto"},
         {"response_format": {"type": "text"}},
         {"stream_options": {"include_usage": None}},
     ],
 )
 def test_values_that_ask_for_nothing_are_taken(body) -> None:
-    assert read(body)[1] == []
+    assert read(body) == []
 
 
 @pytest.mark.parametrize(
@@ -373,8 +295,7 @@ def test_values_that_ask_for_nothing_are_taken(body) -> None:
     [
         {"user": 5},
         {"metadata": "a"},
-        {"metadata": {"a": 1}},
-        {"service_tier": "best"},
+        {"service_tier": 1},
         {"store": "yes"},
         {"tools": [1]},
         {"n": True},

@@ -13,6 +13,7 @@ def test_capabilities_say_why_something_is_off(http) -> None:
     features = told["features"]
     assert features["chat"]["on"]
     assert features["prefix_caching"]["on"]
+    assert features["unknown_fields"]["on"]
     assert "--scheduling-policy" in features["priority"]["why"]
     assert all(feature["on"] or feature["why"] for feature in features.values())
 
@@ -22,7 +23,6 @@ def test_what_is_said_to_be_off_is_refused(http) -> None:
     asked = {
         "priority": {"priority": 1},
         "request_chat_template": {"chat_template": "{{ messages }}"},
-        "lenient": {"nonsense": 1},
     }
     hello = {"messages": [{"role": "user", "content": "Hello"}]}
     for name, body in asked.items():

@@ -59,6 +59,7 @@ OURS = (
     "event_loop_lag_seconds",
     "engine_up",
     "num_swaps_total",
+    "noted_fields_total",
     "num_adapters_on_device",
     "adapter_loads_total",
     "adapter_requests_total",

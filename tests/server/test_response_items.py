@@ -8,6 +8,7 @@ import pytest
 
 from octavo.errors import MessageError, ParameterError
 from octavo.server.errors import HttpError
+from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_items import (
     AnswerItems,
     FunctionCall,
@@ -33,7 +34,7 @@ SAID = {"type": "message", "role": "assistant", "content": "a"}
 
 def test_what_a_model_wrote_in_one_answer_is_one_message() -> None:
     items = [THOUGHT, SAID, CALL, {**CALL, "call_id": "2"}]
-    assert input_messages(items, None) == [
+    assert input_messages(items, None, Notes()) == [
         {
             "role": "assistant",
             "reasoning_content": "hm",
@@ -41,14 +42,16 @@ def test_what_a_model_wrote_in_one_answer_is_one_message() -> None:
             "tool_calls": [MADE, {**MADE, "id": "2"}],
         }
     ]
-    assert input_messages([CALL], None) == [{"role": "assistant", "tool_calls": [MADE]}]
-    assert input_messages([SAID, SAID], None) == [{"role": "assistant", "content": "a"}] * 2
+    assert input_messages([CALL], None, Notes()) == [{"role": "assistant", "tool_calls": [MADE]}]
+    assert (
+        input_messages([SAID, SAID], None, Notes()) == [{"role": "assistant", "content": "a"}] * 2
+    )
 
 
 def test_outputs_of_functions_are_messages_of_tools() -> None:
     output = {"type": "function_call_output", "call_id": "1", "output": "b"}
     parts = [{"type": "input_text", "text": "c"}, {"type": "input_text", "text": "d"}]
-    assert input_messages([CALL, output, {**output, "output": parts}], "be kind") == [
+    assert input_messages([CALL, output, {**output, "output": parts}], "be kind", Notes()) == [
         {"role": "system", "content": "be kind"},
         {"role": "assistant", "tool_calls": [MADE]},
         {"role": "tool", "tool_call_id": "1", "content": "b"},
@@ -61,7 +64,7 @@ def test_outputs_of_functions_are_messages_of_tools() -> None:
     [
         ({**CALL, "call_id": None}, "input.0..call_id must be text"),
         ({**CALL, "arguments": {}}, "input.0..arguments must be text"),
-        ({**CALL, "nonsense": 1}, "nonsense"),
+        ({**CALL, "argument": 1}, "arguments"),
         ({"type": "function_call_output", "call_id": "1"}, "output must be text"),
         ({"type": "reasoning", "content": "a"}, "input.0..content must be a list"),
         ({"type": "web_search_call"}, "input.0. is of type 'web_search_call'"),
@@ -74,27 +77,29 @@ def test_outputs_of_functions_are_messages_of_tools() -> None:
 )
 def test_other_items_are_named(item, message) -> None:
     with pytest.raises((MessageError, HttpError), match=message):
-        input_messages([item], None)
+        input_messages([item], None, Notes())
 
 
 def test_tools_and_choices_are_a_chats() -> None:
     flat = {"type": "function", "name": "f", "parameters": {}, "strict": True, "description": None}
     function = {"name": "f", "parameters": {}, "strict": True}
-    assert read_tools([flat], None).functions == [{"type": "function", "function": function}]
+    assert read_tools([flat], None, Notes()).functions == [
+        {"type": "function", "function": function}
+    ]
     named = {"type": "function", "function": {"name": "f"}}
-    assert chat_tool_choice({"type": "function", "name": "f"}) == named
+    assert chat_tool_choice({"type": "function", "name": "f"}, Notes()) == named
     allowed = {
         "type": "allowed_tools",
         "mode": "auto",
         "tools": [{"type": "function", "name": "f"}],
     }
-    assert chat_tool_choice(allowed) == {
+    assert chat_tool_choice(allowed, Notes()) == {
         "type": "allowed_tools",
         "allowed_tools": {"mode": "auto", "tools": [named]},
     }
-    assert chat_tool_choice("auto") == "auto"
+    assert chat_tool_choice("auto", Notes()) == "auto"
     with pytest.raises(ParameterError, match="'web_serch' is not known"):
-        read_tools([{"type": "web_serch"}], None)
+        read_tools([{"type": "web_serch"}], None, Notes())
 
 
 def test_each_kind_of_delta_begins_an_item_of_its_own() -> None:

@@ -152,7 +152,7 @@ def test_a_result_goes_back_into_a_response(client: OpenAI) -> None:
         ({"tools": [{"type": "web_serch"}]}, "tools"),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
-        ({"tools": [{**FLAT[0], "nonsense": 1}]}, "tools"),
+        ({"tools": [{**FLAT[0], "parameter": 1}]}, "tools"),
         ({"tool_choice": {"type": "function", "name": "nope"}}, "tool_choice"),
         ({"tool_choice": {"type": "hosted"}}, "tool_choice"),
     ],

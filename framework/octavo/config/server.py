@@ -126,8 +126,9 @@ class ServeConfig:
 
     served_model_name: tuple[str, ...] = ()
     """Names that requests may give as their model; the first is shown. None: MODEL itself."""
-    lenient: bool = False
-    """Answer requests with unknown fields, and list them under "warnings", instead of a 400."""
+    unknown_fields: Literal["warn", "refuse"] = "warn"
+    """A field that nobody knows has no effect and is told, or ("refuse") is a 400. One that is
+    almost a known one is a 400 in any case."""
     on_engine_death: Literal["exit", "restart"] = "exit"
     """"restart" starts a new engine once, and exits when that one dies too."""
     log_requests: bool = False
@@ -147,6 +148,7 @@ class ServeConfig:
     """An OpenTelemetry collector that gets a span of each request; needs octavo[otel]."""
 
     def __post_init__(self) -> None:
+        check_choice("unknown_fields", self.unknown_fields, ("warn", "refuse"))
         check_choice("on_engine_death", self.on_engine_death, ("exit", "restart"))
         check_range("max_log_chars", self.max_log_chars, 0)
         check_range("max_stored_responses", self.max_stored_responses, 0)

@@ -87,7 +87,8 @@ class LoopMeter:
 class ServerMeter:
     """Everything that one server process counts, and the engine's report on top."""
 
-    def __init__(self, engine: AsyncLLM, faults: Faults, model_name: str) -> None:
+    def __init__(self, engine: AsyncLLM, faults: Faults, model_name: str, noted: Counter) -> None:
+        """``noted`` counts fields of requests that had no effect."""
         self.requests = RequestMeter(engine.max_model_len)
         self.loop = LoopMeter()
         self.http: HttpMeter | None = None
@@ -96,6 +97,7 @@ class ServerMeter:
         """Set where the server has several HTTP processes."""
         self._engine = engine
         self._faults = faults
+        self._noted = noted
         self._model_name = model_name
         self._asked: asyncio.Task[None] | None = None
         self._report: EngineReport | None = None
@@ -125,7 +127,7 @@ class ServerMeter:
             self._engine.adapters.num_requests.copy(),
             label="adapter",
         )
-        own = [*self.requests.read(), by_adapter, *http, *self.loop.read()]
+        own = [*self.requests.read(), by_adapter, *http, *self.loop.read(), self._noted.read()]
         return [*own, *plugin_metrics(self._faults)]
 
     async def text(self) -> str:

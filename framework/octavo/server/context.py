@@ -11,8 +11,6 @@ from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
-import msgspec
-
 from octavo.async_llm import AsyncLLM
 from octavo.config.server import ServerConfig
 from octavo.errors import UnknownAdapterError
@@ -24,6 +22,7 @@ from octavo.server.boundary import Gate
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Handler, JsonEndpoint, Read
 from octavo.server.protocol.fields import Body, FieldTable, read_body
+from octavo.server.protocol.notes import NoteLog, Notes
 from octavo.server.response_runs import BackgroundRuns
 from octavo.server.response_store import ResponseStore, open_store
 from octavo_registry import PluginHost
@@ -31,6 +30,8 @@ from octavo_registry.routes import Endpoint
 
 THINKING_VARIABLES: Final = ("enable_thinking", "thinking")
 """What chat templates call the switch: Qwen's and GLM's, DeepSeek's and Granite's."""
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""OpenAI's, and the last one vLLM's: what a template makes of them is the model's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +70,20 @@ class ServerContext:
     @cached_property
     def meter(self) -> ServerMeter:
         """What this process counts, for /metrics."""
-        return ServerMeter(self.engine, self.host.faults, self.model_names[0])
+        return ServerMeter(
+            self.engine, self.host.faults, self.model_names[0], self.note_log.counter
+        )
+
+    @cached_property
+    def note_log(self) -> NoteLog:
+        """Where the notes of all requests go."""
+        return NoteLog(refuses=self.config.serve.unknown_fields == "refuse")
 
     def read(
         self, exchange: Exchange, kind: type[Body], table: FieldTable, *, is_form: bool = False
-    ) -> tuple[Body, Any]:
-        """Read a body; also returns its warnings, UNSET when there are none."""
-        lenient = self.config.serve.lenient
-        body, warnings = read_body(exchange.body, kind, table, lenient=lenient, is_form=is_form)
-        return body, warnings or msgspec.UNSET
+    ) -> Body:
+        """Read a body; what of it has no effect is in the exchange's notes."""
+        return read_body(exchange.body, kind, table, exchange.notes, is_form=is_form)
 
     def head(self, id: str, model: str) -> dict[str, Any]:
         """What an answer of OpenAI's older routes begins with, and each event of its stream."""
@@ -108,6 +114,7 @@ class ServerContext:
             self.config.limits,
             read=read if method == "POST" else None,
             check_room=self.engine.check_room if generates else None,
+            note_log=self.note_log,
         )
         return Endpoint(
             method=method, path=path, app=app, authenticated=authenticated, operation=operation
@@ -153,25 +160,29 @@ class ServerContext:
             )
         return given
 
-    def effort_kwargs(self, name: str, effort: str, template: str | None) -> dict[str, str]:
+    def effort_kwargs(
+        self, name: str, effort: str | None, notes: Notes, template: str | None = None
+    ) -> dict[str, str]:
         """Return what tells the chat template how much to reason; ``name`` is the field's."""
-        if "reasoning_effort" in self.engine.chat_template(template).variables:
-            return {"reasoning_effort": effort}
-        if effort == "none":
+        if effort is None:
             return {}
-        raise HttpError(
-            400, f"{name}={effort!r} is not read by the chat template", param=name.split(".")[0]
-        )
+        if effort not in EFFORTS:
+            notes.add(name, f"{shown(effort)} is none of {', '.join(EFFORTS)} and has no effect")
+        elif "reasoning_effort" in self.engine.chat_template(template).variables:
+            return {"reasoning_effort": effort}
+        elif effort != "none":
+            notes.add(name, "is not read by the chat template and has no effect")
+        return {}
 
-    def thinking_kwargs(self, is_on: bool) -> dict[str, bool]:
+    def thinking_kwargs(self, is_on: bool, notes: Notes) -> dict[str, bool]:
         """Return what tells the chat template whether to reason, where it can be told."""
         if is_on and self.engine.answer_format.reasoning_parser is None:
-            raise HttpError(
-                400,
-                "thinking: what this model thinks is not told apart from its answer; its operator "
-                "may choose a --reasoning-parser",
-                param="thinking",
+            notes.add(
+                "thinking",
+                "has no effect: this model's thoughts are not told apart from its answers; its "
+                "operator may choose a --reasoning-parser",
             )
+            return {}
         known = self.engine.chat_template().variables
         return {name: is_on for name in THINKING_VARIABLES if name in known}
 

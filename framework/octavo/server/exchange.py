@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -14,6 +14,7 @@ import msgspec
 from octavo.config.server import LimitConfig
 from octavo.server.body import ClientLeft, Receive, read_json
 from octavo.server.errors import ErrorReply, reply_to
+from octavo.server.protocol.notes import NoteLog, Notes
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -40,6 +41,8 @@ class Exchange:
     scope: MutableMapping[str, Any]
     body: dict[str, Any]
     """Empty where the endpoint takes none."""
+    notes: Notes = field(default_factory=Notes)
+    """Where the handler tells what has no effect, before the first event of a stream."""
 
     @property
     def request_id(self) -> str:
@@ -101,6 +104,7 @@ class JsonEndpoint:
         *,
         read: Read | None = read_json,
         check_room: Callable[[], None] | None = None,
+        note_log: NoteLog | None = None,
     ) -> None:
         """``read`` None: there is no body.
 
@@ -110,6 +114,7 @@ class JsonEndpoint:
         self._limits = limits
         self._read = read
         self._check_room = check_room
+        self._note_log = note_log or NoteLog()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request; what fails before the answer has begun is raised."""
@@ -117,28 +122,36 @@ class JsonEndpoint:
             self._check_room()
         headers = dict(scope["headers"])
         body = await self._read(headers, receive, self._limits) if self._read else {}
+        exchange = Exchange(scope, body, self._note_log.begin())
         async with _Client(receive):
-            reply = await self._handler(Exchange(scope, body))
+            reply = await self._handler(exchange)
             if isinstance(reply, EventStream):
                 # A task of its own: each event resumes it without the dozen of calls around this.
-                last = await asyncio.create_task(self._stream(reply, scope, send))
+                last = await asyncio.create_task(self._stream(reply, exchange, send))
         if isinstance(reply, EventStream):
             await send({"type": "http.response.body", "body": last})
         else:
-            await send_whole(
-                send, reply.status, reply.body, [(b"content-type", reply.content_type)]
-            )
+            kind = (b"content-type", reply.content_type)
+            await send_whole(send, reply.status, reply.body, [kind, *self._told(exchange)])
 
-    async def _stream(
-        self, reply: EventStream, scope: MutableMapping[str, Any], send: Send
-    ) -> bytes:
+    def _told(self, exchange: Exchange) -> list[tuple[bytes, bytes]]:
+        """Tell the operator of what had no effect; return the header that tells the client."""
+        if not exchange.notes:
+            return []
+        agent = dict(exchange.scope["headers"]).get(b"user-agent", b"")
+        self._note_log.tell(exchange.notes, agent.decode("latin-1"))
+        return exchange.notes.headers()
+
+    async def _stream(self, reply: EventStream, exchange: Exchange, send: Send) -> bytes:
         """Send all events and return what ends the stream."""
+        scope = exchange.scope
         started = False
         try:
             async for event in reply.events:
                 if not started:
                     # Only now: a request that fails before its first event gets a status.
-                    await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS]})
+                    headers = [*EVENTS, *self._told(exchange)]
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
                     started = True
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         except Exception as error:

@@ -10,6 +10,7 @@ from octavo.params import shown
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.protocol.kept_responses import as_items
+from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_items import input_messages
 from octavo.server.protocol.response_tools import ResponseTools, read_tools
 from octavo.server.protocol.responses import ResponseRequest
@@ -29,9 +30,11 @@ class Turn:
     tools: ResponseTools
 
 
-async def read_turn(server: ServerContext, owner: str, request: ResponseRequest) -> Turn:
+async def read_turn(
+    server: ServerContext, owner: str, request: ResponseRequest, notes: Notes
+) -> Turn:
     """Read a request's input and tools; raises for what is not kept."""
-    tools = read_tools(request.tools, request.tool_choice)
+    tools = read_tools(request.tools, request.tool_choice, notes)
     history = None
     if request.previous_response_id is not None:
         history = await _history(server, owner, request.previous_response_id)
@@ -42,7 +45,7 @@ async def read_turn(server: ServerContext, owner: str, request: ResponseRequest)
         owner=owner,
         items=items,
         history=history,
-        messages=input_messages(items, request.instructions, before),
+        messages=input_messages(items, request.instructions, notes, before),
         tools=tools,
     )
 

@@ -12,6 +12,7 @@ from octavo.server.errors import HttpError
 from octavo.server.protocol.chat import CHAT_FIELDS, ChatRequest
 from octavo.server.protocol.completions import COMPLETION_FIELDS, CompletionRequest
 from octavo.server.protocol.fields import FieldTable, read_body
+from octavo.server.protocol.notes import Notes
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -65,7 +66,7 @@ def read_request(
             param="model",
             code="model_not_found",
         )
-    request, _ = read_body(body, *_BODIES[url], lenient=False)
+    request = read_body(body, *_BODIES[url], Notes())
     if request.stream:
         raise HttpError(
             400, "stream=True is not available in a batch; leave it out", param="stream"

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from octavo.outputs import GuideReceipt
-from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo.server.protocol.logprobs import ChatLogprobs
-from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SeveralFields
+from octavo.server.protocol.sampling import NOT_AVAILABLE, NOTED, SeveralFields
 from octavo.server.protocol.tool_calls import MessageToolCall, ToolCallPiece
 from octavo.server.protocol.usage import StreamOptions, Usage
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""OpenAI's, and the last one vLLM's: what a template makes of them is the model's."""
 CHAT_FIELDS: Final = FieldTable(
-    no_effect={**NO_EFFECT, "prediction": dict[str, Any]},
+    noted={
+        **NOTED,
+        "prediction": Noted(dict[str, Any]),
+        "web_search_options": Noted(
+            dict[str, Any], why="has no effect: this server reads nothing from the web"
+        ),
+    },
     refused={
         **NOT_AVAILABLE,
         "functions": Refused("describe them in tools", ([],)),
         "function_call": Refused("say it in tool_choice", ("none", "auto")),
         "audio": Refused("this model answers in text"),
         "modalities": Refused("this model answers in text", (["text"],)),
-        "verbosity": Refused("say in the messages how long the answer should be", ("medium",)),
         "add_special_tokens": Refused("the chat template writes them", (False,)),
         "moderation": Refused("no moderation is part of this server"),
-        "web_search_options": Refused("this server reads nothing from the web"),
         "media_io_kwargs": Refused("mm_processor_kwargs says how items are read"),
         "return_prompt_text": Refused("return_token_ids has what the model reads", (False,)),
         "echo": Refused("/v1/completions has it", (False,)),
@@ -54,7 +56,7 @@ class ChatRequest(SeveralFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     documents: list[dict[str, Any]] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
-    reasoning_effort: Effort | None = None
+    reasoning_effort: str | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
 

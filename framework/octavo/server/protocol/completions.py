@@ -9,11 +9,11 @@ import msgspec
 from octavo.outputs import GuideReceipt
 from octavo.server.protocol.fields import FieldTable, Refused
 from octavo.server.protocol.logprobs import CompletionLogprobs
-from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SeveralFields
+from octavo.server.protocol.sampling import NOT_AVAILABLE, NOTED, SeveralFields
 from octavo.server.protocol.usage import StreamOptions, Usage
 
 COMPLETION_FIELDS: Final = FieldTable(
-    no_effect=NO_EFFECT,
+    noted=NOTED,
     refused={
         **NOT_AVAILABLE,
         "suffix": Refused("this model was not trained to fill gaps", ("",)),

@@ -1,13 +1,13 @@
-"""The messages of a chat body, in which nothing is to be ignored either."""
+"""The messages and tools of a chat body, of which nothing is ignored without a word either."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from types import NoneType
 from typing import Any, Final
 
 from octavo.errors import MessageError
-from octavo.server.protocol.fields import unknown
+from octavo.server.protocol.notes import Notes
 
 MAX_MESSAGES: Final = 4096
 MAX_PARTS: Final = 16_384
@@ -19,7 +19,6 @@ _ASSISTANT: Final = _EVERY | {
     "reasoning",
     "reasoning_content",
     "thinking",
-    "annotations",
     "audio",
     "function_call",
 }
@@ -30,20 +29,68 @@ _KEYS: Final = {
 }
 """Of a role; others, which a template may know, have any of these."""
 _ANY: Final = _ASSISTANT | {"tool_call_id"}
-_NOT_TAKEN: Final = ("annotations", "audio", "function_call")
+_NOTED: Final = _ANY | {"annotations"}
+"""Keys without effect, where they are not a role's: those of answers that are sent back."""
+_NOT_TAKEN: Final = ("audio", "function_call")
 """Keys that answers have, which are sent back, and which only their empty values may have here."""
 _CALL: Final = frozenset(("id", "type", "function", "index"))
 _FUNCTION: Final = frozenset(("name", "arguments"))
+_TOOL: Final = frozenset(("type", "function"))
+_TOOL_FUNCTION: Final = frozenset(("name", "description", "parameters", "strict"))
+TOOL_HINTS: Final = frozenset(
+    ("defer_loading", "allowed_callers", "eager_input_streaming", "input_examples",
+     "output_schema", "cache_control")
+)  # fmt: skip
+"""Keys of tools that only say when or how a tool is shown: here all see it at once."""
 CACHE_HINTS: Final = frozenset(("prompt_cache_breakpoint", "cache_control"))
 """Keys of parts that only say what to keep: all prefixes are kept here."""
 _PARTS: Final = {"text": {"type", "text"} | CACHE_HINTS, "refusal": {"type", "refusal"}}
 """Keys by a part's type; other types are refused by name where the model is known."""
 
 
-def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages without nulls and hints; raises for what is not known."""
+def plain_messages(messages: list[dict[str, Any]], notes: Notes) -> list[dict[str, Any]]:
+    """Return the messages without nulls, hints, and keys that have no effect."""
     check_size("messages", messages)
-    return [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    return [_message(f"messages[{i}]", message, notes) for i, message in enumerate(messages)]
+
+
+def plain_tools(tools: list[dict[str, Any]] | None, notes: Notes) -> list[dict[str, Any]] | None:
+    """Return the tools without keys that have no effect; the rest is checked elsewhere."""
+    if tools is None:
+        return None
+    made = []
+    for index, given in enumerate(tools):
+        tool = read_keys(f"tools[{index}]", given, _TOOL, notes, TOOL_HINTS)
+        function = tool.get("function")
+        if isinstance(function, dict):
+            place = f"tools[{index}].function"
+            tool["function"] = read_keys(place, function, _TOOL_FUNCTION, notes, TOOL_HINTS)
+        made.append(tool)
+    return made
+
+
+def plain_tool_choice(choice: Any, notes: Notes) -> Any:
+    """Return the choice without keys that have no effect; the rest is checked elsewhere."""
+    if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
+        return choice
+    kind = choice["type"]
+    made = read_keys("tool_choice", choice, {"type", kind}, notes)
+    within = made.get(kind)
+    if kind == "function":
+        made[kind] = _chosen("tool_choice.function", within, notes)
+    elif kind == "allowed_tools" and isinstance(within, dict):
+        limits = read_keys("tool_choice.allowed_tools", within, {"mode", "tools"}, notes)
+        if isinstance(limits.get("tools"), list):
+            limits["tools"] = [plain_tool_choice(tool, notes) for tool in limits["tools"]]
+        made[kind] = limits
+    return made
+
+
+def _chosen(where: str, function: Any, notes: Notes) -> Any:
+    """Of a function that is chosen, its name; a description of it may be sent again."""
+    if not isinstance(function, dict):
+        return function
+    return read_keys(where, function, {"name"}, notes, _TOOL_FUNCTION)
 
 
 def check_size(name: str, messages: list[dict[str, Any]]) -> None:
@@ -56,12 +103,28 @@ def check_size(name: str, messages: list[dict[str, Any]]) -> None:
         raise MessageError(f"{name}: at most {MAX_MESSAGES} messages with {MAX_PARTS} parts in all")
 
 
-def check_keys(where: str, value: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
-    """Raise for a key that is not known; the error's param is where the path begins."""
-    for key in value:
-        if key not in known:
-            field = where.partition("[")[0].partition(".")[0]
-            raise unknown(key, f"is no key of {where}", sorted(known), param=field)
+def read_keys(
+    where: str,
+    given: Mapping[str, Any],
+    known: Set[str],
+    notes: Notes,
+    noted: Set[str] = frozenset(),
+) -> dict[str, Any]:
+    """Return the object without nulls and without keys that have no effect, which are noted.
+
+    ``noted`` keys are those that some API documents; empty, they ask for nothing.
+    """
+    made = {}
+    for key, value in given.items():
+        if value is None:
+            continue
+        if key in known:
+            made[key] = value
+        elif key not in noted:
+            notes.unknown(key, known, where)
+        elif value:
+            notes.add(f"{where}.{key}")
+    return made
 
 
 def check_hints(where: str, given: Mapping[str, Any]) -> None:
@@ -71,15 +134,10 @@ def check_hints(where: str, given: Mapping[str, Any]) -> None:
             raise MessageError(f"{where}.{key} must be an object")
 
 
-def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what clients write for "not given"."""
-    return {key: each for key, each in value.items() if each is not None}
-
-
-def _message(where: str, given: dict[str, Any]) -> dict[str, Any]:
-    message = without_nulls(given)
-    role = message.get("role")
-    check_keys(where, message, _KEYS.get(role, _ANY) if isinstance(role, str) else _ANY)
+def _message(where: str, given: dict[str, Any], notes: Notes) -> dict[str, Any]:
+    role = given.get("role")
+    known = _KEYS.get(role, _ANY) if isinstance(role, str) else _ANY
+    message = read_keys(where, given, known, notes, _NOTED)
     for key in _NOT_TAKEN:
         if message.pop(key, None):
             raise MessageError(f"{where}.{key} is not taken; leave it out")
@@ -90,40 +148,41 @@ def _message(where: str, given: dict[str, Any]) -> dict[str, Any]:
     elif "refusal" in message:
         raise MessageError(f"{where}.refusal must be text")
     if isinstance(message.get("content"), list):
-        message["content"] = _parts(f"{where}.content", message["content"])
-    if "tool_calls" in message:
-        _check_calls(f"{where}.tool_calls", message["tool_calls"])
+        message["content"] = _parts(f"{where}.content", message["content"], notes)
+    if isinstance(message.get("tool_calls"), list):
+        place = f"{where}.tool_calls"
+        calls = enumerate(message["tool_calls"])
+        message["tool_calls"] = [_call(f"{place}[{i}]", call, notes) for i, call in calls]
     for key in ("name", "tool_call_id", "reasoning", "reasoning_content", "thinking"):
         if not isinstance(message.get(key, ""), str):
             raise MessageError(f"{where}.{key} must be text")
     return message
 
 
-def _parts(where: str, parts: list[Any]) -> list[Any]:
+def _parts(where: str, parts: list[Any], notes: Notes) -> list[Any]:
     if not parts:
         raise MessageError(f"{where} is an empty list")
     made = []
     for index, part in enumerate(parts):
         if isinstance(part, dict):
-            part = without_nulls(part)
-            kind = part.get("type")
+            place, kind = f"{where}[{index}]", part.get("type")
             known = _PARTS.get(kind) if isinstance(kind, str) else None
-            if known is not None:
-                check_keys(f"{where}[{index}]", part, known)
-            check_hints(f"{where}[{index}]", part)
+            part = read_keys(place, part, part.keys() if known is None else known, notes)
+            check_hints(place, part)
             part = {key: each for key, each in part.items() if key not in CACHE_HINTS}
         made.append(part)
     return made
 
 
-def _check_calls(where: str, calls: Any) -> None:
-    for index, call in enumerate(calls if isinstance(calls, list) else ()):
-        if isinstance(call, dict):
-            check_keys(f"{where}[{index}]", call, _CALL)
-            if call.get("type", "function") != "function":
-                raise MessageError(f"{where}[{index}].type must be 'function'")
-            for key, kind, wanted in (("id", str, "text"), ("index", int, "an integer")):
-                if not isinstance(call.get(key), (kind, NoneType)):
-                    raise MessageError(f"{where}[{index}].{key} must be {wanted}")
-            if isinstance(call.get("function"), dict):
-                check_keys(f"{where}[{index}].function", call["function"], _FUNCTION)
+def _call(where: str, given: Any, notes: Notes) -> Any:
+    if not isinstance(given, dict):
+        return given
+    call = read_keys(where, given, _CALL, notes)
+    if call.get("type", "function") != "function":
+        raise MessageError(f"{where}.type must be 'function'")
+    for key, kind, wanted in (("id", str, "text"), ("index", int, "an integer")):
+        if not isinstance(call.get(key), (kind, NoneType)):
+            raise MessageError(f"{where}.{key} must be {wanted}")
+    if isinstance(call.get("function"), dict):
+        call["function"] = read_keys(f"{where}.function", call["function"], _FUNCTION, notes)
+    return call

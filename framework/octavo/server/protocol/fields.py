@@ -1,8 +1,8 @@
 """The field table: what each field of a request's body does here.
 
 A field works if the request's struct has it. The others that OpenAI, Anthropic or vLLM document are
-here: those with no effect, which cannot change an answer, and those that are refused unless they
-have a value that asks for nothing. Any other is unknown.
+here: those that are noted, which cannot make an answer wrong, and those that are refused unless
+they have a value that asks for nothing. Any other is unknown, and noted too.
 """
 
 from __future__ import annotations
@@ -10,18 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
 from octavo.params import shown
 from octavo.server.errors import HttpError
-from octavo_registry.naming import near_matches
+from octavo.server.protocol.notes import NO_EFFECT, Notes
 
-_MAX_HINT_CHARS: Final = 200
-"""All of the known names, where none is near, are more than anybody reads."""
 FORM_ADVICE: Final = "say in a message what form the answer should have, and check it"
 Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A field without effect, which cannot make an answer wrong."""
+
+    kind: Any
+    """The type that its value must have all the same."""
+    harmless: tuple[Any, ...] = ()
+    """Values that ask for nothing, of which nothing is told, as of null."""
+    why: str = NO_EFFECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +48,7 @@ class Refused:
 class FieldTable:
     """The verdicts on one route's fields besides those of its struct."""
 
-    no_effect: Mapping[str, Any] = field(default_factory=dict)
-    """Names and the types that their values must have all the same."""
+    noted: Mapping[str, Noted] = field(default_factory=dict)
     refused: Mapping[str, Refused] = field(default_factory=dict)
 
 
@@ -47,11 +56,11 @@ def read_body(
     body: dict[str, Any],
     kind: type[Body],
     table: FieldTable,
+    notes: Notes,
     *,
-    lenient: bool,
     is_form: bool = False,
-) -> tuple[Body, list[str]]:
-    """Turn a JSON object into the route's struct; returns it and warnings about unknown fields.
+) -> Body:
+    """Turn a JSON object into the route's struct; ``notes`` get what has no effect.
 
     In a form numbers are texts, and what is left empty is not given.
     """
@@ -59,33 +68,61 @@ def read_body(
         body = {name: value for name, value in body.items() if value != ""}
     # Not structs.fields, which reads the annotations anew: 0.7 ms of a request's 0.9.
     known = set(kind.__struct_encode_fields__)
-    warnings = []
-    # Clients write null for "not given".
+    given = {}
     for name, value in body.items():
-        if name in known or (value is None and (name in table.no_effect or name in table.refused)):
-            continue
-        if name in table.no_effect:
-            _converted(value, table.no_effect[name], name, strict=not is_form)
+        if name in known:
+            if value is not None:  # clients write null for "not given"
+                given[name] = value
+        elif name in table.noted:
+            noted = table.noted[name]
+            if value is not None:
+                _converted(value, noted.kind, name, strict=not is_form)
+            if value is not None and not _is_among(value, noted.harmless):
+                notes.add(name, noted.why)
         elif name in table.refused:
             refused = table.refused[name]
-            if not any(type(value) is type(h) and value == h for h in refused.harmless):
+            if value is not None and not _is_among(value, refused.harmless):
                 raise HttpError(
                     400, f"{name}={shown(value)} is not available: {refused.advice}", param=name
                 )
-        elif lenient:
-            warnings.append(f"{shown(name)} is not known and was ignored")
         else:
-            raise unknown(name, "is no field of this request",
-                          [*known, *table.no_effect, *table.refused])  # fmt: skip
-    given = {name: value for name, value in body.items() if name in known and value is not None}
-    return _converted(given, kind, strict=not is_form), warnings
+            notes.unknown(name, [*known, *table.noted, *table.refused])
+    made: Body = _converted(_without_unknown(given, kind, "", notes), kind, strict=not is_form)
+    return made
 
 
-def unknown(name: str, what: str, known: Collection[str], param: str = "") -> HttpError:
-    """The error for a name that is not among those that are known."""
-    hint = near_matches(name[:64], known)
-    text = f"{shown(name)} {what}" + (f"; {hint}" if len(hint) < _MAX_HINT_CHARS else "")
-    return HttpError(400, text, param=param or name[:64], code="unknown_field")
+def _is_among(value: Any, values: Collection[Any]) -> bool:
+    return any(type(value) is type(each) and value == each for each in values)
+
+
+def _without_unknown(
+    given: dict[str, Any], kind: type[msgspec.Struct], where: str, notes: Notes
+) -> dict[str, Any]:
+    """The object without unknown keys of the objects within, which are noted."""
+    inner = _inner_structs(kind)
+    made = given
+    for name in inner.keys() & given.keys():
+        value = given[name]
+        if isinstance(value, dict):
+            place, within = f"{where}{name}", inner[name]
+            known = within.__struct_encode_fields__
+            for key in value.keys() - set(known):
+                notes.unknown(key, known, place)
+            value = {key: each for key, each in value.items() if key in known}
+            made = {**made, name: _without_unknown(value, within, f"{place}.", notes)}
+    return made
+
+
+@cache
+def _inner_structs(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """The fields of a struct that are structs and may have unknown keys."""
+    found = {}
+    for each in msgspec.structs.fields(kind):
+        for part in (each.type, *get_args(each.type)):
+            is_struct = isinstance(part, type) and issubclass(part, msgspec.Struct)
+            if is_struct and not part.__struct_config__.forbid_unknown_fields:
+                found[each.encode_name] = part
+    return found
 
 
 def _converted(value: Any, kind: Any, name: str | None = None, *, strict: bool = True) -> Any:

@@ -31,6 +31,7 @@ class InputTokens(msgspec.Struct, kw_only=True):
 
     input_tokens: int
     object: str = "response.input_tokens"
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class InputItems(msgspec.Struct, kw_only=True):

@@ -11,25 +11,26 @@ import msgspec
 from octavo.errors import MessageError, ParameterError
 from octavo.params import shown
 from octavo.server.exchange import named_event
-from octavo.server.protocol.conversation import check_hints, check_keys, without_nulls
+from octavo.server.protocol.conversation import TOOL_HINTS, check_hints, read_keys
+from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.tool_calls import UNREADABLE
 from octavo_registry import Delta
 
 _KNOWN: Final = {
-    "text": {"type", "text", "cache_control", "citations"},
-    "tool_use": {"type", "id", "name", "input", "cache_control", "caller"},
+    "text": {"type", "text", "cache_control"},
+    "tool_use": {"type", "id", "name", "input", "cache_control"},
     "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
 }
+_NOTED: Final = frozenset(("citations", "caller", "cache_control"))
+"""Keys of blocks that have no effect where they are not among the known."""
 _OF_ROLE: Final = {
     "user": ("text", "tool_result"),
     "assistant": ("text", "thinking", "tool_use"),
     "system": ("text",),
 }
-_TOOL: Final = {
-    "type", "name", "description", "input_schema", "strict", "cache_control",
-    "eager_input_streaming",
-}  # fmt: skip
+_TOOL: Final = {"type", "name", "description", "input_schema", "strict", "cache_control"}
+_CHOICE: Final = {"type", "name", "disable_parallel_tool_use"}
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -57,7 +58,7 @@ class ToolUseBlock(msgspec.Struct, tag="tool_use"):
 Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
-def chat_messages(where: str, role: str, content: Any) -> list[dict[str, Any]]:
+def chat_messages(where: str, role: str, content: Any, notes: Notes) -> list[dict[str, Any]]:
     """The messages that one of Anthropic's stands for: each tool's result is one of its own."""
     if isinstance(content, str):
         return [{"role": role, "content": content}]
@@ -65,9 +66,9 @@ def chat_messages(where: str, role: str, content: Any) -> list[dict[str, Any]]:
         raise MessageError(f"{where} must be text or a list of blocks")
     made: list[dict[str, Any]] = []
     for index, given in enumerate(content):
-        block = _checked(f"{where}[{index}]", given, _OF_ROLE[role])
+        block = _checked(f"{where}[{index}]", given, _OF_ROLE[role], notes)
         if block["type"] == "tool_result":
-            made.append(_result(f"{where}[{index}]", block))
+            made.append(_result(f"{where}[{index}]", block, notes))
             continue
         if not made or made[-1]["role"] != role:
             made.append({"role": role})
@@ -86,16 +87,18 @@ def chat_messages(where: str, role: str, content: Any) -> list[dict[str, Any]]:
     return made
 
 
-def chat_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+def chat_tools(tools: list[dict[str, Any]] | None, notes: Notes) -> list[dict[str, Any]] | None:
     """Tools as OpenAI describes them."""
-    return None if tools is None else [_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
+    if tools is None:
+        return None
+    return [_tool(f"tools[{i}]", tool, notes) for i, tool in enumerate(tools)]
 
 
-def chat_tool_choice(choice: dict[str, Any] | None) -> tuple[Any, bool | None]:
+def chat_tool_choice(choice: dict[str, Any] | None, notes: Notes) -> tuple[Any, bool | None]:
     """OpenAI's tool_choice and parallel_tool_calls."""
     if choice is None:
         return None, None
-    check_keys("tool_choice", choice, {"type", "name", "disable_parallel_tool_use"})
+    choice = read_keys("tool_choice", choice, _CHOICE, notes)
     kind, only_one = choice.get("type"), choice.get("disable_parallel_tool_use")
     if not isinstance(only_one, (bool, type(None))):
         raise ParameterError(
@@ -113,28 +116,24 @@ def chat_tool_choice(choice: dict[str, Any] | None) -> tuple[Any, bool | None]:
     return _CHOICES[kind], parallel
 
 
-def _tool(where: str, given: dict[str, Any]) -> dict[str, Any]:
-    tool = without_nulls(given)
-    if tool.get("type", "custom") != "custom":
+def _tool(where: str, given: dict[str, Any], notes: Notes) -> dict[str, Any]:
+    if (given.get("type") or "custom") != "custom":
         raise ParameterError(
-            f"{where}.type={shown(tool['type'])} is not run here; describe a tool of your own",
+            f"{where}.type={shown(given['type'])} is not run here; describe a tool of your own",
             param="tools",
         )
-    check_keys(where, tool, _TOOL)
+    tool = read_keys(where, given, _TOOL, notes, TOOL_HINTS)
     check_hints(where, tool)
     function = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 
-def _checked(where: str, given: Any, kinds: tuple[str, ...]) -> dict[str, Any]:
-    block = without_nulls(given) if isinstance(given, dict) else {}
-    kind = block.get("type")
+def _checked(where: str, given: Any, kinds: tuple[str, ...], notes: Notes) -> dict[str, Any]:
+    kind = given.get("type") if isinstance(given, dict) else None
     if kind not in kinds:
         raise MessageError(f"{where}.type is {shown(kind)}; this route takes {', '.join(kinds)}")
-    check_keys(where, block, _KNOWN[kind])
+    block = read_keys(where, given, _KNOWN[kind], notes, _NOTED)
     check_hints(where, block)
-    if block.get("citations"):
-        raise MessageError(f"{where}.citations are not taken; leave them out")
     if kind in ("text", "thinking") and not isinstance(block.get(kind), str):
         raise MessageError(f"{where}.{kind} must be text")
     return block
@@ -152,12 +151,13 @@ def _call(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": block["id"], "type": "function", "function": function}
 
 
-def _result(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
+def _result(where: str, block: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     if not isinstance(block.get("tool_use_id"), str):
         raise MessageError(f"{where}.tool_use_id must be text")
     content = block.get("content", "")
     if isinstance(content, list):
-        parts = [_checked(f"{where}.content[{i}]", p, ("text",)) for i, p in enumerate(content)]
+        place = f"{where}.content"
+        parts = [_checked(f"{place}[{i}]", p, ("text",), notes) for i, p in enumerate(content)]
         content = "\n".join(part["text"] for part in parts)
     if not isinstance(content, str):
         raise MessageError(f"{where}.content must be text or a list of blocks")

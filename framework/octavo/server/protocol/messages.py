@@ -6,57 +6,47 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from octavo.errors import MessageError, ParameterError
+from octavo.errors import MessageError
 from octavo.params import shown
-from octavo.server.protocol.conversation import check_keys, check_size, without_nulls
-from octavo.server.protocol.fields import FORM_ADVICE, FieldTable, Refused
+from octavo.server.protocol.conversation import check_size, read_keys
+from octavo.server.protocol.fields import FORM_ADVICE, FieldTable, Noted, Refused
 from octavo.server.protocol.message_blocks import Block, chat_messages
+from octavo.server.protocol.notes import Notes
 
-MIN_BUDGET_TOKENS: Final = 1024
-"""Of thought, as Anthropic has it."""
-
-
-class Metadata(msgspec.Struct, forbid_unknown_fields=True):
-    """Who asks."""
-
-    user_id: str | None = None
-
-
-class CacheControl(msgspec.Struct, forbid_unknown_fields=True):
-    """What to keep."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-
-_NO_EFFECT: Final = {
-    "metadata": Metadata,
-    "service_tier": Literal["auto", "standard_only"],
-    "cache_control": CacheControl,
-    "user_profile_id": str,
-    "workspace_id": str,
+_NOTED: Final = {
+    "metadata": Noted(dict[str, Any], ({},)),
+    "service_tier": Noted(str, ("auto", "standard_only")),
+    "user_profile_id": Noted(str),
+    "workspace_id": Noted(str),
+    "context_management": Noted(dict[str, Any], ({},)),
+    "diagnostics": Noted(dict[str, Any], ({},)),
+    "speed": Noted(str, ("standard",)),
+    "mcp_servers": Noted(list[Any], ([],), "has no effect: their tools cannot run here"),
 }
-"""They cannot change the tokens: all prefixes are cached."""
+"""They cannot make an answer wrong."""
 _REFUSED: Final = {
     "output_format": Refused(FORM_ADVICE),
     "container": Refused("this server runs no code"),
-    "mcp_servers": Refused("describe their tools in tools, and run them yourself", ([],)),
-    "context_management": Refused("shorten the messages where they are made"),
-    "diagnostics": Refused("usage tells how many tokens came from the cache"),
     "inference_geo": Refused("this server runs where it runs"),
-    "speed": Refused("there is one speed", ("standard",)),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
 }
-COUNT_FIELDS: Final = FieldTable(no_effect=_NO_EFFECT, refused=_REFUSED)
+COUNT_FIELDS: Final = FieldTable(noted=_NOTED, refused=_REFUSED)
 """Fields besides those of ``CountRequest``."""
-MESSAGE_FIELDS: Final = FieldTable(no_effect=_NO_EFFECT, refused=_REFUSED)
+MESSAGE_FIELDS: Final = FieldTable(noted=_NOTED, refused=_REFUSED)
 """Fields besides those of ``MessageRequest``."""
 
 
-class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
+class CacheControl(msgspec.Struct):
+    """What to keep: all prefixes are."""
+
+    type: str = "ephemeral"
+    ttl: str | None = None
+
+
+class OutputConfig(msgspec.Struct):
     """How much to reason."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: str | None = None
     format: dict[str, Any] | None = None
     """Refused."""
 
@@ -65,12 +55,12 @@ class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
             raise ValueError(f"format is not available: {FORM_ADVICE}")
 
 
-class Thinking(msgspec.Struct, forbid_unknown_fields=True):
+class Thinking(msgspec.Struct):
     """Whether to think before the answer."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: int | None = None
-    """What thought may cost; ``max_tokens``, which must be more, is all that bounds it here."""
+    """What thought may cost; noted: ``max_tokens`` is all that bounds it here."""
 
     @property
     def is_on(self) -> bool:
@@ -88,6 +78,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     tool_choice: dict[str, Any] | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig = msgspec.field(default_factory=OutputConfig)
+    cache_control: CacheControl | None = None
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -128,40 +119,22 @@ class TokenCount(msgspec.Struct):
     """Of a conversation as the model would read it."""
 
     input_tokens: int
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
-def check_thinking(request: MessageRequest) -> None:
-    """Raise for a budget that Anthropic would not take either."""
-    thinking = request.thinking
-    if thinking is None:
-        return
-    if (thinking.budget_tokens is not None) != (thinking.type == "enabled"):
-        raise ParameterError(
-            "thinking: budget_tokens goes with the type 'enabled', which needs it", param="thinking"
-        )
-    budget = thinking.budget_tokens
-    if budget is not None and not MIN_BUDGET_TOKENS <= budget < request.max_tokens:
-        raise ParameterError(
-            f"thinking.budget_tokens={shown(budget)} must be at least {MIN_BUDGET_TOKENS} and "
-            f"less than max_tokens={request.max_tokens}",
-            param="thinking",
-        )
-
-
-def conversation(request: CountRequest) -> list[dict[str, Any]]:
+def conversation(request: CountRequest, notes: Notes) -> list[dict[str, Any]]:
     """The messages, the system's first, as OpenAI's; raises for what cannot be one."""
     if not request.messages:
         raise MessageError("messages is an empty list")
     check_size("messages", request.messages)
     made = []
     if request.system:
-        made += chat_messages("system", "system", request.system)
+        made += chat_messages("system", "system", request.system, notes)
     for index, given in enumerate(request.messages):
         where = f"messages[{index}]"
-        message = without_nulls(given)
-        check_keys(where, message, {"role", "content"})
+        message = read_keys(where, given, {"role", "content"}, notes)
         role = message.get("role")
         if not isinstance(role, str) or role not in ("user", "assistant", "system"):
             raise MessageError(f"{where}.role is {shown(role)}; known: user, assistant")
-        made += chat_messages(f"{where}.content", role, message.get("content"))
+        made += chat_messages(f"{where}.content", role, message.get("content"), notes)
     return made

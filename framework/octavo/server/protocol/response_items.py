@@ -13,11 +13,11 @@ from octavo.params import shown
 from octavo.server.protocol.conversation import (
     CACHE_HINTS,
     check_hints,
-    check_keys,
     check_size,
-    without_nulls,
+    read_keys,
 )
 from octavo.server.protocol.logprobs import ChatLogprob
+from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_tools import flat_name
 from octavo_registry import Delta
 
@@ -30,6 +30,8 @@ _KEYS: Final = {
     "custom_tool_call_output": {"type", "id", "call_id", "output", "status", "name"},
     "reasoning": {"type", "id", "summary", "content", "status", "encrypted_content"},
 }
+_NOTED: Final = frozenset(key for keys in _KEYS.values() for key in keys)
+"""Keys that belong to items of other kinds."""
 _PARTS: Final = {
     "input_text": ("text", {"type", "text"} | CACHE_HINTS),
     "output_text": ("text", {"type", "text", "annotations", "logprobs"}),
@@ -90,6 +92,7 @@ Item = OutputMessage | ReasoningItem | FunctionCall
 def input_messages(
     given: str | list[dict[str, Any]],
     instructions: str | None,
+    notes: Notes,
     before: Sequence[dict[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """The conversation that the input stands for; raises for items of other kinds.
@@ -104,30 +107,25 @@ def input_messages(
         raise MessageError("input is an empty list")
     check_size("input", [*before, *items])
     for index, item in enumerate((*before, *items), -len(before)):
-        _add(messages, f"input[{index}]", without_nulls(item))
+        _add(messages, f"input[{index}]", item, notes)
     for message in messages:
         if "tool_calls" not in message:
             message.setdefault("content", "")
     return messages
 
 
-def input_notes(given: str | list[dict[str, Any]]) -> list[str]:
-    """What of an input has no effect, for the answer's warnings."""
-    if isinstance(given, str) or not any(item.get("encrypted_content") for item in given):
-        return []
-    return ["input: encrypted_content of another server cannot be read and was left out"]
-
-
-def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> None:
+def _add(messages: list[dict[str, Any]], where: str, given: dict[str, Any], notes: Notes) -> None:
     """Add an item; what a model wrote in one answer is one message."""
-    kind = item.get("type", "message")
+    kind = "message" if given.get("type") is None else given["type"]
     if not isinstance(kind, str) or kind not in _KEYS:
         raise MessageError(f"{where} is of type {shown(kind)}; known: {', '.join(_KEYS)}")
-    check_keys(where, item, _KEYS[kind])
+    item = read_keys(where, given, _KEYS[kind], notes, _NOTED)
+    if item.get("encrypted_content"):
+        notes.add(f"{where}.encrypted_content", "of another server cannot be read and was left out")
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     match kind:
         case "message":
-            message = _message(where, item)
+            message = _message(where, item, notes)
             is_begun = last is not None and not last.keys() & {"content", "tool_calls"}
             if message["role"] == "assistant" and last is not None and is_begun:
                 last["content"] = message["content"]
@@ -135,7 +133,7 @@ def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> No
                 messages.append(message)
         case "reasoning":
             texts = [
-                _part(f"{where}.{key}[{n}]", part, ("reasoning_text", "summary_text"))
+                _part(f"{where}.{key}[{n}]", part, notes, ("reasoning_text", "summary_text"))
                 for key in ("content", "summary")
                 for n, part in enumerate(_list(f"{where}.{key}", item.get(key, [])))
             ]
@@ -158,7 +156,7 @@ def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> No
             output = item.get("output")
             if isinstance(output, list):
                 output = "\n".join(
-                    _part(f"{where}.output[{n}]", part, ("input_text",))
+                    _part(f"{where}.output[{n}]", part, notes, ("input_text",))
                     for n, part in enumerate(output)
                 )
             if not isinstance(output, str):
@@ -167,27 +165,26 @@ def _add(messages: list[dict[str, Any]], where: str, item: dict[str, Any]) -> No
             messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
 
 
-def _message(where: str, item: dict[str, Any]) -> dict[str, Any]:
+def _message(where: str, item: dict[str, Any], notes: Notes) -> dict[str, Any]:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in ("user", "assistant", "system", "developer"):
         raise MessageError(
             f"{where}.role is {shown(role)}; known: user, assistant, system, developer"
         )
     if isinstance(content, list) and content:
-        parts = (_part(f"{where}.content[{n}]", part) for n, part in enumerate(content))
+        parts = (_part(f"{where}.content[{n}]", part, notes) for n, part in enumerate(content))
         return {"role": role, "content": [{"type": "text", "text": text} for text in parts]}
     if not isinstance(content, str):
         raise MessageError(f"{where}.content must be text or a list of parts")
     return {"role": role, "content": content}
 
 
-def _part(where: str, given: Any, kinds: tuple[str, ...] = _OF_MESSAGES) -> str:
-    part = without_nulls(given) if isinstance(given, dict) else {}
-    kind = part.get("type")
+def _part(where: str, given: Any, notes: Notes, kinds: tuple[str, ...] = _OF_MESSAGES) -> str:
+    kind = given.get("type") if isinstance(given, dict) else None
     if kind not in kinds:
         raise MessageError(f"{where}.type is {shown(kind)}; this route takes {', '.join(kinds)}")
     key, known = _PARTS[kind]
-    check_keys(where, part, known)
+    part = read_keys(where, given, known, notes)
     check_hints(where, part)
     return _text(where, part, key)
 

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from octavo.errors import ParameterError
 from octavo.params import shown
-from octavo.server.protocol.conversation import check_keys, without_nulls
+from octavo.server.protocol.conversation import TOOL_HINTS, read_keys
+from octavo.server.protocol.notes import Notes
 
 _TOOL: Final = {"type", "name", "description", "parameters", "strict"}
-_NO_EFFECT: Final = {"defer_loading", "allowed_callers", "output_schema"}
-"""Keys of functions that only say when or to whom a tool is shown: here all see it at once."""
 _NAMESPACE: Final = {"type", "name", "description", "tools"}
 _ELSEWHERE: Final = frozenset(
     ("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview",
@@ -30,8 +29,6 @@ class ResponseTools:
     """As a chat describes them."""
     namespaced: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Flat names, and the namespace and the name in it that they stand for."""
-    notes: list[str] = field(default_factory=list)
-    """What was left out, for the answer's warnings."""
 
 
 def flat_name(namespace: str, name: str) -> str:
@@ -39,11 +36,11 @@ def flat_name(namespace: str, name: str) -> str:
     return f"{namespace.removesuffix('__')}__{name}"
 
 
-def read_tools(tools: list[dict[str, Any]] | None, choice: Any) -> ResponseTools:
+def read_tools(tools: list[dict[str, Any]] | None, choice: Any, notes: Notes) -> ResponseTools:
     """Read the tools; raises for a type that is not known, and for a choice that is left out."""
     read = ResponseTools()
     for index, tool in enumerate(tools or ()):
-        _add(read, f"tools[{index}]", tool)
+        _add(read, f"tools[{index}]", tool, notes)
     names = [each["function"].get("name") for each in read.functions]
     for name in read.namespaced:
         if names.count(name) > 1:
@@ -56,13 +53,15 @@ def read_tools(tools: list[dict[str, Any]] | None, choice: Any) -> ResponseTools
     return read
 
 
-def chat_tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+def chat_tool_choice(
+    choice: str | dict[str, Any] | None, notes: Notes
+) -> str | dict[str, Any] | None:
     """The choice as a chat says it."""
     if not isinstance(choice, dict):
         return choice
     kind = choice.get("type")
     if kind == "allowed_tools":
-        check_keys("tool_choice", choice, {"type", "mode", "tools"})
+        choice = read_keys("tool_choice", choice, {"type", "mode", "tools"}, notes)
         tools = choice.get("tools")
         named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
         return {
@@ -77,8 +76,7 @@ def chat_tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any
         )
     if kind != "function":
         return choice
-    check_keys("tool_choice", choice, {"type", "name", "namespace"})
-    return _named(choice)
+    return _named(read_keys("tool_choice", choice, {"type", "name", "namespace"}, notes))
 
 
 def _named(choice: Any) -> dict[str, Any]:
@@ -89,23 +87,23 @@ def _named(choice: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _add(read: ResponseTools, where: str, given: Any) -> None:
-    tool = without_nulls(given) if isinstance(given, dict) else {}
+def _add(read: ResponseTools, where: str, given: Any, notes: Notes) -> None:
+    tool = given if isinstance(given, dict) else {}
     kind = tool.get("type")
     if kind == "function":
-        read.functions.append(_function(read, where, tool))
+        read.functions.append(_function(where, tool, notes))
     elif kind == "namespace":
-        _add_namespace(read, where, tool)
+        _add_namespace(read, where, tool, notes)
     elif isinstance(kind, str) and kind in _ELSEWHERE:
-        read.notes.append(f"{where}: a tool of the type {kind} cannot run here and was left out")
+        notes.add(f"{where}:{kind}", "cannot run here and was left out")
     else:
         raise ParameterError(
             f"{where}.type={shown(kind)} is not known; describe a function", param="tools"
         )
 
 
-def _add_namespace(read: ResponseTools, where: str, tool: Mapping[str, Any]) -> None:
-    check_keys(where, tool, _NAMESPACE)
+def _add_namespace(read: ResponseTools, where: str, given: Mapping[str, Any], notes: Notes) -> None:
+    tool = read_keys(where, given, _NAMESPACE, notes, TOOL_HINTS)
     namespace, inner = tool.get("name"), tool.get("tools")
     if not isinstance(namespace, str) or not isinstance(inner, list):
         raise ParameterError(f"{where} needs a name and a list of tools", param="tools")
@@ -114,7 +112,7 @@ def _add_namespace(read: ResponseTools, where: str, tool: Mapping[str, Any]) -> 
         if not isinstance(each, dict) or each.get("type") == "namespace":
             raise ParameterError(f"{place} must be a tool, no namespace", param="tools")
         before = len(read.functions)
-        _add(read, place, each)
+        _add(read, place, each, notes)
         for function in (made["function"] for made in read.functions[before:]):
             name = function.get("name")
             if isinstance(name, str):
@@ -124,8 +122,6 @@ def _add_namespace(read: ResponseTools, where: str, tool: Mapping[str, Any]) -> 
                 read.namespaced[function["name"]] = (namespace, name)
 
 
-def _function(read: ResponseTools, where: str, tool: Mapping[str, Any]) -> dict[str, Any]:
-    check_keys(where, tool, _TOOL | _NO_EFFECT)
-    read.notes += [f"{where}.{key} has no effect" for key in sorted(_NO_EFFECT & tool.keys())]
-    function = {k: v for k, v in tool.items() if k != "type" and k not in _NO_EFFECT}
-    return {"type": "function", "function": function}
+def _function(where: str, given: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    tool = read_keys(where, given, _TOOL, notes, TOOL_HINTS)
+    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}

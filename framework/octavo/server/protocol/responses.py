@@ -9,26 +9,23 @@ import msgspec
 from octavo.outputs import GuideReceipt
 from octavo.params import GuidedParams, shown
 from octavo.server.errors import HttpError
-from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo.server.protocol.guided import format_guided
+from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_items import KEPT_ADVICE, Item
-from octavo.server.protocol.sampling import NO_EFFECT, NOT_AVAILABLE, SamplingFields
+from octavo.server.protocol.sampling import NOT_AVAILABLE, NOTED, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The one value of ``include`` that has an effect."""
-NOT_INCLUDED: Final = frozenset(
-    ("reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
-     "web_search_call.action.sources", "message.input_image.image_url",
-     "computer_call_output.output.image_url", "code_interpreter_call.outputs")
-)  # fmt: skip
-"""Values of ``include`` that ask for more than there is here, which is told."""
 MAX_METADATA: Final = (16, 64, 512)
 """Keys, characters of a key and of a value, as OpenAI has it."""
 RESPONSE_FIELDS: Final = FieldTable(
-    no_effect={
-        **{name: kind for name, kind in NO_EFFECT.items() if name not in ("metadata", "store")},
-        "client_metadata": dict[str, Any],
-        "max_tool_calls": Annotated[int, msgspec.Meta(ge=1)],
+    noted={
+        **{name: noted for name, noted in NOTED.items() if name not in ("metadata", "store")},
+        "client_metadata": Noted(dict[str, Any], ({},)),
+        "max_tool_calls": Noted(Annotated[int, msgspec.Meta(ge=1)]),
+        "context_management": Noted(list[Any], ([],)),
+        "truncation": Noted(str, ("disabled",), "has no effect: a prompt too long is refused"),
     },
     refused={
         **NOT_AVAILABLE,
@@ -38,8 +35,6 @@ RESPONSE_FIELDS: Final = FieldTable(
         "previous_input_messages": Refused("give previous_response_id, or all items as input"),
         "previous_response": Refused("give previous_response_id"),
         "enable_response_messages": Refused("return_token_ids of other routes", (False,)),
-        "context_management": Refused("shorten the input where it is made"),
-        "truncation": Refused("shorten the input where it is made", ("disabled",)),
         "moderation": Refused("no moderation is part of this server"),
         "access_programs": Refused("there are none here"),
         "image": Refused("this route takes text"),
@@ -51,26 +46,21 @@ RESPONSE_FIELDS: Final = FieldTable(
 """Fields of a request besides those of ``ResponseRequest``."""
 
 
-class ResponseStreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+class ResponseStreamOptions(msgspec.Struct):
     """Of a stream of events."""
 
     include_obfuscation: bool | None = None
     """No effect: nothing is padded."""
 
 
-Summary = Literal["auto", "concise", "detailed"]
+class Reasoning(msgspec.Struct):
+    """How much to think before the answer; all but the effort is noted."""
 
-
-class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
-    """How much to think before the answer."""
-
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    summary: Summary | None = None
-    """No effect: thoughts are given whole."""
-    generate_summary: Summary | None = None
-    """The older name of it."""
-    context: None = None
-    mode: None = None
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: Any = None
+    mode: Any = None
 
 
 class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
@@ -181,16 +171,16 @@ class Response(msgspec.Struct, kw_only=True):
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
-def request_notes(request: ResponseRequest) -> list[str]:
-    """Hints of a request that have no effect, for the answer's warnings."""
-    hints = {
-        "reasoning.summary": request.reasoning.summary,
-        "reasoning.generate_summary": request.reasoning.generate_summary,
-        "text.verbosity": request.text.verbosity,
-    }
-    notes = [f"{name} has no effect" for name, value in hints.items() if value is not None]
-    asked = [name for name in request.include if name in NOT_INCLUDED]
-    return notes + [f"include: {name} is not part of any answer here" for name in asked]
+def note_hints(request: ResponseRequest, notes: Notes) -> None:
+    """Note what of the objects within has no effect."""
+    for key in ("summary", "generate_summary", "context", "mode"):
+        if getattr(request.reasoning, key) is not None:
+            notes.add(f"reasoning.{key}")
+    if request.text.verbosity not in (None, "medium"):
+        notes.add("text.verbosity")
+    for name in request.include:
+        if name != LOGPROBS:
+            notes.add("include", f"={shown(name)} is not part of any answer here")
 
 
 def check_metadata(metadata: dict[str, str]) -> None:

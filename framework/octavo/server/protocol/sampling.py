@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from octavo.params import SamplingParams, shown
 from octavo.server.errors import HttpError
-from octavo.server.protocol.fields import Refused
+from octavo.server.protocol.fields import Noted, Refused
 from octavo.server.protocol.guided import GuidedFields
 
 MAX_LOGPROBS: Final = 20
@@ -32,20 +32,21 @@ NOT_AVAILABLE: Final = {
     "thinking_token_budget": Refused("set max_tokens"),
 }
 """Refused by every route that samples."""
-NO_EFFECT: Final[Mapping[str, Any]] = {
-    "user": str,
-    "metadata": dict[str, str],
-    "service_tier": Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"],
-    "safety_identifier": str,
-    "prompt_cache_key": str,
-    "prompt_cache_options": dict[str, Any],
-    "prompt_cache_retention": str,
-    "store": bool,
-    "session_id": str,
-    "return_mm_kwargs": bool,
-    "stream_interval": Annotated[int, msgspec.Meta(ge=1)],
+NOTED: Final[Mapping[str, Noted]] = {
+    "user": Noted(str, ("",)),
+    "metadata": Noted(dict[str, Any], ({},)),
+    "service_tier": Noted(str, ("auto", "default")),
+    "safety_identifier": Noted(str),
+    "prompt_cache_key": Noted(str),
+    "prompt_cache_options": Noted(dict[str, Any], ({},)),
+    "prompt_cache_retention": Noted(str),
+    "store": Noted(bool, (False,)),
+    "session_id": Noted(str),
+    "return_mm_kwargs": Noted(bool, (False,)),
+    "stream_interval": Noted(Annotated[int, msgspec.Meta(ge=1)], (1,)),
+    "verbosity": Noted(str, ("medium",)),
 }
-"""They cannot change the tokens."""
+"""Hints: they cannot make an answer wrong."""
 
 
 class SamplingFields(GuidedFields, kw_only=True):

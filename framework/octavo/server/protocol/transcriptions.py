@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.fields import FieldTable, Noted, Refused
 
 _NO = ("false", "False", "0")
 _SHARED: Final = {
@@ -18,12 +18,15 @@ _SHARED: Final = {
     "n": Refused("ask several times", ("1",)),
     "stream_continuous_usage_stats": Refused("the last event has the usage", _NO),
 }
-_NO_EFFECT: Final[dict[str, Any]] = {"user": str, "stream_include_usage": bool}
+_NOTED: Final[dict[str, Noted]] = {
+    "user": Noted(str),
+    "stream_include_usage": Noted(bool, ("true", "True", "1")),
+}
 """The last event of a stream has the usage in any case."""
 TRANSCRIPTION_FIELDS: Final = FieldTable(
-    no_effect={
-        **_NO_EFFECT,
-        "chunking_strategy": Literal["auto"],  # as it is in any case
+    noted={
+        **_NOTED,
+        "chunking_strategy": Noted(str | dict[str, Any], ("auto",)),  # as it is in any case
     },
     refused={
         **_SHARED,
@@ -38,7 +41,10 @@ TRANSCRIPTION_FIELDS: Final = FieldTable(
 )
 """Fields of a transcription besides those of ``TranscriptionRequest``."""
 TRANSLATION_FIELDS: Final = FieldTable(
-    no_effect={**_NO_EFFECT, "to_language": Literal["en", "english", "English"]},
+    noted={
+        **_NOTED,
+        "to_language": Noted(Literal["en", "english", "English"], ("en", "english", "English")),
+    },
     refused={
         **_SHARED,
         "timestamp_granularities": Refused("response_format=verbose_json has the segments"),

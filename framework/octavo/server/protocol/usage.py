@@ -8,7 +8,7 @@ from octavo.outputs import RequestOutput
 from octavo.server.errors import HttpError
 
 
-class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+class StreamOptions(msgspec.Struct):
     """What a stream tells besides the text."""
 
     include_usage: bool | None = None

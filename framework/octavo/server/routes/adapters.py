@@ -13,7 +13,7 @@ from octavo.params import shown
 from octavo.server.context import ServerContext
 from octavo.server.exchange import Exchange, Reply, encode
 from octavo.server.openapi import operation
-from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo_registry.routes import Endpoint
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ LOAD_FIELDS: Final = FieldTable(
         ),
     }
 )
-UNLOAD_FIELDS: Final = FieldTable(no_effect={"lora_int_id": int | None})
+UNLOAD_FIELDS: Final = FieldTable(noted={"lora_int_id": Noted(int)})
 
 
 class AdapterRoutes:
@@ -70,7 +70,7 @@ class AdapterRoutes:
         ]
 
     async def _load(self, exchange: Exchange) -> Reply:
-        request, _ = self._server.read(exchange, LoadAdapter, LOAD_FIELDS)
+        request = self._server.read(exchange, LoadAdapter, LOAD_FIELDS)
         module = LoRAModule(
             name=request.lora_name,
             path=request.lora_path,
@@ -81,7 +81,7 @@ class AdapterRoutes:
         return Reply(encode(AdapterChange(lora_name=request.lora_name, loaded=True)))
 
     async def _unload(self, exchange: Exchange) -> Reply:
-        request, _ = self._server.read(exchange, UnloadAdapter, UNLOAD_FIELDS)
+        request = self._server.read(exchange, UnloadAdapter, UNLOAD_FIELDS)
         await self._server.adapters.unload(request.lora_name)
         log.info("adapter %s is unloaded", shown(request.lora_name))
         return Reply(encode(AdapterChange(lora_name=request.lora_name, loaded=False)))

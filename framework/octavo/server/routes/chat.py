@@ -24,9 +24,10 @@ from octavo.server.protocol.chat import (
     ChatMessage,
     ChatRequest,
 )
-from octavo.server.protocol.conversation import plain_messages
+from octavo.server.protocol.conversation import plain_messages, plain_tool_choice, plain_tools
 from octavo.server.protocol.guided import receipt
 from octavo.server.protocol.logprobs import ChatLogprobs, chat_logprobs, prompt_logprobs
+from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.tool_calls import delta_fields, message_fields
 from octavo.server.protocol.usage import UsageCount, check_stream_options
@@ -52,22 +53,23 @@ class ChatRoutes:
 
     async def create(self, exchange: Exchange) -> Reply | EventStream:
         """Answer one request."""
-        request, warnings = self._server.read(exchange, ChatRequest, CHAT_FIELDS)
+        notes = exchange.notes
+        request = self._server.read(exchange, ChatRequest, CHAT_FIELDS)
         model, adapter = await self._server.check_model(request.model)
         params = self._params(request)
         self._server.check_sequences(1, params)
         named = request.request_id or exchange.request_id
-        answer = _Answer(request, f"chatcmpl-{named}", model, params.n, self._server, warnings)
+        answer = _Answer(request, f"chatcmpl-{named}", model, params.n, self._server, notes)
         outputs = self._server.engine.chat(
-            plain_messages(request.messages),
+            plain_messages(request.messages, notes),
             params,
             request_id=request.request_id,
-            tools=request.tools,
-            tool_choice=request.tool_choice,
+            tools=plain_tools(request.tools, notes),
+            tool_choice=plain_tool_choice(request.tool_choice, notes),
             parallel_tool_calls=request.parallel_tool_calls,
             documents=request.documents,
             chat_template=self._server.checked_template(request.chat_template),
-            chat_template_kwargs=self._template_kwargs(request),
+            chat_template_kwargs=self._template_kwargs(request, notes),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             mm_processor_kwargs=request.mm_processor_kwargs,
@@ -100,13 +102,11 @@ class ChatRoutes:
         default = self._server.default_params(max_tokens=None)
         return request.params(default, room=context, **more)
 
-    def _template_kwargs(self, request: ChatRequest) -> dict[str, Any]:
-        kwargs = dict(request.chat_template_kwargs)
-        if request.reasoning_effort is not None:
-            kwargs |= self._server.effort_kwargs(
-                "reasoning_effort", request.reasoning_effort, request.chat_template
-            )
-        return kwargs
+    def _template_kwargs(self, request: ChatRequest, notes: Notes) -> dict[str, Any]:
+        effort = self._server.effort_kwargs(
+            "reasoning_effort", request.reasoning_effort, notes, request.chat_template
+        )
+        return {**request.chat_template_kwargs, **effort}
 
 
 class _Answer:
@@ -119,11 +119,11 @@ class _Answer:
         model: str,
         n: int,
         server: ServerContext,
-        warnings: Any,
+        notes: Notes,
     ) -> None:
         self._request = request
         self._n = n
-        self._warnings = warnings
+        self._notes = notes
         self._calling: set[int] = set()
         """The answers that have calls."""
         self._usage = UsageCount(request.stream_options)
@@ -151,7 +151,7 @@ class _Answer:
             guided=receipt(output.guided),
             prompt_logprobs=prompt_logprobs(output, self._request.prompt_logprobs),
             prompt_token_ids=output.prompt_token_ids if with_ids else msgspec.UNSET,
-            warnings=self._warnings,
+            warnings=told(self._notes),
         )
 
     async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
@@ -181,7 +181,7 @@ class _Answer:
             )
             for index in range(self._n)
         ]
-        chunks[0].warnings = self._warnings
+        chunks[0].warnings = told(self._notes)
         if with_ids:
             chunks[0].prompt_token_ids = output.prompt_token_ids
         chunks[0].prompt_logprobs = prompt_logprobs(output, self._request.prompt_logprobs)

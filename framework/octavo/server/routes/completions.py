@@ -25,6 +25,7 @@ from octavo.server.protocol.completions import (
 )
 from octavo.server.protocol.guided import receipt
 from octavo.server.protocol.logprobs import CompletionLogprobs, LogprobText, prompt_logprobs
+from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.usage import UsageCount, check_stream_options
 from octavo_registry.routes import Endpoint
@@ -47,14 +48,14 @@ class CompletionRoutes:
 
     async def create(self, exchange: Exchange) -> Reply | EventStream:
         """Answer one request."""
-        request, warnings = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)
+        request = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)
         model, adapter = await self._server.check_model(request.model)
         params = self._params(request)
         self._check_length(request.prompt)
         prompts = _prompts(request.prompt)
         self._server.check_sequences(len(prompts), params)
         named = request.request_id or exchange.request_id
-        answer = _Answer(request, f"cmpl-{named}", model, params.n, self._server, warnings)
+        answer = _Answer(request, f"cmpl-{named}", model, params.n, self._server, exchange.notes)
         streams = [self._generate(prompt, number, request, params, adapter, len(prompts))
                    for number, prompt in enumerate(prompts)]  # fmt: skip
         if request.stream:
@@ -136,12 +137,12 @@ class _Answer:
         model: str,
         n: int,
         server: ServerContext,
-        warnings: Any,
+        notes: Notes,
     ) -> None:
         self._request = request
         self._n = n
         self._engine = server.engine
-        self._warnings = warnings
+        self._notes = notes
         self._usage = UsageCount(request.stream_options)
         self._texts: dict[int, LogprobText] = {}
         self._begun: set[int] = set()
@@ -159,7 +160,7 @@ class _Answer:
             choices=choices,
             usage=self._usage.usage(),
             guided=receipt(outputs[0].guided),
-            warnings=self._warnings,
+            warnings=told(self._notes),
         )
 
     async def events(
@@ -186,7 +187,7 @@ class _Answer:
             choice = self._choice(number, output, each, begins=index not in self._begun)
             chunk = Completion(**self._head, choices=[choice], usage=self._usage.in_event())
             if not self._begun:
-                chunk.warnings = self._warnings
+                chunk.warnings = told(self._notes)
             self._begun.add(index)
             if choice.finish_reason is not None:
                 chunk.guided = receipt(output.guided)

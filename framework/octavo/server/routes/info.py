@@ -114,7 +114,9 @@ class InfoRoutes:
                 server.config.access.enable_tokenizer_info_endpoint,
                 "--enable-tokenizer-info-endpoint",
             ),
-            "lenient": _flag(server.config.serve.lenient, "--lenient"),
+            "unknown_fields": _flag(
+                server.config.serve.unknown_fields == "warn", "--unknown-fields warn"
+            ),
             "structured_output": _guided(server.host.guided_backends.names()),
             "tools": _flag(answers.tool_parser is not None, "--tool-call-parser NAME"),
             "reasoning": _flag(answers.reasoning_parser is not None, "--reasoning-parser NAME"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from octavo.server.context import ServerContext
@@ -54,4 +55,4 @@ class InvocationRoutes:
         if adapter:  # an empty one names none
             body = {**body, "model": adapter.decode("latin-1")}
         scope[ANSWERED_AS], create = self._routes[named[0]]
-        return await create(Exchange(scope, body))
+        return await create(replace(exchange, body=body))

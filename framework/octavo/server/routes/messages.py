@@ -25,9 +25,9 @@ from octavo.server.protocol.messages import (
     MessageRequest,
     MessageUsage,
     TokenCount,
-    check_thinking,
     conversation,
 )
+from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import checked_max_tokens
 from octavo.server.protocol.usage import UsageCount
 from octavo.tools.choice import read_tool_use
@@ -58,19 +58,19 @@ class MessageRoutes:
         ]
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
-        request, warnings = self._server.read(exchange, MessageRequest, MESSAGE_FIELDS)
+        notes = exchange.notes
+        request = self._server.read(exchange, MessageRequest, MESSAGE_FIELDS)
         model, adapter = await self._server.check_model(request.model)
-        check_thinking(request)
         params = self._params(request)
-        answer = _Answer(request, f"msg_{exchange.request_id}", model, warnings)
-        choice, parallel = chat_tool_choice(request.tool_choice)
+        answer = _Answer(request, f"msg_{exchange.request_id}", model, notes)
+        choice, parallel = chat_tool_choice(request.tool_choice, notes)
         outputs = self._server.engine.chat(
-            conversation(request),
+            conversation(request, notes),
             params,
-            tools=chat_tools(request.tools),
+            tools=chat_tools(request.tools, notes),
             tool_choice=choice,
             parallel_tool_calls=parallel,
-            chat_template_kwargs=self._template_kwargs(request),
+            chat_template_kwargs=self._template_kwargs(request, notes),
             continue_final_message=_continues(request),
             strict=True,
             lora_request=adapter,
@@ -80,27 +80,28 @@ class MessageRoutes:
         return Reply(encode(answer.whole(await final_output(outputs))))
 
     async def _count(self, exchange: Exchange) -> Reply:
-        request, _ = self._server.read(exchange, CountRequest, COUNT_FIELDS)
+        notes = exchange.notes
+        request = self._server.read(exchange, CountRequest, COUNT_FIELDS)
         await self._server.check_model(request.model)
-        choice, parallel = chat_tool_choice(request.tool_choice)
-        use = read_tool_use(chat_tools(request.tools), choice, parallel)
+        choice, parallel = chat_tool_choice(request.tool_choice, notes)
+        use = read_tool_use(chat_tools(request.tools, notes), choice, parallel)
         ids = await self._server.engine.tokenize_chat(
-            conversation(request),
+            conversation(request, notes),
             tools=None if use is None else use.tools,
-            chat_template_kwargs=self._template_kwargs(request),
+            chat_template_kwargs=self._template_kwargs(request, notes),
             continue_final_message=_continues(request),
             strict=True,
         )
-        return Reply(encode(TokenCount(len(ids))))
+        return Reply(encode(TokenCount(len(ids), told(notes))))
 
-    def _template_kwargs(self, request: CountRequest) -> dict[str, Any]:
+    def _template_kwargs(self, request: CountRequest, notes: Notes) -> dict[str, Any]:
         kwargs = dict(request.chat_template_kwargs)
         if request.thinking is not None:
-            kwargs |= self._server.thinking_kwargs(request.thinking.is_on)
+            kwargs |= self._server.thinking_kwargs(request.thinking.is_on, notes)
+            if request.thinking.budget_tokens is not None:
+                notes.add("thinking.budget_tokens", "has no effect: max_tokens bounds thought")
         effort = request.output_config.effort
-        if effort is not None:
-            kwargs |= self._server.effort_kwargs("output_config.effort", effort, None)
-        return kwargs
+        return kwargs | self._server.effort_kwargs("output_config.effort", effort, notes)
 
     def _params(self, request: MessageRequest) -> SamplingParams:
         given = {
@@ -132,8 +133,9 @@ def _failed(error: ErrorReply) -> bytes:
 class _Answer:
     """Makes the bodies of one answer, whole or as events in Anthropic's order."""
 
-    def __init__(self, request: MessageRequest, id: str, model: str, warnings: Any) -> None:
+    def __init__(self, request: MessageRequest, id: str, model: str, notes: Notes) -> None:
         self._max_tokens = request.max_tokens
+        self._notes = notes
         self._count = UsageCount()
         self._blocks = AnswerBlocks()
         self._message = Message(
@@ -141,7 +143,6 @@ class _Answer:
             model=model,
             content=[],
             usage=MessageUsage(input_tokens=0, cache_read_input_tokens=0, output_tokens=0),
-            warnings=warnings,
         )
 
     def whole(self, output: RequestOutput) -> Message:
@@ -151,6 +152,7 @@ class _Answer:
         self._take(answer)
         self._blocks.end()
         self._message.content = self._blocks.blocks
+        self._message.warnings = told(self._notes)
         self._end(answer)
         return self._message
 
@@ -177,6 +179,7 @@ class _Answer:
         return [event for delta in deltas for event in self._blocks.take(delta)]
 
     def _begin(self) -> bytes:
+        self._message.warnings = told(self._notes)
         return b"".join(
             (
                 named_event("message_start", {"message": self._message}),

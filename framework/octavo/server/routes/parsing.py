@@ -11,6 +11,8 @@ from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Reply, encode
 from octavo.server.openapi import operation
+from octavo.server.protocol.conversation import plain_tools
+from octavo.server.protocol.notes import told
 from octavo.server.protocol.parsing import (
     PARSING_FIELDS,
     ParseCallsRequest,
@@ -47,30 +49,34 @@ class ParsingRoutes:
         ]
 
     async def _parse(self, exchange: Exchange) -> Reply:
-        request, warnings = self._server.read(exchange, ParseCallsRequest, PARSING_FIELDS)
+        request = self._server.read(exchange, ParseCallsRequest, PARSING_FIELDS)
         own = self._server.engine.answer_format.tool_parser
         parser = NamedToolParser(_chosen(request.parser, self._server.host.tool_parsers, own))
-        use = read_tool_use(request.tools, None, None)
+        use = read_tool_use(plain_tools(request.tools, exchange.notes), None, None)
         stream = parser.stream(None if use is None else use.tools)
         message = await asyncio.to_thread(parsed, stream, request.text)
         calls = message_calls(message)
         for call in calls:
             call.function.arguments = readable_arguments(call.function.arguments)
+        warnings = told(exchange.notes)
         return Reply(
             encode(ParsedCalls(content=message.content, tool_calls=calls, warnings=warnings))
         )
 
     async def _separate(self, exchange: Exchange) -> Reply:
-        request, warnings = self._server.read(exchange, SeparateRequest, PARSING_FIELDS)
+        request = self._server.read(exchange, SeparateRequest, PARSING_FIELDS)
         own = self._server.engine.answer_format.reasoning_parser
         registry = self._server.host.reasoning_parsers
         parser = NamedReasoningParser(_chosen(request.parser, registry, own))
         stream = parser.stream(prompt=request.prompt)
         message = await asyncio.to_thread(parsed, stream, request.text)
+        warnings = told(exchange.notes)
         return Reply(
             encode(
                 SeparatedReasoning(
-                    reasoning=message.reasoning, content=message.content, warnings=warnings
+                    reasoning=message.reasoning,
+                    content=message.content,
+                    warnings=warnings,
                 )
             )
         )

@@ -20,18 +20,18 @@ from octavo.server.openapi import operation
 from octavo.server.protocol.guided import receipt
 from octavo.server.protocol.kept_responses import InputTokens
 from octavo.server.protocol.logprobs import ChatLogprob, chat_logprobs
-from octavo.server.protocol.response_items import AnswerItems, input_notes
+from octavo.server.protocol.notes import Notes, told
+from octavo.server.protocol.response_items import AnswerItems
 from octavo.server.protocol.response_tools import chat_tool_choice
 from octavo.server.protocol.responses import (
     LOGPROBS,
-    NOT_INCLUDED,
     RESPONSE_FIELDS,
     InputTokensDetails,
     Response,
     ResponseRequest,
     ResponseUsage,
     check_metadata,
-    request_notes,
+    note_hints,
 )
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.usage import UsageCount, check_stream_options
@@ -64,25 +64,24 @@ class ResponseRoutes:
 
     async def _create(self, exchange: Exchange) -> Reply | EventStream:
         server = self._server
-        request, warnings = server.read(exchange, ResponseRequest, RESPONSE_FIELDS)
+        notes = exchange.notes
+        request = server.read(exchange, ResponseRequest, RESPONSE_FIELDS)
         model, adapter = await server.check_model(request.model)
         check_metadata(request.metadata)
         params = self._params(request)
-        turn = await read_turn(server, exchange.owner, request)
-        notes = [*request_notes(request), *turn.tools.notes, *input_notes(request.input)]
-        if request.reasoning.effort not in (None, "none") and not self._reads_effort():
-            notes.append("reasoning.effort is not read by the chat template and has no effect")
-        if notes:
-            warnings = [*(warnings or ()), *notes]
-        answer = _Answer(request, model, params, warnings, turn, server.responses)
+        note_hints(request, notes)
+        turn = await read_turn(server, exchange.owner, request, notes)
+        choice = chat_tool_choice(request.tool_choice, notes)
+        template_kwargs = self._template_kwargs(request, notes)
+        answer = _Answer(request, model, params, notes, turn, server.responses)
         outputs = server.engine.chat(
             turn.messages,
             params,
             tools=turn.tools.functions or None,
-            tool_choice=chat_tool_choice(request.tool_choice),
+            tool_choice=choice,
             parallel_tool_calls=request.parallel_tool_calls,
             request_id=request.request_id,
-            chat_template_kwargs=self._template_kwargs(request),
+            chat_template_kwargs=template_kwargs,
             priority=request.priority,
             cache_salt=request.cache_salt,
             strict=True,
@@ -126,32 +125,27 @@ class ResponseRoutes:
         return Reply(begun)
 
     async def _count(self, exchange: Exchange) -> Reply:
-        server = self._server
-        request, _ = server.read(exchange, ResponseRequest, RESPONSE_FIELDS)
+        server, notes = self._server, exchange.notes
+        request = server.read(exchange, ResponseRequest, RESPONSE_FIELDS)
         await server.check_model(request.model)
-        turn = await read_turn(server, exchange.owner, request)
+        note_hints(request, notes)
+        turn = await read_turn(server, exchange.owner, request, notes)
         use = read_tool_use(
             turn.tools.functions or None,
-            chat_tool_choice(request.tool_choice),
+            chat_tool_choice(request.tool_choice, notes),
             request.parallel_tool_calls,
         )
         ids = await server.engine.tokenize_chat(
             turn.messages,
             tools=None if use is None else use.tools,
-            chat_template_kwargs=self._template_kwargs(request),
+            chat_template_kwargs=self._template_kwargs(request, notes),
             strict=True,
         )
-        return Reply(encode(InputTokens(input_tokens=len(ids))))
+        return Reply(encode(InputTokens(input_tokens=len(ids), warnings=told(notes))))
 
     def _params(self, request: ResponseRequest) -> SamplingParams:
         check_stream_options(request.stream_options, is_stream=request.stream)
         check_num_logprobs("top_logprobs", request.top_logprobs)
-        for name in request.include:
-            if name != LOGPROBS and name not in NOT_INCLUDED:
-                raise HttpError(
-                    400, f"include={name[:64]!r} is not available; known: {LOGPROBS}",
-                    param="include",
-                )  # fmt: skip
         if request.top_logprobs and LOGPROBS not in request.include:
             raise HttpError(400, f"top_logprobs needs include=[{LOGPROBS!r}]", param="top_logprobs")
         context = self._server.engine.max_model_len
@@ -169,14 +163,9 @@ class ResponseRoutes:
         default = self._server.default_params(max_tokens=None)
         return request.params(default, room=context, **more)
 
-    def _template_kwargs(self, request: ResponseRequest) -> dict[str, Any]:
-        effort = request.reasoning.effort
-        if effort is None or not self._reads_effort():
-            return request.chat_template_kwargs
-        return {**request.chat_template_kwargs, "reasoning_effort": effort}
-
-    def _reads_effort(self) -> bool:
-        return "reasoning_effort" in self._server.engine.chat_template(None).variables
+    def _template_kwargs(self, request: ResponseRequest, notes: Notes) -> dict[str, Any]:
+        effort = self._server.effort_kwargs("reasoning.effort", request.reasoning.effort, notes)
+        return {**request.chat_template_kwargs, **effort}
 
 
 Keep = Callable[[bytes, bytes], Awaitable[None]]
@@ -198,7 +187,7 @@ class _Answer:
         request: ResponseRequest,
         model: str,
         params: SamplingParams,
-        warnings: Any,
+        notes: Notes,
         turn: Turn,
         store: ResponseStore | None,
     ) -> None:
@@ -232,7 +221,7 @@ class _Answer:
             previous_response_id=request.previous_response_id,
             store=self.keep is not None,
             background=request.background,
-            warnings=warnings,
+            warnings=told(notes),
         )
 
     async def whole(self, output: RequestOutput) -> bytes:

@@ -14,7 +14,8 @@ from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Reply, encode
 from octavo.server.openapi import operation
-from octavo.server.protocol.conversation import plain_messages
+from octavo.server.protocol.conversation import plain_messages, plain_tools
+from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.tokenize import (
     DETOKENIZE_FIELDS,
     TOKENIZE_FIELDS,
@@ -60,33 +61,37 @@ class TokenizeRoutes:
         return made
 
     async def _tokenize(self, exchange: Exchange) -> Reply:
-        request, warnings = self._server.read(exchange, TokenizeRequest, TOKENIZE_FIELDS)
+        request = self._server.read(exchange, TokenizeRequest, TOKENIZE_FIELDS)
         await self._server.check_model(request.model)
         engine = self._server.engine
         if (request.prompt is None) == (request.messages is None):
             raise HttpError(400, "give prompt or messages, one of them", param="prompt")
         if request.messages is not None:
-            ids = await self._tokenize_chat(request)
+            ids = await self._tokenize_chat(request, exchange.notes)
         else:
             _check_is_plain(request)
             special = request.add_special_tokens is not False
             ids = await engine.tokenize(request.prompt or "", add_special_tokens=special)
+        warnings = told(exchange.notes)
         made = Tokens(
-            count=len(ids), max_model_len=engine.max_model_len, tokens=ids, warnings=warnings
+            count=len(ids),
+            max_model_len=engine.max_model_len,
+            tokens=ids,
+            warnings=warnings,
         )
         if request.return_token_strs:
             tokenizer = engine.get_tokenizer()
             made.token_strs = await asyncio.to_thread(tokenizer.convert_ids_to_tokens, ids)
         return Reply(await asyncio.to_thread(encode, made))
 
-    async def _tokenize_chat(self, request: TokenizeRequest) -> list[int]:
+    async def _tokenize_chat(self, request: TokenizeRequest, notes: Notes) -> list[int]:
         if request.add_special_tokens:
             raise HttpError(
                 400, "add_special_tokens: the chat template writes them", param="add_special_tokens"
             )
-        use = read_tool_use(request.tools, None, None)
+        use = read_tool_use(plain_tools(request.tools, notes), None, None)
         return await self._server.engine.tokenize_chat(
-            plain_messages(request.messages or []),
+            plain_messages(request.messages or [], notes),
             tools=None if use is None else use.tools,
             documents=request.documents,
             chat_template=self._server.checked_template(request.chat_template),
@@ -97,10 +102,11 @@ class TokenizeRoutes:
         )
 
     async def _detokenize(self, exchange: Exchange) -> Reply:
-        request, warnings = self._server.read(exchange, DetokenizeRequest, DETOKENIZE_FIELDS)
+        request = self._server.read(exchange, DetokenizeRequest, DETOKENIZE_FIELDS)
         await self._server.check_model(request.model)
         engine = self._server.engine
         most = engine.max_model_len * MAX_CHARS_PER_TOKEN
+        warnings = told(exchange.notes)
         if len(request.tokens) > most:
             raise HttpError(400, f"{len(request.tokens)} tokens; at most {most}", param="tokens")
         if not request.tokens:

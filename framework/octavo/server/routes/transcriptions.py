@@ -19,6 +19,7 @@ from octavo.server.form import read_form
 from octavo.server.merging import final_outputs
 from octavo.server.openapi import operation
 from octavo.server.protocol.fields import FieldTable
+from octavo.server.protocol.notes import told
 from octavo.server.protocol.sampling import checked_max_tokens
 from octavo.server.protocol.transcriptions import (
     TRANSCRIPTION_FIELDS,
@@ -85,7 +86,7 @@ class TranscriptionRoutes:
         file = exchange.body.get("file")
         if not isinstance(file, bytes) or not file:
             raise HttpError(400, "file must be a file, and not empty", param="file")
-        request, warnings = self._server.read(exchange, kind, table, is_form=True)
+        request = self._server.read(exchange, kind, table, is_form=True)
         await self._server.check_model(request.model)
         _check_format(request)
         params, form = self._params(request), request.response_format
@@ -98,6 +99,7 @@ class TranscriptionRoutes:
         self._server.check_sequences(len(speech.pieces), params)
         if request.stream:
             return EventStream(self._events(speech, params))
+        warnings = told(exchange.notes)
         if not task.has_times:
             text = await self._text(speech, params)
             if form == "text":
