@@ -26,6 +26,14 @@ class ExecutorFacts:
 class PendingStep(Protocol):
     """A step that was launched."""
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether ``result`` need not be waited for, or no sign of progress can be had before it.
+
+        False after so long if the step has come further meanwhile, which is told to clients; it
+        goes on waiting for one that has not, so that a step that hangs is seen to hang.
+        """
+        ...
+
     def result(self) -> Any:
         """Wait for the step; its ``octavo.scheduling.plan.StepResult``, or raise what it raised."""
         ...

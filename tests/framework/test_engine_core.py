@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -13,6 +15,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.engine import core as engine_core
 from octavo.engine.core import EngineCore
 from octavo.engine.messages import EngineRequest, TokenSampling
 from octavo.execution.state_layout import FLOAT_FIELDS, INT_FIELDS
@@ -115,7 +118,7 @@ def test_the_next_step_is_launched_before_the_last_one_is_read(make_core):
             events.append(("read", plan.step_id))
             return pending.result()
 
-        return SimpleNamespace(result=result)
+        return SimpleNamespace(result=result, ends_within=pending.ends_within)
 
     core._executor.submit = watched
     core.add([request(1, [5, 6, 7], max_tokens=6)])
@@ -342,3 +345,46 @@ def test_the_metrics_utility_counts_what_steps_computed(make_core):
     assert values["prefix_cache_queries_total"] == 40
     assert not report.is_elsewhere
     assert {labels[0] for metric in report.plugins for labels, _ in metric.values}
+
+
+def slow_layers(core: EngineCore, seconds: float, hung: threading.Event | None = None) -> None:
+    """Each layer of the model takes so long; where it hangs, until that is set."""
+
+    def wait(layer: object, args: object) -> None:
+        time.sleep(seconds)
+        if hung is not None:
+            hung.wait()
+
+    for layer in core._executor._worker.runner.model.model.layers.values():
+        layer.register_forward_pre_hook(wait)
+
+
+def test_a_long_step_on_a_cpu_tells_of_its_layers_and_takes_messages(make_core, monkeypatch):
+    monkeypatch.setattr(engine_core, "PROGRESS_SECONDS", 0.05)
+    core = make_core()
+    core.add([request(0, range(5, 45), max_tokens=1)])
+    slow_layers(core, 0.3)
+    steps = [core.step()]
+    while not steps[-1].ends:
+        core.add([request(len(steps), [7, 8], max_tokens=1)])
+        steps.append(core.step())
+    assert len(steps) >= 3, "nothing was told while the layers ran"
+    assert [step.sequences for step in steps if step.sequences] == [[0]]
+    core.abort(list(range(len(steps))))
+
+
+def test_a_layer_that_hangs_on_a_cpu_tells_nothing(make_core, monkeypatch):
+    monkeypatch.setattr(engine_core, "PROGRESS_SECONDS", 0.02)
+    core = make_core()
+    core.add([request(0, range(5, 45), max_tokens=1)])
+    hung = threading.Event()
+    slow_layers(core, 0.0, hung)
+    told = []
+    stepping = threading.Thread(target=lambda: [told.append(core.step()) for _ in range(3)])
+    stepping.start()
+    time.sleep(0.4)
+    count = len(told)
+    hung.set()
+    stepping.join()
+    assert count <= 2, "a step with a hung layer was said to go on"
+    assert len(told) == 3

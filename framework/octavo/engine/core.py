@@ -34,6 +34,7 @@ from octavo_registry.guided import GuideVocabulary
 log = logging.getLogger(__name__)
 
 DEFAULT_EXECUTOR = "local"
+PROGRESS_SECONDS = 1.0
 COMPILE_WAIT_SECONDS = 0.01
 """An engine with nothing to do but to wait for a guide looks for requests again after it."""
 
@@ -166,7 +167,11 @@ class EngineCore:
         return outputs
 
     def _collect(self) -> StepOutputs:
-        record, pending = self._under_way.popleft()
+        """What the oldest step gave; of one that takes long, now and then that it goes on."""
+        record, pending = self._under_way[0]
+        if not pending.ends_within(PROGRESS_SECONDS):
+            return self._results.news()
+        self._under_way.popleft()
         try:
             result = pending.result()
         except EngineDeadError as error:

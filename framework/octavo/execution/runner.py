@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
@@ -35,6 +36,7 @@ from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
 """Decode steps of up to so many rows are recorded before the first request."""
+LISTS_OF_LAYERS = (nn.ModuleList, nn.ModuleDict)
 
 
 class ModelRunner:
@@ -88,6 +90,15 @@ class ModelRunner:
         if use_graphs and all(backend.recordable for backend in self._backends):
             self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
         self._recorded_version = self._drawer.version
+        self.num_layers_begun = 0
+        """Since the start, also of encoders; counted on CPUs, where a step may take minutes."""
+        if device.type == "cpu":
+            for module in cast(nn.Module, model).modules():
+                for layer in module.children() if isinstance(module, LISTS_OF_LAYERS) else ():
+                    layer.register_forward_pre_hook(self._begin_layer)
+
+    def _begin_layer(self, layer: nn.Module, args: object) -> None:
+        self.num_layers_begun += 1
 
     @torch.inference_mode()
     def warm_up(self) -> None:

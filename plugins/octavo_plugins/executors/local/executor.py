@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -79,7 +79,7 @@ class LocalExecutor:
         runner = self._worker.runner
         step: PendingStep
         if self._thread is not None:
-            step = self._thread.submit(_run_on_cpu, runner, plan)
+            step = _CpuStep(self._thread.submit(_run_on_cpu, runner, plan), runner)
         else:
             step = self._launch(partial(runner.run, plan))
         if plan.awaits_masks:
@@ -93,7 +93,8 @@ class LocalExecutor:
         awaiting, self._awaiting = self._awaiting, None
         runner = self._worker.runner
         if self._thread is not None:
-            awaiting.step = self._thread.submit(_draw_on_cpu, runner, masks, awaiting.step)
+            future = self._thread.submit(_draw_on_cpu, runner, masks, awaiting.step)
+            awaiting.step = _CpuStep(future, runner)
         elif not isinstance(awaiting.step, _FailedStep):
             awaiting.step = self._launch(partial(runner.draw, masks))
 
@@ -155,10 +156,39 @@ def _draw_on_cpu(runner: ModelRunner, masks: TokenMasks, forward: PendingStep) -
 
 
 @dataclass(slots=True)
+class _CpuStep:
+    """A step in the thread that runs them."""
+
+    future: Future[Any]
+    runner: ModelRunner
+
+    def ends_within(self, seconds: float) -> bool:
+        """False if it has come to another layer meanwhile."""
+        begun = self.runner.num_layers_begun
+        while True:
+            try:
+                self.future.exception(seconds)
+            except TimeoutError:
+                if self.runner.num_layers_begun != begun:
+                    return False
+            else:
+                return True
+
+    def result(self) -> StepResult:
+        """Wait for it."""
+        result: StepResult = self.future.result()
+        return result
+
+
+@dataclass(slots=True)
 class _AwaitingStep:
     """A step that draws when its masks have come."""
 
     step: PendingStep
+
+    def ends_within(self, seconds: float) -> bool:
+        """As the draw says."""
+        return self.step.ends_within(seconds)
 
     def result(self) -> StepResult:
         """Wait for the draw."""
@@ -166,7 +196,15 @@ class _AwaitingStep:
         return result
 
 
-class _Undrawn:
+class _Short:
+    """Of a step on CUDA, which takes no longer than its kernels: ``result`` may wait."""
+
+    def ends_within(self, seconds: float) -> bool:
+        """It ends soon."""
+        return True
+
+
+class _Undrawn(_Short):
     """A forward pass on CUDA; nothing of it is for the host."""
 
     def result(self) -> None:
@@ -202,7 +240,7 @@ class _Landing:
         self.stream = torch.cuda.current_stream()  # to ask for it is 10 us of a step
 
 
-class _CudaStep:
+class _CudaStep(_Short):
     """Results on their way to the host."""
 
     def __init__(self, drawn: Drawn, landing: _Landing) -> None:
@@ -228,7 +266,7 @@ class _CudaStep:
 
 
 @dataclass(slots=True)
-class _FailedStep:
+class _FailedStep(_Short):
     """A step that raised while it was launched."""
 
     error: Exception
