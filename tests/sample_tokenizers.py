@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from octavo_plugins.tokenizers.transformers.tokenizer import TransformersTokenizer
@@ -21,17 +30,25 @@ SPECIAL = ["<s>", "</s>", "<pad>"]
 KINDS = ["byte_level", "sentencepiece", "wordpiece"]
 
 
-def save(kind: str, folder: Path, *, chat_template: str | dict[str, str] | None = None) -> None:
+def save(
+    kind: str,
+    folder: Path,
+    *,
+    chat_template: str | dict[str, str] | None = None,
+    added: Sequence[AddedToken] = (),
+) -> None:
     """Write the tokenizer's files; ids 0, 1 and 2 are <s>, </s> and <pad>."""
     backend = {
         "byte_level": _byte_level,
         "sentencepiece": _sentencepiece,
         "wordpiece": _wordpiece,
+        "metaspace": _metaspace,
+        "unigram": _unigram,
     }[kind]()
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     )
-    wrapped.add_tokens(["<tool_call>"])  # added, yet not special
+    wrapped.add_tokens(["<tool_call>", *added])  # added, yet not special
     if chat_template is not None:
         wrapped.chat_template = chat_template
     wrapped.save_pretrained(folder)
@@ -90,6 +107,26 @@ def _sentencepiece() -> Tokenizer:
     for byte in range(256):
         vocab[f"<0x{byte:02X}>"] = len(vocab)
     return Tokenizer.from_str(json.dumps(state))
+
+
+def _metaspace() -> Tokenizer:
+    """As newer files of Llama's: a space before the first piece of a text only."""
+    tokenizer = _sentencepiece()
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return tokenizer
+
+
+def _unigram() -> Tokenizer:
+    """Has its special tokens among its pieces too, as the best of them."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, show_progress=False, special_tokens=[*SPECIAL, "<unk>"], unk_token="<unk>"
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
 
 
 def _wordpiece() -> Tokenizer:

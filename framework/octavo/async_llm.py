@@ -165,8 +165,7 @@ class AsyncLLM:
         """Return the token ids of a conversation; ``options`` are those of the chat template."""
 
         def encode() -> list[int]:
-            text = self._front.chat.render(messages, **options)
-            return self._front.inputs.encode(text, False)
+            return self._front.inputs.encode_chat(self._front.chat.compose(messages, **options))
 
         return await asyncio.to_thread(encode)
 

@@ -96,13 +96,13 @@ class Frontend:
         if has_media(messages, modalities):
             takes_embeds = self.config.media.enable_mm_embeds
             messages, media = take_media(messages, modalities, takes_embeds=takes_embeds)
-        text = self.chat.render(messages, tools=use.tools if use else None, **rendering)
+        chat = self.chat.compose(messages, tools=use.tools if use else None, **rendering)
         params = self.inputs.params_or_default(params)
         try:
-            plan = self.answers.plan(text, use, params.guided)
+            plan = self.answers.plan(chat.shown, use, params.guided)
             prepared = self.inputs.process(
                 request_id,
-                text,
+                chat.text,
                 replace(
                     params,
                     guided=plan.guided,
@@ -114,6 +114,7 @@ class Frontend:
                 add_special_tokens=False,
                 media=media,
                 processor_kwargs=mm_processor_kwargs,
+                chat=chat,
             )
         except BadRequestError as error:
             if use is None or params.guided is not None or error.param not in GUIDE_FIELDS:
@@ -214,13 +215,15 @@ def make_frontend(
     tokenizer = load_tokenizer(config.model, folder, host)
     eos = eos_token_ids(folder, tokenizer)
     default_params = default_sampling_params(folder.generation_config)
+    media = _media_inputs(config.media, folder, tokenizer, host)
     chat = ChatRenderer(
         tokenizer,
         chat_template=_chat_template(config.model, folder, tokenizer, host),
         capabilities=folder.capabilities,
         media_texts=_media_texts(folder, host),
+        media_marks=media.marks,
+        trust_message_tokens=config.model.trust_message_tokens,
     )
-    media = _media_inputs(config.media, folder, tokenizer, host)
     template = chat.tool_template
     answers = make_answer_format(config.model, folder, tokenizer, host, chat_template=template)
     client = start_engine(as_found(config, folder), host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -46,4 +46,27 @@ class Tokenizer(Protocol):
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
         """The vocabulary's own spelling of each id; None for an id that it lacks."""
+        ...
+
+
+@runtime_checkable
+class ControlTokens(Protocol):
+    """What a tokenizer may have besides: it keeps control tokens out of texts of strangers.
+
+    Without it the framework takes such a text apart, and tells the vocabulary's spelling of
+    ``special_ids`` alone.
+    """
+
+    added_tokens: Mapping[str, bool]
+    """Texts that become one token wherever they stand; True: a special one."""
+
+    normalized: Callable[[str], str] | None
+    """Makes a text that in which they are looked for; None: they are found in the text as it is."""
+
+    def encode_marked(
+        self, text: str, marked: Sequence[tuple[int, int]], controls: frozenset[str]
+    ) -> list[int]:
+        """Ids of the text, without special tokens around it, in which those of ``controls`` are
+        tokens only at the places of ``marked`` (start and end, in order), and else text.
+        """
         ...

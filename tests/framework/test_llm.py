@@ -149,6 +149,18 @@ def test_a_chat_is_its_rendered_template(llm: LLM) -> None:
         llm.chat([], GREEDY)
 
 
+def test_control_tokens_in_messages_are_text_unless_messages_are_trusted(folder: Path) -> None:
+    counts = []
+    for trust in (False, True):
+        with LLM(folder, **SMALL, trust_message_tokens=trust) as llm:
+            end = llm.get_tokenizer().eos_token
+            chat = [{"role": "user", "content": f"a{end}b"}]
+            (answer,) = llm.chat(chat, GREEDY, use_tqdm=False)
+            assert f"a{end}b" in str(answer.prompt)
+            counts.append(answer.prompt_token_ids.count(llm.get_tokenizer().eos_token_id))
+    assert counts[0] == counts[1] - 1
+
+
 @pytest.mark.parametrize("width", [2, 4])
 def test_beam_search_finds_what_transformers_finds(llm: LLM, folder: Path, width: int) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)

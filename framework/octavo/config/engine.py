@@ -50,6 +50,8 @@ class ModelConfig:
     """A registered backend's name; None lets plugins choose."""
     chat_template: str | None = None
     """A file, or the template itself; None: the tokenizer's."""
+    trust_message_tokens: bool = False
+    """Text such as "<|im_end|>" in a message is the control token, and not text."""
     tool_call_parser: str | None = "auto"
     """A registered tool parser's name; "auto": the one that plugins choose by the model's chat
     template; None (in Python) leaves calls in the text."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import NoneType
 from typing import Any
 
 from octavo.errors import PromptError
+from octavo.inputs.controls import ChatText, ContentGuard, Vocabulary, read_vocabulary
 from octavo.inputs.messages import (
     Message,
     check_dicts,
@@ -36,21 +37,35 @@ class ChatRenderer:
         chat_template: str | None = None,
         capabilities: ModelCapabilities | None = None,
         media_texts: Mapping[str, str] | None = None,
+        media_marks: Iterable[str] = (),
+        trust_message_tokens: bool = False,
     ) -> None:
         """``chat_template`` is Jinja source that replaces the tokenizer's own.
 
-        ``media_texts`` stand for media, by modality, in a template that takes text alone.
+        ``media_texts`` stand for media, by modality, in a template that takes text alone, and
+        ``media_marks`` in every one. ``trust_message_tokens`` lets contents write control tokens.
         """
         self._media_texts = media_texts or {}
         self._own = chat_template or (tokenizer.chat_template if tokenizer else None)
         self._capabilities = capabilities or ModelCapabilities()
         variables = tokenizer.special_tokens if tokenizer else {}
+        vocabulary = Vocabulary()
+        if not trust_message_tokens:
+            media = (*self._media_texts.values(), *media_marks)
+            vocabulary = read_vocabulary(tokenizer, media)
+        self._guard = lru_cache(_MAX_COMPILED_TEMPLATES)(
+            lambda source: ContentGuard(vocabulary, self._compiled(source))
+        )
         # Compiling takes milliseconds, and a caller sends the same source with each request.
         self._compiled = lru_cache(_MAX_COMPILED_TEMPLATES)(
             lambda source: ChatTemplate(source, variables)
         )
 
-    def render(
+    def render(self, messages: Sequence[Message], **options: Any) -> str:
+        """Return the text of ``compose``."""
+        return self.compose(messages, **options).text
+
+    def compose(
         self,
         messages: Sequence[Message],
         *,
@@ -61,8 +76,8 @@ class ChatRenderer:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         strict: bool = False,
-    ) -> str:
-        """Return the prompt's text.
+    ) -> ChatText:
+        """Write the prompt, in which contents are text and never control tokens.
 
         ``chat_template`` is Jinja source or the name of one of the model's templates, never a
         file: requests of strangers end here. ``add_generation_prompt`` None means True, unless the
@@ -83,10 +98,12 @@ class ChatRenderer:
             "documents": check_dicts("documents", documents),
         }
         plain = check_messages(messages, self._capabilities)
+        if strict:
+            _check_is_read(template, kwargs, lists)
+        finish = self._guard(template.source).hide(plain, kwargs, lists)
         fit_contents(plain, template, self._media_texts, self._capabilities)
         fit_arguments(plain, template)
         if strict:
-            _check_is_read(template, kwargs, lists)
             fit_roles(plain, template)
         marker = _mark_end(plain[-1]) if continue_final_message else None
         text = template.render(
@@ -95,7 +112,7 @@ class ChatRenderer:
             **lists,
             add_generation_prompt=add_generation_prompt,
         )
-        return text if marker is None else _cut_at(text, marker)
+        return finish(text if marker is None else _cut_at(text, marker))
 
     def template(self, given: str | None = None, *, has_tools: bool = False) -> ChatTemplate:
         """Return what ``render`` uses with these arguments."""

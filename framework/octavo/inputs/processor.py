@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -20,6 +21,8 @@ from octavo.errors import (
     PromptTooLongError,
     UnsupportedConstraint,
 )
+from octavo.inputs.controls import ChatText
+from octavo.inputs.marked import encode_marked
 from octavo.inputs.media import MediaInputs, PlacedMedia
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
@@ -131,12 +134,14 @@ class InputProcessor:
         add_special_tokens: bool = True,
         media: Sequence[GivenMedia] = (),
         processor_kwargs: Mapping[str, Any] | None = None,
+        chat: ChatText | None = None,
     ) -> PreparedRequest:
         """Check everything that a request carries and put it into ids.
 
         ``params`` None takes the model's defaults; a rendered chat template wants
         ``add_special_tokens=False``, for it has written them itself. ``media`` and
-        ``processor_kwargs`` are a chat's; a prompt has its own.
+        ``processor_kwargs`` are a chat's; a prompt has its own. ``chat`` tells of a prompt that is
+        a chat's text where control tokens stand in it.
         """
         params = self.params_or_default(params)
         parsed = parse_prompt(prompt)
@@ -146,9 +151,13 @@ class InputProcessor:
             add_special_tokens = False
         ids = parsed.token_ids
         if ids is None:
-            text = self._shortened(parsed.text or "", params.truncate_prompt_tokens)
+            whole = parsed.text or ""
+            text = self._shortened(whole, params.truncate_prompt_tokens)
             marks = self._media.marks if self._media else {}
-            ids = self._encode_around(marks, text, add_special_tokens)
+            if chat is None or chat.marked is None:
+                ids = self._encode_around(marks, text, add_special_tokens)
+            else:
+                ids = self._encode_chat(chat.behind(len(whole) - len(text)), marks)
         if params.truncate_prompt_tokens is not None:
             ids = ids[-params.truncate_prompt_tokens :]
         salt = _checked_salt(cache_salt or parsed.cache_salt)
@@ -203,6 +212,23 @@ class InputProcessor:
         self._check_text(text)
         return self._ids(text, add_special_tokens)
 
+    def encode_chat(self, chat: ChatText) -> list[int]:
+        """Return the ids of a chat's text."""
+        if chat.marked is None:
+            return self.encode(chat.text, False)
+        return self._encode_chat(chat, {})
+
+    def _encode_chat(self, chat: ChatText, marks: Mapping[str, int]) -> list[int]:
+        """With an id in the place of each mark."""
+        self._check_text(chat.text)
+        ids: list[int] = []
+        for piece in chat.pieces(marks):
+            if isinstance(piece, str):
+                ids.append(marks[piece])
+            else:
+                ids += self._tokenized(partial(encode_marked, chat=piece))
+        return ids
+
     def _encode_around(
         self, marks: Mapping[str, int], text: str, add_special_tokens: bool
     ) -> list[int]:
@@ -251,13 +277,20 @@ class InputProcessor:
         return text[begin:]
 
     def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        return self._tokenized(
+            lambda tokenizer: tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        )
+
+    def _tokenized(self, encode: Callable[[Tokenizer], list[int]]) -> list[int]:
         if self._tokenizer is None:
             raise PromptError(
                 "a text prompt needs a tokenizer (skip_tokenizer_init is set); "
                 "give {'prompt_token_ids': [...]}"
             )
         try:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            return encode(self._tokenizer)
+        except PromptError:
+            raise
         except Exception as error:  # a plugin's, on a stranger's text: this request's failure only
             raise PromptError(f"the tokenizer fails on the prompt: {one_line(error)}") from error
 

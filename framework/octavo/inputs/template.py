@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -87,6 +87,35 @@ class ChatTemplate:
         names = meta.find_undeclared_variables(tree).intersection(_may_read(tree, set()))
         return frozenset(names - environment.globals.keys())
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What it compares values with, and by which names it asks for them."""
+        values = (node.value for node in self._tree.find_all(nodes.Const))
+        attributes = (node.attr for node in self._tree.find_all(nodes.Getattr))
+        return frozenset((*attributes, *(text for text in values if isinstance(text, str))))
+
+    @cached_property
+    def literals(self) -> frozenset[str]:
+        """Texts that it may write."""
+        return self.names.union(node.data for node in self._tree.find_all(nodes.TemplateData))
+
+    @cached_property
+    def _changes(self) -> tuple[Callable[[str], str], ...]:
+        return tuple(_changes(self._tree))
+
+    @property
+    def _tree(self) -> nodes.Template:
+        return _environment().parse(self.source)
+
+    def changed(self, text: str) -> Iterator[str]:
+        """The text, and what it is once the template has changed letters or left out parts."""
+        yield text
+        for change in self._changes:
+            new = change(text)
+            if new != text:
+                text = new
+                yield text
+
     def mentions(self, word: str) -> bool:
         """Whether the word stands in its source, where it can be told apart from others."""
         return word in self.source
@@ -121,6 +150,33 @@ class ChatTemplate:
             return False
         # A template that expects a string prints the list itself, as Python or as JSON.
         return text in rendered and "'type'" not in rendered and '"type"' not in rendered
+
+
+_CASES: Final[Mapping[str, Callable[[str], str]]] = {
+    "lower": str.lower, "upper": str.upper, "title": str.title, "capitalize": str.capitalize,
+}  # fmt: skip
+
+
+def _changes(tree: nodes.Template) -> Iterator[Callable[[str], str]]:
+    """What it does to letters of texts, by a filter or by a method of theirs."""
+    calls = [(node.name, node.args) for node in tree.find_all(nodes.Filter)]
+    calls += [
+        (node.node.attr, node.args)
+        for node in tree.find_all(nodes.Call)
+        if isinstance(node.node, nodes.Getattr)
+    ]
+    for name, args in calls:
+        given = [arg.value for arg in args if isinstance(arg, nodes.Const)]
+        if name == "replace" and len(given) > 1 and given[0]:
+            yield partial(_replace, str(given[0]), str(given[1]))
+        elif name == "split" and given and given[0]:
+            yield partial(_replace, str(given[0]), "")
+    for name in {name for name, _ in calls} & _CASES.keys():
+        yield _CASES[name]
+
+
+def _replace(old: str, new: str, text: str) -> str:
+    return text.replace(old, new)
 
 
 _SCOPES: Final = (

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.inputs.marked import encode_plain
 from octavo.inputs.media import read_settings
 from octavo.inputs.processor_kwargs import read_kwargs, with_kwargs
 from octavo.multimodal.errors import BadMediaError
@@ -155,7 +156,7 @@ class Listener:
         asked = read_kwargs(engine.config.media.mm_processor_kwargs, known)
         settings = replace(
             with_kwargs(read_settings(folder.path, folder.config), asked),
-            encode_text=partial(engine.get_tokenizer().encode, add_special_tokens=False),
+            encode_text=partial(encode_plain, engine.tokenizer),
         )
         plugin = host.models.info(folder.implementation).plugin
         with host.faults.guard(plugin, f"making the transcriber of {folder.architecture}"):

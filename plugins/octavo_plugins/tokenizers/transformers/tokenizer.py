@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from octavo.errors import ModelError
+from octavo.inputs.marked import encode_in_pieces
+from octavo_plugins.tokenizers.transformers.marked import MarkedEncoder
 from octavo_registry.faults import one_line
 
+_MAX_MARKED: Final = 8
+"""Sets of control tokens, of which a chat template has one."""
+_FOLDED: Final = ("\uff21", "\u212a", "A", "\u00e9", "x\u200bx")
+"""Letters that normalizers make other letters of, or leave out."""
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -30,6 +37,14 @@ class TransformersTokenizer:
         if self._fast is None:
             self.special_ids |= frozenset(hf.all_special_ids)
         self.byte_fallback_ids = _byte_fallback_ids(hf)
+        self.added_tokens = {
+            token.content: token.special or number in self.special_ids
+            for number, token in added.items()
+        }
+        self.normalized = _folding(hf) if self._fast is not None else None
+        self._marked_encoder = lru_cache(_MAX_MARKED)(
+            lambda controls: MarkedEncoder(hf.backend_tokenizer, controls)
+        )
         self.special_tokens: Mapping[str, Any] = hf.special_tokens_map
         self.chat_template: str | Mapping[str, str] | None = hf.chat_template
 
@@ -39,6 +54,15 @@ class TransformersTokenizer:
             text, add_special_tokens=add_special_tokens, truncation=False, verbose=False
         )
         return ids
+
+    def encode_marked(
+        self, text: str, marked: Sequence[tuple[int, int]], controls: frozenset[str]
+    ) -> list[int]:
+        """Ids of the text, in which those of ``controls`` are tokens at ``marked`` places only."""
+        ids = None
+        if self._fast is not None:
+            ids = self._marked_encoder(controls).encode(text, marked)
+        return encode_in_pieces(self, text, marked, controls) if ids is None else ids
 
     def decode(
         self,
@@ -108,6 +132,17 @@ def _entries(file: Path) -> Mapping[str, Any]:
         return {}
     entries: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return entries
+
+
+def _folding(hf: Any) -> Callable[[str], str] | None:
+    """The normalizer, if it makes other letters and tokens are looked for behind it."""
+    normalizer = hf.backend_tokenizer.normalizer
+    tokens = hf.added_tokens_decoder.values()
+    if normalizer is None or not any(token.normalized for token in tokens):
+        return None
+    normalized: Callable[[str], str] = normalizer.normalize_str
+    folds = any(normalized(text).strip(" \u2581") != text for text in _FOLDED)
+    return normalized if folds else None
 
 
 def _byte_fallback_ids(hf: Any) -> frozenset[int]:

@@ -1,0 +1,331 @@
+"""Control tokens in the texts of a chat: what messages say never becomes one.
+
+A chat template writes control tokens as text, such as ``<|im_end|>``. Where a message has such text
+too, one of its characters is hidden behind a private one while the template runs: what then still
+reads as a control token was written by the template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from octavo.inputs.template import ChatTemplate
+from octavo_registry.tokenizer import ControlTokens, Tokenizer
+
+OWN_ROLES: Final = ("system", "developer", "assistant")
+"""Their text is the application's or the model's own, which may write ``<think>``."""
+_FIRST_PRIVATE: Final = 0x100000
+_NUM_BLOCKS: Final = 60
+_BLOCK: Final = 1024
+"""A request's private characters are one block of plane 16, chosen at random."""
+_END: Final = "\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatText:
+    """A chat as a template has written it."""
+
+    text: str
+    marked: Sequence[tuple[int, int]] | None = None
+    """Where control tokens stand; None: wherever their text does."""
+    controls: frozenset[str] = frozenset()
+    shown: str
+    """The text for those who look for control tokens in it: without those in contents."""
+
+    def behind(self, begin: int) -> ChatText:
+        """Return the end of it, from a character on."""
+        return self._part(begin, len(self.text)) if begin else self
+
+    def pieces(self, texts: Collection[str]) -> Iterator[ChatText | str]:
+        """Take it apart at those of the control tokens that are among ``texts``."""
+        end = 0
+        for start, behind in self.marked or ():
+            found = self.text[start:behind]
+            if found in texts:
+                if start > end:
+                    yield self._part(end, start)
+                yield found
+                end = behind
+        if end < len(self.text):
+            yield self._part(end, len(self.text))
+
+    def _part(self, begin: int, end: int) -> ChatText:
+        marked = [
+            (start - begin, behind - begin)
+            for start, behind in self.marked or ()
+            if begin <= start and behind <= end
+        ]
+        return replace(
+            self,
+            text=self.text[begin:end],
+            marked=None if self.marked is None else marked,
+            shown=self.shown[begin:end],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """The control tokens of one model."""
+
+    special: frozenset[str] = frozenset()
+    """Of every template. Those that media stand for are among them."""
+    added: frozenset[str] = frozenset()
+    """Others that are tokens of their own, and control what goes on if the template writes them."""
+    normalized: Callable[[str], str] | None = None
+    """Makes a text the one in which the tokenizer looks for them; None: it is the same."""
+
+
+def read_vocabulary(tokenizer: Tokenizer | None, media: Iterable[str] = ()) -> Vocabulary:
+    """``media`` are texts that stand for media."""
+    if tokenizer is None:
+        return Vocabulary()
+    if isinstance(tokenizer, ControlTokens):
+        special = {text for text, is_special in tokenizer.added_tokens.items() if is_special}
+        added = {text for text in tokenizer.added_tokens if text.strip()}
+        normalized = tokenizer.normalized
+    else:
+        spelled = tokenizer.convert_ids_to_tokens(sorted(tokenizer.special_ids))
+        special, added, normalized = {text for text in spelled if text}, set(), None
+    for text in media:
+        special |= {text, *(token for token in added if token in text)}
+    special = {text for text in special if text.strip()}
+    return Vocabulary(
+        special=frozenset(special),
+        added=frozenset(added - special),
+        normalized=normalized,
+    )
+
+
+class ContentGuard:
+    """Finds and hides control tokens in contents for one template; holds nothing of a request."""
+
+    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
+        written = {text for text in vocabulary.added if template.mentions(text)}
+        self._template = template
+        self._every = _Finder(vocabulary.special | written, vocabulary, template)
+        self._own = _Finder(vocabulary.special, vocabulary, template) if written else self._every
+
+    def hide(
+        self, messages: list[dict[str, Any]], *others: dict[str, Any]
+    ) -> Callable[[str], ChatText]:
+        """Change contents in place; return what makes a chat's text of what is then rendered."""
+        if not self._every.controls:
+            return _as_it_is
+        own: list[str] = []
+        rest: list[str] = []
+        roles = []
+        for message in messages:
+            _collect(_contents(message), own if message["role"] in OWN_ROLES else rest)
+            roles.append(message["role"])
+        _collect(others, rest)
+        if not (self._own.is_in(own, ()) or self._every.is_in(rest, roles)):
+            return _as_it_is
+        hidden = Hidden([*own, *rest, *roles])
+        for message in messages:
+            finder = self._own if message["role"] in OWN_ROLES else self._every
+            message["role"] = finder.hidden_name(message["role"], hidden)
+            message.update(_with_values(_contents(message), finder, hidden))
+        for other in others:
+            other.update(_with_values(other, self._every, hidden))
+        return lambda rendered: self._shown(rendered, hidden)
+
+    def _shown(self, rendered: str, hidden: Hidden) -> ChatText:
+        rendered = hidden.unescaped(rendered)
+        return ChatText(
+            text=hidden.restored(rendered),
+            marked=tuple(match.span() for match in self._every.whole.finditer(rendered)),
+            controls=self._every.controls,
+            shown=rendered,
+        )
+
+
+class Hidden:
+    """The characters of one chat that are hidden, each behind a private one."""
+
+    def __init__(self, contents: Iterable[str]) -> None:
+        text = "".join(contents)
+        is_free = False
+        while not is_free:
+            self._next = _FIRST_PRIVATE + _BLOCK * secrets.randbelow(_NUM_BLOCKS)
+            block = f"[{chr(self._next)}-{chr(self._next + _BLOCK - 1)}]"
+            is_free = re.search(block, text) is None
+        self._private: dict[str, str] = {}
+
+    def character(self, char: str) -> str:
+        """Stands for ``char`` until it is restored."""
+        if char not in self._private:
+            self._private[char] = chr(self._next)
+            self._next += 1
+        return self._private[char]
+
+    def unescaped(self, text: str) -> str:
+        """``text`` with private characters where a template has written them as JSON does."""
+        for private in self._private.values():
+            text = text.replace(json.dumps(private)[1:-1], private)
+        return text
+
+    def restored(self, text: str) -> str:
+        """``text`` as it is without hiding."""
+        return text.translate({ord(there): char for char, there in self._private.items()})
+
+
+class _Finder:
+    """Looks for a set of control tokens, whole and in pieces that others can complete."""
+
+    def __init__(
+        self, controls: frozenset[str], vocabulary: Vocabulary, template: ChatTemplate
+    ) -> None:
+        self.controls = controls
+        self.whole = any_of(controls)
+        self._normalized = vocabulary.normalized
+        self._template = template
+        self._longest = max(map(len, controls), default=0)
+        self._firsts = "".join({text[0] for text in controls})
+        near = f"[^{_END}]{{0,{self._longest}}}"
+        lasts = "".join({text[-1] for text in controls})
+        self._maybe_head = re.compile(f"([{re.escape(self._firsts) or _END}]{near}){_END}")
+        self._maybe_tail = re.compile(f"{_END}({near}[{re.escape(lasts) or _END}])")
+        self._heads = {text[:end] for text in controls for end in range(1, len(text))}
+        self._tails = {text[begin:] for text in controls for begin in range(1, len(text))}
+        self._inners = {
+            control[len(head) : len(control) - len(tail)]
+            for head in _ends(template.literals, self._heads, self._longest)
+            for tail in _begins(template.literals, self._tails, self._longest)
+            for control in controls
+            if control.startswith(head) and control.endswith(tail)
+        } - template.names
+
+    def is_in(self, contents: Collection[str], names: Collection[str]) -> bool:
+        """Whether any of these can become a control token, or contents a part of one."""
+        whole = _END.join((*contents, *names))
+        borders = (each.strip() for each in contents)
+        most = self._longest
+        text = _END.join(
+            each if len(each) <= 2 * most else f"{each[:most]} {each[-most:]}" for each in borders
+        )
+        text = f"{_END}{text}{_END}"
+        return (
+            self._is_in(whole)
+            or (self._normalized is not None and self._is_in(self._normalized(whole)))
+            or any(self._head(found[1]) is not None for found in self._maybe_head.finditer(text))
+            or any(self._tail(found[1]) is not None for found in self._maybe_tail.finditer(text))
+            or (bool(self._inners) and any(self._inner(each) is not None for each in contents))
+        )
+
+    def _is_in(self, text: str) -> bool:
+        return any(self.whole.search(each) for each in self._template.changed(text))
+
+    def hidden(self, text: str, hidden: Hidden) -> str:
+        """``text`` such that no template makes a control token of it."""
+        for place in (self._head(text), self._tail(text), self._inner(text)):
+            if place is not None:
+                text = text[:place] + hidden.character(text[place]) + text[place + 1 :]
+        text = self.hidden_name(text, hidden)
+        if self._is_in(text):  # once the template has changed it
+            for char in self._firsts:
+                text = text.replace(char, hidden.character(char))
+        return text
+
+    def hidden_name(self, text: str, hidden: Hidden) -> str:
+        """The same for a role or type, of which templates make control tokens on purpose."""
+        while self.whole.search(text):  # again, for those that begin in another
+            text = self.whole.sub(lambda match: hidden.character(match[0][0]) + match[0][1:], text)
+        return text
+
+    def _head(self, text: str) -> int | None:
+        """Where the begin of a control token stands at the text's end."""
+        end = text.rstrip()
+        for begin in range(max(0, len(end) - self._longest), len(end)):
+            if end[begin:] in self._heads:
+                return begin
+        return None
+
+    def _tail(self, text: str) -> int | None:
+        """Where the end of a control token stands at the text's begin: its last character."""
+        begin = len(text) - len(text.lstrip())
+        for end in range(min(len(text), begin + self._longest), begin, -1):
+            if text[begin:end] in self._tails:
+                return end - 1
+        return None
+
+    def _inner(self, text: str) -> int | None:
+        """Where a text begins that is all that the template leaves out of a control token."""
+        inner = text.strip() if len(text) <= self._longest else ""
+        return text.index(inner) if inner and inner in self._inners else None
+
+
+def _ends(literals: Iterable[str], known: set[str], longest: int) -> set[str]:
+    found = (text[-size:] for text in literals for size in range(1, longest))
+    return known & set(found)
+
+
+def _begins(literals: Iterable[str], known: set[str], longest: int) -> set[str]:
+    found = (text[:size] for text in literals for size in range(1, longest))
+    return known & set(found)
+
+
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches the longest of the texts. By a tree: 256 reserved tokens cost no more than one."""
+    tree: dict[str, Any] = {}
+    for text in texts:
+        node = tree
+        for char in text:
+            node = node.setdefault(char, {})
+        node[_END] = {}
+    return re.compile(_alternatives(tree) if tree else r"(?!)")
+
+
+def _alternatives(node: dict[str, Any]) -> str:
+    branches = [
+        re.escape(char) + _alternatives(rest) for char, rest in node.items() if char != _END
+    ]
+    if not branches:
+        return ""
+    if len(branches) == 1 and _END not in node:
+        return branches[0]
+    return f"(?:{'|'.join(branches)}){'?' if _END in node else ''}"
+
+
+def _as_it_is(rendered: str) -> ChatText:
+    return ChatText(text=rendered, shown=rendered)
+
+
+def _contents(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if key != "role"}
+
+
+def _collect(value: Any, into: list[str]) -> None:
+    """Add each string in it, names too."""
+    if isinstance(value, str):
+        into.append(value)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            _collect(key, into)
+            _collect(each, into)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _collect(each, into)
+
+
+def _with_values(named: dict[str, Any], finder: _Finder, hidden: Hidden) -> dict[str, Any]:
+    return {name: _changed(value, finder, hidden) for name, value in named.items()}
+
+
+def _changed(value: Any, finder: _Finder, hidden: Hidden) -> Any:
+    if isinstance(value, str):
+        return finder.hidden(value, hidden)
+    if isinstance(value, dict):
+        return {
+            _changed(key, finder, hidden): finder.hidden_name(each, hidden)
+            if key == "type" and isinstance(each, str)
+            else _changed(each, finder, hidden)
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_changed(each, finder, hidden) for each in value]
+    return value
