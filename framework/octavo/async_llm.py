@@ -7,13 +7,15 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from octavo.adapters.loaded import LoadedAdapter, LoadedAdapters
+from octavo.adapters.leases import AdapterLeases
+from octavo.adapters.loaded import LoadedAdapters
+from octavo.async_requests import Making, Submitted, is_guided, making_of, read_answer
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.detokenizing.processor import RequestObserver
@@ -31,12 +33,12 @@ from octavo.outputs import RequestOutput
 from octavo.params import LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
 from octavo.tools.answer_format import AnswerFormat
-from octavo.tools.answer_reader import AnswerReader
 from octavo_registry import PluginHost
 from octavo_registry.tokenizer import Tokenizer
 
-# Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
-MAX_CHARS_ON_LOOP: Final = 4096
+if TYPE_CHECKING:
+    from octavo.engine_args import EngineArgs
+
 COMPILING_THREADS: Final = 512
 """Requests with constraints that are made ready at a time. Most of them only wait for a process;
 those whose constraint is known shall find a thread all the same."""
@@ -59,6 +61,11 @@ class AsyncLLM:
         )
 
     @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """Return one of options that were collected before."""
+        return cls(**engine_args.options())
+
+    @classmethod
     def of_frontend(cls, front: Frontend) -> Self:
         """Return one over what has been started already."""
         made = cls.__new__(cls)
@@ -72,7 +79,7 @@ class AsyncLLM:
         self._mailbox: Mailbox | None = None
         self._tracer: Tracer | None = None
         self._compiling = ThreadPoolExecutor(COMPILING_THREADS, "octavo-compiling")
-        self._loading = ThreadPoolExecutor(1, "octavo-adapters")
+        self._leases = AdapterLeases()
         # Also at the interpreter's exit, where the engine's thread must not be inside a kernel.
         self._close = weakref.finalize(self, self._engine.close)
 
@@ -80,8 +87,8 @@ class AsyncLLM:
         self,
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
-        *,
         request_id: str | None = None,
+        *,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
         add_special_tokens: bool = True,
@@ -92,18 +99,14 @@ class AsyncLLM:
         RequestFailedError when the request fails inside the engine, QueueFullError when that has
         no room for it, and EngineDeadError when the engine ends.
         """
-        prepare = partial(
-            self._front.inputs.process,
-            request_id or uuid.uuid4().hex,
+        making = self._making(
+            request_id,
             prompt,
             sampling_params,
             priority=priority,
             add_special_tokens=add_special_tokens,
         )
-        has_items = isinstance(prompt, Mapping) and bool(prompt.get("multi_modal_data"))
-        compiles = _is_guided(sampling_params) or has_items
-        in_thread = compiles or _is_long(prompt)
-        return self._stream(prepare, lora_request, in_thread=in_thread, compiles=compiles)
+        return self._stream(partial(self._submit, making, lora_request))
 
     def chat(
         self,
@@ -152,10 +155,11 @@ class AsyncLLM:
         # How long the text is shows only when a template has run, which may take long itself.
         compiles = (
             bool(tools)
-            or _is_guided(sampling_params)
+            or is_guided(sampling_params)
             or has_media(messages, self._front.folder.capabilities.modalities)
         )
-        return self._stream(prepare, lora_request, in_thread=True, compiles=compiles)
+        making = Making(prepare, in_thread=True, compiles=compiles)
+        return self._stream(partial(self._submit, making, lora_request))
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the text's token ids, as a prompt of it would have them."""
@@ -287,7 +291,9 @@ class AsyncLLM:
         if self._front.guides is not None:
             self._front.guides.close()
         self._compiling.shutdown(wait=False)
-        self._loading.shutdown(wait=False)
+        self._leases.close()
+
+    shutdown = close
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -295,25 +301,36 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    async def _stream(
+    def _making(
         self,
-        prepare: Callable[[], PreparedRequest],
-        lora_request: LoRARequest | None,
-        *,
-        in_thread: bool,
-        compiles: bool,
-    ) -> AsyncGenerator[RequestOutput, None]:
+        request_id: str | None,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None,
+        **options: Any,
+    ) -> Making:
+        prepare = partial(
+            self._front.inputs.process,
+            request_id or uuid.uuid4().hex,
+            prompt,
+            sampling_params,
+            **options,
+        )
+        return making_of(prepare, prompt, sampling_params)
+
+    async def _submit(self, making: Making, lora_request: LoRARequest | None) -> Submitted:
+        """Make a request and queue it."""
         arrival_seconds = time.monotonic()
         engine, adapters = self._engine, self.adapters  # others may have their place meanwhile
         engine.check_open()
         self.check_room()
         loop = asyncio.get_running_loop()
-        adapter = await self._lease(adapters, lora_request)
+        adapter = await self._leases.lease(adapters, lora_request, engine.check_open)
+        prepare = making.prepare
         try:
-            if compiles:  # it may wait for another process, and others shall not wait for it
+            if making.compiles:
                 prepared = await loop.run_in_executor(self._compiling, self._compile, prepare)
             else:
-                prepared = await asyncio.to_thread(prepare) if in_thread else prepare()
+                prepared = await asyncio.to_thread(prepare) if making.in_thread else prepare()
             if adapter is not None:
                 prepared = with_adapter(prepared, adapter.content_hash)
             if self._mailbox is None or self._mailbox.loop is not loop:
@@ -323,6 +340,12 @@ class AsyncLLM:
         finally:
             if adapter is not None:
                 adapters.release(adapter)
+        return Submitted(prepared, arrival_seconds, engine, stream)
+
+    async def _stream(
+        self, submit: Callable[[], Awaitable[Submitted]]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        prepared, arrival_seconds, engine, stream = await submit()
         tracer = self._tracer
         finished = False
         try:
@@ -335,32 +358,11 @@ class AsyncLLM:
                     if output.error is not None:
                         raise error_class(output.error_type or "")(output.error)
                     if prepared.reader is not None:
-                        await _read(prepared.reader, output)
+                        await read_answer(prepared.reader, output)
                     yield output
         finally:
             if not finished:
                 engine.release(prepared.request.request_id, stream)
-
-    async def _lease(
-        self, adapters: LoadedAdapters, request: LoRARequest | None
-    ) -> LoadedAdapter | None:
-        if request is None:
-            adapters.num_requests[""] += 1
-            return None
-        leased = adapters.lease(request)
-        if leased is not None:
-            return leased
-        loading = self._loading.submit(self._load, adapters, request)
-        try:
-            return await asyncio.wrap_future(loading)
-        except asyncio.CancelledError:
-            loading.add_done_callback(partial(_release, adapters))
-            raise
-
-    def _load(self, adapters: LoadedAdapters, request: LoRARequest) -> LoadedAdapter:
-        """In a thread of its own: prompts need the loop's, and loads take turns in any case."""
-        self._engine.check_open()  # its turn may come after the end
-        return adapters.load(request)
 
     def _compile(self, prepare: Callable[[], PreparedRequest]) -> PreparedRequest:
         """Call it in a thread of ours; what fails since ``close`` ends it fails for that reason."""
@@ -371,27 +373,3 @@ class AsyncLLM:
         except Exception:
             engine.check_open()
             raise
-
-
-def _release(adapters: LoadedAdapters, loading: Future[LoadedAdapter]) -> None:
-    """Nobody waits any more for what was being loaded."""
-    if not loading.cancelled() and loading.exception() is None:
-        adapters.release(loading.result())
-
-
-async def _read(reader: AnswerReader, output: RequestOutput) -> None:
-    """Take the answers apart, long ones beside the event loop."""
-    if sum(len(each.text) for each in output.outputs) > MAX_CHARS_ON_LOOP:
-        await asyncio.to_thread(reader.take, output)
-    else:
-        reader.take(output)
-
-
-def _is_guided(params: object) -> bool:
-    """Whether a caller, whatever was given, asks for a constraint."""
-    return getattr(params, "guided", None) is not None
-
-
-def _is_long(prompt: Prompt) -> bool:
-    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-    return isinstance(text, str) and len(text) > MAX_CHARS_ON_LOOP

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from octavo.adapters.loaded import LoadedAdapters
 from octavo.beam_search import BeamSearch, Candidates, Continued, num_candidates, run_beam_searches
@@ -27,6 +27,9 @@ from octavo.params import MAX_LOGPROBS, BeamSearchParams, LoRARequest, SamplingP
 from octavo.per_prompt import adapters_of_each, params_of_each, priorities_of_each
 from octavo.preparing import Making, Preparing
 from octavo.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from octavo.engine_args import EngineArgs
 
 POLL_SECONDS: Final = 1.0
 
@@ -56,6 +59,11 @@ class LLM:
         self._lock = threading.RLock()  # so that a signal's handler may close
         self._closed = False
         self._pid = os.getpid()
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """Return one of options that were collected before."""
+        return cls(**engine_args.options())
 
     def generate(
         self,

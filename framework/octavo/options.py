@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import ModuleType
@@ -44,6 +44,7 @@ def read_options(options: Mapping[str, object], *, caller: str) -> EngineOptions
     """
     if options.get("model") is None:
         raise ConfigError("model=None must be a folder or a name")
+    check_names(options, caller=caller)
     homes = _homes()
     nested: dict[str, Any] = {}
     plugins: dict[str, tuple[Any, ...]] = {}
@@ -53,8 +54,6 @@ def read_options(options: Mapping[str, object], *, caller: str) -> EngineOptions
         elif name in NOT_AVAILABLE:
             if value != NOT_AVAILABLE[name]:
                 raise ConfigError(f"{name}={value!r} is not available yet; leave it out")
-        elif name not in homes:
-            raise TypeError(_unknown(name, caller, [*homes, *NOT_AVAILABLE, "plugins"]))
         elif value is not None or homes[name].takes_none:
             group = homes[name].group
             target = nested if group is None else nested.setdefault(group, {})
@@ -75,6 +74,14 @@ def read_options(options: Mapping[str, object], *, caller: str) -> EngineOptions
         if not isinstance(name, str):
             raise ConfigError(f"disable_plugins={options['disable_plugins']!r} must be names")
     return EngineOptions(config=config, **plugins)
+
+
+def check_names(options: Iterable[str], *, caller: str) -> None:
+    """Raise the TypeError of a function that gets a keyword which is no option."""
+    known = [*_homes(), *NOT_AVAILABLE, "plugins", "disable_plugins"]
+    for name in options:
+        if name not in known:
+            raise TypeError(_unknown(name, caller, known))
 
 
 @dataclass(frozen=True, slots=True)

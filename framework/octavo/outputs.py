@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from octavo.vllm_paths import names_of_vllm
 from octavo_registry import Delta, ParsedMessage
+
+__getattr__ = names_of_vllm(__name__)
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from types import NoneType
 from typing import Any, Literal, Self
 
@@ -25,6 +26,15 @@ MAX_BAD_WORD_TOKENS = 32
 MAX_KEPT_TOKENS = 64
 
 OutputKind = Literal["cumulative", "delta", "final"]
+
+
+class RequestOutputKind(StrEnum):
+    """The same as names."""
+
+    CUMULATIVE = "cumulative"
+    DELTA = "delta"
+    FINAL_ONLY = "final"
+
 
 _FLAGS = (
     "ignore_eos",
@@ -149,7 +159,7 @@ class SamplingParams:
     """Special tokens that stay in the text all the same: the marks of a tool-call format, say."""
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
-    output_kind: OutputKind = "cumulative"
+    output_kind: OutputKind | RequestOutputKind = "cumulative"
     """What each streamed output of AsyncLLM carries; LLM always gives the final one."""
     truncate_prompt_tokens: int | None = None
     """Keep only the last so many prompt tokens."""

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from octavo.cli.fields import add_fields, given_fields
+from octavo.cli.parser import Parser
 from octavo.cli.vllm_flags import add_vllm_flags
 from octavo.config import EngineConfig
 from octavo.params import SamplingParams
@@ -41,7 +42,8 @@ def add_engine_flags(parser: ArgumentParser, *, with_model: bool = True) -> None
         if is_dataclass(kind) and isinstance(kind, type):
             add_fields(parser, kind, title=f"{name} options", without=("model",))
     add_fields(parser, EngineConfig, title="more options", only=("logits_processors",))
-    add_vllm_flags(parser)
+    if isinstance(parser, Parser):  # a script's own gets ours alone
+        add_vllm_flags(parser)
 
 
 def engine_keywords(args: Namespace, host: PluginHost) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, Action, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,9 +19,8 @@ BYTES_IN: Final = {"kv_cache_memory_gib": 2**30, "max_header_kib": 2**10}
 _NOTED: Final = "vllm_flags_noted"
 
 
-def add_vllm_flags(parser: ArgumentParser) -> None:
+def add_vllm_flags(parser: Parser) -> None:
     """Add, without help, each of its flags that the parser has no other meaning for."""
-    assert isinstance(parser, Parser)
     taken = parser.flags()
     for verdict in verdicts():
         flag = "--" + verdict.name.replace("_", "-")

@@ -9,6 +9,9 @@ from octavo.config.engine import (
 )
 from octavo.config.lora import LoRAConfig
 from octavo.config.model_folder import ModelFolder, open_model
+from octavo.vllm_paths import names_of_vllm
+
+__getattr__ = names_of_vllm(__name__)
 
 __all__ = [
     "CacheConfig",

@@ -3,8 +3,12 @@
 from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.defaults import default_sampling_params
 from octavo.inputs.processor import InputProcessor, PreparedRequest
-from octavo.inputs.prompt import Prompt, split_prompts
+from octavo.inputs.prompt import Prompt, TextPrompt, TokensPrompt, split_prompts
 from octavo.inputs.template import ChatTemplate, load_chat_template
+from octavo.vllm_paths import names_of_vllm
+
+PromptType = Prompt
+__getattr__ = names_of_vllm(__name__)
 
 __all__ = [
     "ChatRenderer",
@@ -12,6 +16,9 @@ __all__ = [
     "InputProcessor",
     "PreparedRequest",
     "Prompt",
+    "PromptType",
+    "TextPrompt",
+    "TokensPrompt",
     "default_sampling_params",
     "load_chat_template",
     "split_prompts",

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, Required, TypedDict, TypeGuard
 
 from octavo.errors import PromptError
 from octavo.params import shown
 from octavo_registry.model import ModelCapabilities
+
+
+class TextPrompt(TypedDict, total=False):
+    """A prompt with what belongs to it."""
+
+    prompt: Required[str]
+    multi_modal_data: Mapping[str, Any]
+    multi_modal_uuids: Mapping[str, Any]
+    mm_processor_kwargs: Mapping[str, Any]
+    cache_salt: str
+
+
+class TokensPrompt(TypedDict, total=False):
+    """The same in token ids; ``prompt`` is their text, which is shown and not read."""
+
+    prompt_token_ids: Required[list[int]]
+    prompt: str
+    multi_modal_data: Mapping[str, Any]
+    multi_modal_uuids: Mapping[str, Any]
+    mm_processor_kwargs: Mapping[str, Any]
+    cache_salt: str
+
 
 Prompt = str | Mapping[str, Any] | Sequence[int]
 """Text, token ids, or a dict of KEYS."""

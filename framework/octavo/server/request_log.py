@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from octavo.async_llm import AsyncLLM
+from octavo.async_requests import Making, Submitted
 from octavo.config.server import ServeConfig
 from octavo.inputs import PreparedRequest
 from octavo.outputs import RequestOutput
@@ -20,43 +21,35 @@ class LoggedLLM(AsyncLLM):
 
     serve: ServeConfig = ServeConfig()
 
-    def _stream(
-        self,
-        prepare: Callable[[], PreparedRequest],
-        lora_request: LoRARequest | None,
-        *,
-        in_thread: bool,
-        compiles: bool,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        if self.serve.log_requests or self.serve.log_outputs:
-            return self._logged(prepare, lora_request, in_thread, compiles)
-        return super()._stream(prepare, lora_request, in_thread=in_thread, compiles=compiles)
-
-    async def _logged(
-        self,
-        prepare: Callable[[], PreparedRequest],
-        lora_request: LoRARequest | None,
-        in_thread: bool,
-        compiles: bool,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        serve, most = self.serve, self.serve.max_log_chars
-
+    async def _submit(self, making: Making, lora_request: LoRARequest | None) -> Submitted:
         def logged() -> PreparedRequest:
-            prepared = prepare()
-            if serve.log_requests:
-                log.info("%s asks: %s", prepared.request.request_id, _described(prepared, most))
+            prepared = making.prepare()
+            described = _described(prepared, self.serve.max_log_chars)
+            log.info("%s asks: %s", prepared.request.request_id, described)
             return prepared
 
+        if self.serve.log_requests:
+            making = making._replace(prepare=logged)
+        return await super()._submit(making, lora_request)
+
+    def _stream(
+        self, submit: Callable[[], Awaitable[Submitted]]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        stream = super()._stream(submit)
+        return self._logged(stream) if self.serve.log_outputs else stream
+
+    async def _logged(
+        self, stream: AsyncGenerator[RequestOutput, None]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        most = self.serve.max_log_chars
         texts: dict[int, str] = {}
         request_id, reasons = "", {}
-        stream = super()._stream(logged, lora_request, in_thread=in_thread, compiles=compiles)
         async with aclosing(stream) as outputs:
             async for output in outputs:
-                if serve.log_outputs:
-                    request_id = output.request_id
-                    for part in output.outputs:
-                        texts[part.index] = (texts.get(part.index, "") + part.text)[: most + 1]
-                        reasons[part.index] = part.finish_reason
+                request_id = output.request_id
+                for part in output.outputs:
+                    texts[part.index] = (texts.get(part.index, "") + part.text)[: most + 1]
+                    reasons[part.index] = part.finish_reason
                 yield output
         for index, text in texts.items():
             log.info("%s answers: %r (%s)", request_id, _cut(text, most), reasons[index])

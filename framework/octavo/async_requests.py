@@ -1,0 +1,57 @@
+"""One request of an event loop: made where that holds up nobody, and under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from octavo.engine.thread import EngineThread
+from octavo.inputs import PreparedRequest, Prompt
+from octavo.outputs import RequestOutput
+from octavo.streaming import Stream
+from octavo.tools.answer_reader import AnswerReader
+
+# Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
+MAX_CHARS_ON_LOOP: Final = 4096
+
+
+class Making(NamedTuple):
+    """How a request is made."""
+
+    prepare: Callable[[], PreparedRequest]
+    in_thread: bool
+    """It may take long."""
+    compiles: bool
+    """It may wait for another process, and others shall not wait for it."""
+
+
+class Submitted(NamedTuple):
+    """A request that the engine has."""
+
+    prepared: PreparedRequest
+    arrival_seconds: float
+    engine: EngineThread
+    stream: Stream
+
+
+def making_of(prepare: Callable[[], PreparedRequest], prompt: Prompt, params: object) -> Making:
+    """Where a prompt's request is made."""
+    has_items = isinstance(prompt, Mapping) and bool(prompt.get("multi_modal_data"))
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    is_long = isinstance(text, str) and len(text) > MAX_CHARS_ON_LOOP
+    compiles = is_guided(params) or has_items
+    return Making(prepare, in_thread=compiles or is_long, compiles=compiles)
+
+
+def is_guided(params: object) -> bool:
+    """Whether a caller, whatever was given, asks for a constraint."""
+    return getattr(params, "guided", None) is not None
+
+
+async def read_answer(reader: AnswerReader, output: RequestOutput) -> None:
+    """Take the answers apart, long ones beside the event loop."""
+    if sum(len(each.text) for each in output.outputs) > MAX_CHARS_ON_LOOP:
+        await asyncio.to_thread(reader.take, output)
+    else:
+        reader.take(output)
