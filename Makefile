@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The versions that were tested, without torch. Users' own installations keep the ranges of pyproject.toml.
 LOCK ?= locks/py$(shell $(PYTHON) -c "import sys; print('%d%d' % sys.version_info[:2])").txt
 
-.PHONY: demo test test-latest test-fast lock lint types bench clean
+.PHONY: demo test test-latest test-fast test-long lock lint types bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -15,7 +15,11 @@ demo: $(VENV)/installed
 RERUNS := --reruns 1 --max-suite-reruns 5 --rerun-show-tracebacks
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(RERUNS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(RERUNS) -m "not long"
+
+# What takes minutes and seldom breaks, before a release.
+test-long: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -q -n 2 $(RERUNS) -m long
 
 # The newest versions that pyproject.toml allows, in an environment made anew.
 test-latest:
@@ -27,7 +31,7 @@ lock: $(VENV)/installed-dev
 	$(BIN)/python locks/lock.py
 
 test-fast: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -q -m "not slow" -n 2
+	$(BIN)/python -m pytest -q -m "not slow and not long" -n 2
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

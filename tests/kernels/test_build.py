@@ -160,7 +160,7 @@ WHOLE = "90a"
 """The architecture, of every kernel, for which libraries are linked too."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(find_nvcc() is None, reason="no nvcc")
 def test_every_kernel_compiles_for_all_its_architectures(tmp_path: Path) -> None:
     """Hardly optimised, and a host's code for one, which finds the same errors."""

@@ -29,7 +29,7 @@ def growth(parser: ToolParser | ReasoningParser, head: str, unit: str) -> float:
     return seconds(parser, twice) / seconds(parser, once)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("tool", name) for name in HOST.tool_parsers.names()]
@@ -46,7 +46,7 @@ def test_twice_the_characters_take_twice_the_time(kind: str, name: str) -> None:
         assert any(each < MOST_GROWTH for each in growths), (head, unit)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", HOST.tool_parsers.names())
 def test_the_hardest_text_takes_little_more_than_plain_characters_one_by_one(name: str) -> None:
     parser = HOST.tool_parsers.load(name)(None)
