@@ -58,6 +58,7 @@ class Case:
     num_blocks: int = 15
     block_tokens: int = 4
     has_processors: bool = False
+    most_of_prompt: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"

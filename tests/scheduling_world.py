@@ -75,6 +75,7 @@ class World:
                 preemption_mode=case.mode,
                 scheduling_policy=case.policy,
                 async_depth=case.depth,
+                long_prefill_token_threshold=case.most_of_prompt,
             ),
             lora=LoRAConfig(enable_lora=True, lora_pool_rank=NUM_RANK_ROWS),
             media=MediaConfig(media_cache_tokens=MEDIA_ROWS),

@@ -335,7 +335,8 @@ class AsyncLLM:
                 prepared = with_adapter(prepared, adapter.content_hash)
             if self._mailbox is None or self._mailbox.loop is not loop:
                 self._mailbox = Mailbox(loop)
-            stream = Stream(self._mailbox, delta=prepared.params.output_kind == "delta")
+            kind, every = prepared.params.output_kind, self._front.config.scheduler.stream_interval
+            stream = Stream(self._mailbox, delta=kind == "delta", interval=every)
             engine.submit(prepared, arrival_seconds, stream)
         finally:
             if adapter is not None:

@@ -214,7 +214,9 @@ def make_frontend(
     """
     tokenizer = load_tokenizer(config.model, folder, host)
     eos = eos_token_ids(folder, tokenizer)
-    default_params = default_sampling_params(folder.generation_config)
+    default_params = default_sampling_params(
+        folder.generation_config, config.model.override_generation_config
+    )
     media = _media_inputs(config.media, folder, tokenizer, host)
     chat = ChatRenderer(
         tokenizer,
@@ -223,6 +225,7 @@ def make_frontend(
         media_texts=_media_texts(folder, host),
         media_marks=media.marks,
         trust_message_tokens=config.model.trust_message_tokens,
+        default_kwargs=config.model.default_chat_template_kwargs,
     )
     template = chat.tool_template
     answers = make_answer_format(config.model, folder, tokenizer, host, chat_template=template)
@@ -250,6 +253,7 @@ def make_frontend(
             vocab_size=client.ready.vocab_size,
             eos_token_ids=eos,
             default_params=default_params,
+            max_logprobs=config.model.max_logprobs,
             capabilities=folder.capabilities,
             seed=config.model.seed,
             takes_priority=config.scheduler.scheduling_policy == "priority",

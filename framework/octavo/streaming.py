@@ -19,9 +19,12 @@ those waited up to 16 ms, and up to 8 for groups (in 99 of 100 cases; benchmarks
 class Stream:
     """One request's outputs; at most one waits, into which those that follow are merged."""
 
-    def __init__(self, mailbox: Mailbox, *, delta: bool) -> None:
+    def __init__(self, mailbox: Mailbox, *, delta: bool, interval: int = 1) -> None:
+        """A ``delta`` has ``interval`` tokens at least, unless it is the first or the last."""
         self.mailbox = mailbox
         self._delta = delta
+        self._interval = interval if delta else 1
+        self._has_begun = False
         self._waiting: RequestOutput | None = None
         self._failure: OctavoError | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -30,9 +33,12 @@ class Stream:
         """Wait for what has come since the last call; for one caller at a time."""
         while True:
             with self.mailbox.lock:
-                output, self._waiting = self._waiting, None
+                output = None
+                if self._is_due():
+                    output, self._waiting = self._waiting, None
                 failure = self._failure
             if output is not None:
+                self._has_begun = True
                 return output
             if failure is not None:
                 raise failure
@@ -55,6 +61,14 @@ class Stream:
         """Wake the reader, if it waits; only on its event loop."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+    def _is_due(self) -> bool:
+        """Whether what waits may be read; only under the mailbox's lock."""
+        waiting = self._waiting
+        if self._interval == 1 or waiting is None or not self._has_begun or waiting.finished:
+            return True
+        longest = max(len(output.token_ids) for output in waiting.outputs)
+        return longest >= self._interval or self._failure is not None
 
 
 class Mailbox:

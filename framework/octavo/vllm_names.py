@@ -46,7 +46,7 @@ _NOTED: Final[Mapping[str, tuple[str, ...]]] = {
     "always so, and `max_num_batched_tokens` is the size of a step": ("enable_chunked_prefill",),
     "always so": (
         "enable_prompt_tokens_details", "enable_request_id_headers", "enable_server_load_tracking",
-        "enable_offline_docs",
+        "enable_offline_docs", "exclude_tools_when_tool_choice_none",
     ),
     "decode steps are recorded whatever their size, unless `enforce_eager` is on": (
         "compilation_config=", "cudagraph_capture_sizes=*", "max_cudagraph_capture_size=",
@@ -153,20 +153,12 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "the environment's HF_HUB_CACHE": ("download_dir=",),
     "the environment's HF_TOKEN": ("hf_token=",),
     "the environment's OCTAVO_LOGGING_CONFIG": ("log_config_file=",),
-    "the environment's OCTAVO_LOGGING_LEVEL": ("uvicorn_log_level=",),
     "it names release and model, so leave it out": (
         "fingerprint_mode=full|hash", "fingerprint_value=",
     ),
-    "chat_template_kwargs of each request": ("default_chat_template_kwargs=",),
-    "parameters of each request": ("override_generation_config=",),
-    "a field of requests": ("return_tokens_as_token_ids",),
-    "at most 20 over HTTP and 128 in Python": ("max_logprobs=20",),
     "not here": (
-        "code_revision=", "disable_fastapi_docs", "enable_force_include_usage",
-        "enable_ssl_refresh", "exclude_tools_when_tool_choice_none", "ignore_patterns=*",
-        "language_model_only", "logprobs_mode=raw_logprobs", "long_prefill_token_threshold=0",
-        "media_io_kwargs=", "response_role=assistant", "ssl_cert_reqs=0", "ssl_ciphers=",
-        "stream_interval=1", "tokenizer_revision=",
+        "code_revision=", "ignore_patterns=*", "language_model_only", "logprobs_mode=raw_logprobs",
+        "media_io_kwargs=", "tokenizer_revision=",
     ),
 }  # fmt: skip
 """By what to do instead: flags that would change what one gets."""

@@ -110,12 +110,12 @@ def walk(case: Case, number: int, seen: Counter[str]) -> None:
 
 
 CASES = [
-    Case("full", "recompute", "fcfs", 2, num_blocks=30),
+    Case("full", "recompute", "fcfs", 2, num_blocks=30, most_of_prompt=5),
     Case("full", "swap", "priority", 2, has_processors=True),
     Case("full", "recompute", "fcfs", 2, block_tokens=1, num_blocks=150),
     Case("window", "swap", "fcfs", 2, num_blocks=18),
     Case("mixed", "recompute", "priority", 1),
-    Case("mixed", "swap", "fcfs", 3),
+    Case("mixed", "swap", "fcfs", 3, most_of_prompt=3),
     Case("last", "swap", "priority", 2),
     Case("cross", "swap", "priority", 3, num_blocks=12),
 ]

@@ -112,10 +112,10 @@ def test_a_signal_drains_and_what_was_answered_makes_the_code() -> None:
     assert supervise(Engine([None]), Http(code=1), config(), After(1)) == 1
 
 
-@pytest.mark.parametrize("second", [True, False])
-def test_a_second_signal_or_the_times_end_cuts_off_what_is_left(second) -> None:
+@pytest.mark.parametrize(("second", "seconds"), [(True, 300), (False, 0.01), (False, 0)])
+def test_a_second_signal_or_the_times_end_cuts_off_what_is_left(second, seconds) -> None:
     http = Http(looks_to_drain=10**9, code=7)
-    limits = {} if second else {"drain_timeout_seconds": 0.01}
+    limits = {"drain_timeout_seconds": seconds}
 
     class Slow(After):
         def wait(self, seconds: float) -> bool:

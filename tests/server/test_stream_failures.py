@@ -50,6 +50,7 @@ async def failing(num_pieces: int) -> AsyncGenerator[RequestOutput, None]:
 
 async def post(path: str, num_pieces: int, **more: Any) -> httpx.Response:
     engine: Any = MagicMock(max_model_len=100)
+    engine.config.model.max_logprobs = None
     engine.get_default_sampling_params.return_value = SamplingParams()
     engine.chat.return_value = engine.generate.return_value = failing(num_pieces)
     host = PluginHost.discover()

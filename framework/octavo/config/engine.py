@@ -13,7 +13,7 @@ from octavo.config.checks import check_choice, check_range
 from octavo.config.lora import LoRAConfig
 from octavo.config.media import MediaConfig
 from octavo.errors import ConfigError
-from octavo.params import shown
+from octavo.params import MAX_LOGPROBS, shown
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 MAX_THREADS = 1024
@@ -52,6 +52,8 @@ class ModelConfig:
     """A file, or the template itself; None: the tokenizer's."""
     trust_message_tokens: bool = False
     """Text such as "<|im_end|>" in a message is the control token, and not text."""
+    default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Variables of the chat template for chats that do not set them: {"enable_thinking": false}."""
     tool_call_parser: str | None = "auto"
     """A registered tool parser's name; "auto": the one that plugins choose by the model's chat
     template; None (in Python) leaves calls in the text."""
@@ -62,6 +64,11 @@ class ModelConfig:
     chat template, if any does; None leaves reasoning in the text."""
     generation_config: Literal["auto", "none"] = "auto"
     """Whether generation_config.json gives the default sampling parameters."""
+    override_generation_config: dict[str, Any] = field(default_factory=dict)
+    """Entries of generation_config.json, such as {"temperature": 0.5}: defaults of sampling
+    parameters, whatever generation_config says."""
+    max_logprobs: int | None = None
+    """Of a token, that requests may ask for; None: 20 over HTTP and 128 in Python."""
     seed: int = 0
     """Requests without a seed of their own draw one from it, so a script repeats its tokens."""
     device: str = "auto"
@@ -80,6 +87,8 @@ class ModelConfig:
         check_choice("generation_config", self.generation_config, ("auto", "none"))
         if self.max_model_len not in (None, "auto"):
             check_range("max_model_len", self.max_model_len, 1)
+        if self.max_logprobs is not None:
+            check_range("max_logprobs", self.max_logprobs, 0, MAX_LOGPROBS)
         if self.num_threads is not None:
             check_range("num_threads", self.num_threads, 1, MAX_THREADS)
         check_range("seed", self.seed, -MAX_SEED, MAX_SEED)
@@ -128,6 +137,11 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 8192
     """Tokens of one step, prefill chunks and decodes together."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    long_prefill_token_threshold: int = 0
+    """Prompt tokens of one request in a step, so that longer prompts leave room for others; 0: all
+    that there is room for."""
+    stream_interval: int = 1
+    """Tokens in an event of a stream, but for its first and its last."""
     preemption_mode: Literal["recompute", "swap"] = "recompute"
     max_queued_requests: int | None = None
     """Waiting requests above which new ones are refused; None: no limit."""
@@ -137,6 +151,8 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        check_range("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        check_range("stream_interval", self.stream_interval, 1)
         check_range("async_depth", self.async_depth, 1, MAX_ASYNC_DEPTH)
         check_choice("scheduling_policy", self.scheduling_policy, ("fcfs", "priority"))
         check_choice("preemption_mode", self.preemption_mode, ("recompute", "swap"))

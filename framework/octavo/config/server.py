@@ -26,6 +26,12 @@ class ListenConfig:
     ssl_keyfile_password: str | None = None
     ssl_ca_certs: str | None = None
     """Clients must show a certificate that one of these has signed."""
+    ssl_cert_reqs: int | None = None
+    """Whether clients must: 0 no, 1 if they have one, 2 yes; None: yes, with ssl_ca_certs."""
+    ssl_ciphers: str | None = None
+    """OpenSSL's list of ciphers, for TLS 1.2; None: OpenSSL's choice."""
+    enable_ssl_refresh: bool = False
+    """Read certificates again when their files change."""
     root_path: str = ""
     """Path below which a proxy serves this server, such as /llm."""
     api_workers: int = 1
@@ -36,10 +42,22 @@ class ListenConfig:
         check_range("api_workers", self.api_workers, 1, 64)
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ConfigError("ssl_certfile and ssl_keyfile go together; give both or none")
-        if self.ssl_ca_certs is not None and self.ssl_certfile is None:
-            raise ConfigError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
+        for name in ("ssl_ca_certs", "ssl_ciphers", "enable_ssl_refresh"):
+            if getattr(self, name) and self.ssl_certfile is None:
+                raise ConfigError(f"{name} needs ssl_certfile and ssl_keyfile")
+        if self.ssl_cert_reqs is not None:
+            check_range("ssl_cert_reqs", self.ssl_cert_reqs, 0, 2)
+            if self.ssl_cert_reqs and self.ssl_ca_certs is None:
+                raise ConfigError("ssl_cert_reqs needs ssl_ca_certs: who may sign clients'")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"root_path={self.root_path!r} must begin with / and not end with it")
+
+    @property
+    def client_certificates(self) -> int:
+        """What is asked of clients, as Python's ssl counts: 0 nothing, 2 a certificate."""
+        if self.ssl_cert_reqs is not None:
+            return self.ssl_cert_reqs
+        return 0 if self.ssl_ca_certs is None else 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +115,7 @@ class LimitConfig:
     send_timeout_seconds: float = 120.0
     """A client that leaves 64 KiB unread for so long is let go."""
     drain_timeout_seconds: float = 300.0
-    """After SIGTERM, for what is in flight to complete."""
+    """After SIGTERM, for what is in flight to complete; 0 cuts it off at once."""
     hang_seconds: float = 120.0
     """Work under way and no step of the engine for so long is a hang: /health answers 503, and
     after twice as long the engine is killed. Raise it where one step takes that long."""
@@ -114,10 +132,10 @@ class LimitConfig:
             "max_header_kib",
             "body_timeout_seconds",
             "send_timeout_seconds",
-            "drain_timeout_seconds",
             "hang_seconds",
         ):
             check_range(name, getattr(self, name), 1e-3)
+        check_range("drain_timeout_seconds", self.drain_timeout_seconds, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +147,18 @@ class ServeConfig:
     unknown_fields: Literal["warn", "refuse"] = "warn"
     """A field that nobody knows has no effect and is told, or ("refuse") is a 400. One that is
     almost a known one is a 400 in any case."""
+    response_role: str = "assistant"
+    """Of the answers of /v1/chat/completions."""
+    return_tokens_as_token_ids: bool = False
+    """Tokens of logprobs are token_id:N, unless a request says otherwise."""
+    enable_force_include_usage: bool = False
+    """All streams tell their usage, in each event and at their ends."""
+    disable_fastapi_docs: bool = False
+    """No /docs and no /openapi.json."""
+    uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"] | None = (
+        None
+    )
+    """What of HTTP goes into the log, requests among it (at info); None: as all else."""
     on_engine_death: Literal["exit", "restart"] = "exit"
     """"restart" starts a new engine once, and exits when that one dies too."""
     log_requests: bool = False
@@ -150,6 +180,8 @@ class ServeConfig:
     def __post_init__(self) -> None:
         check_choice("unknown_fields", self.unknown_fields, ("warn", "refuse"))
         check_choice("on_engine_death", self.on_engine_death, ("exit", "restart"))
+        if not self.response_role.strip():
+            raise ConfigError("response_role must not be empty")
         check_range("max_log_chars", self.max_log_chars, 0)
         check_range("max_stored_responses", self.max_stored_responses, 0)
         check_range("max_stored_responses_mib", self.max_stored_responses_mib, 1e-3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import NoneType
 from typing import Any
 
-from octavo.errors import PromptError
+from octavo.errors import ConfigError, PromptError
 from octavo.inputs.controls import ChatText, ContentGuard, Vocabulary, read_vocabulary
 from octavo.inputs.messages import (
     Message,
@@ -22,6 +23,8 @@ from octavo.inputs.messages import (
 from octavo.inputs.template import ChatTemplate
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 _RESERVED = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
 _MAX_COMPILED_TEMPLATES = 32
@@ -39,11 +42,13 @@ class ChatRenderer:
         media_texts: Mapping[str, str] | None = None,
         media_marks: Iterable[str] = (),
         trust_message_tokens: bool = False,
+        default_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """``chat_template`` is Jinja source that replaces the tokenizer's own.
 
         ``media_texts`` stand for media, by modality, in a template that takes text alone, and
         ``media_marks`` in every one. ``trust_message_tokens`` lets contents write control tokens.
+        ``default_kwargs`` are for chats that do not set them.
         """
         self._media_texts = media_texts or {}
         self._own = chat_template or (tokenizer.chat_template if tokenizer else None)
@@ -60,6 +65,7 @@ class ChatRenderer:
         self._compiled = lru_cache(_MAX_COMPILED_TEMPLATES)(
             lambda source: ChatTemplate(source, variables)
         )
+        self._default_kwargs = self._checked_defaults(default_kwargs or {})
 
     def render(self, messages: Sequence[Message], **options: Any) -> str:
         """Return the text of ``compose``."""
@@ -108,7 +114,7 @@ class ChatRenderer:
         marker = _mark_end(plain[-1]) if continue_final_message else None
         text = template.render(
             plain,
-            **kwargs,
+            **{**self._default_kwargs, **kwargs},
             **lists,
             add_generation_prompt=add_generation_prompt,
         )
@@ -117,6 +123,18 @@ class ChatRenderer:
     def template(self, given: str | None = None, *, has_tools: bool = False) -> ChatTemplate:
         """Return what ``render`` uses with these arguments."""
         return self._compiled(self._source(given, has_tools=has_tools))
+
+    def _checked_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What no template could take is an error, and what the model's does not read is told."""
+        try:
+            kwargs = _checked_kwargs(given)
+        except PromptError as error:
+            raise ConfigError(f"default_{error}") from error
+        source = self.tool_template
+        read = self._compiled(source).variables if kwargs and source is not None else kwargs.keys()
+        for name in kwargs.keys() - read:
+            log.warning("default_chat_template_kwargs: the chat template does not read %r", name)
+        return kwargs
 
     @property
     def tool_template(self) -> str | None:

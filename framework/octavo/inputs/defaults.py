@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from octavo.errors import ModelError, ParameterError
+from octavo.errors import ConfigError, ModelError, ParameterError
 from octavo.params import SamplingParams
+from octavo_registry.naming import near_matches
 
 _FIELDS = {
     "temperature": "temperature",
@@ -18,8 +20,10 @@ _FIELDS = {
 }
 
 
-def default_sampling_params(generation_config: Mapping[str, Any]) -> SamplingParams:
-    """Parameters for callers who give none.
+def default_sampling_params(
+    generation_config: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> SamplingParams:
+    """Parameters for callers who give none; ``overrides`` replace entries of the model's.
 
     As in vLLM, ``do_sample`` is not read: a temperature of 0 alone means the likeliest token.
     """
@@ -29,8 +33,16 @@ def default_sampling_params(generation_config: Mapping[str, Any]) -> SamplingPar
         if generation_config.get(theirs) is not None
     }
     try:
-        return SamplingParams(**given)
+        params = SamplingParams(**given)
     except ParameterError as error:
         raise ModelError(
             f'generation_config.json: {error}; correct it or give generation_config="none"'
         ) from error
+    known = {**_FIELDS, **{ours: ours for ours in _FIELDS.values()}}
+    for name in overrides or {}:
+        if name not in known:
+            raise ConfigError(f"override_generation_config.{name}: {near_matches(name, known)}")
+    try:
+        return replace(params, **{known[name]: value for name, value in (overrides or {}).items()})
+    except ParameterError as error:
+        raise ConfigError(f"override_generation_config: {error}") from error

@@ -82,6 +82,7 @@ class InputProcessor:
         eos_token_ids: tuple[int, ...] = (),
         default_params: SamplingParams | None = None,
         capabilities: ModelCapabilities | None = None,
+        max_logprobs: int | None = None,
         seed: int = 0,
         takes_priority: bool = False,
         sequence_ids: Iterator[int] | None = None,
@@ -117,6 +118,7 @@ class InputProcessor:
             tokenizer=tokenizer,
             seeds=random.Random(seed),
         )
+        self._max_logprobs = max_logprobs
         self._takes_priority = takes_priority
         self._choose_guide = choose_guide
         self._media = media
@@ -201,6 +203,14 @@ class InputProcessor:
             raise ParameterError(
                 f"sampling_params={shown(params)} must be SamplingParams", param="sampling_params"
             )
+        if self._max_logprobs is not None:
+            for name in ("logprobs", "prompt_logprobs"):
+                if (getattr(params, name) or 0) > self._max_logprobs:
+                    raise ParameterError(
+                        f"{name}={getattr(params, name)} is more than "
+                        f"max_logprobs={self._max_logprobs}",
+                        param=name,
+                    )
         return params
 
     def seeded(self, params: SamplingParams) -> SamplingParams:

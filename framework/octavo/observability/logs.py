@@ -13,6 +13,7 @@ from octavo.errors import ConfigError
 log = logging.getLogger(__name__)
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+HTTP_LOGGERS: Final = ("octavo.access", "octavo.server", "uvicorn")
 FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 ENGINE_FORMAT: Final = "%(asctime)s %(levelname)s engine: %(message)s"
 
@@ -47,6 +48,13 @@ def warn_of_vllm_variables() -> None:
     """Name variables that another server would read."""
     for line in vllm_variables():
         log.warning("the environment's %s", line)
+
+
+def set_http_level(level: str | None) -> None:
+    """Give the loggers of HTTP a level of their own; None leaves them at that of the process."""
+    if level is not None:
+        for name in HTTP_LOGGERS:
+            logging.getLogger(name).setLevel(level.upper() if level != "trace" else "DEBUG")
 
 
 def follow_level(level: int) -> None:

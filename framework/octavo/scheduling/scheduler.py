@@ -74,6 +74,9 @@ class Scheduler:
             max_cross_rows=layout.max_cross_rows,
         )
         self._config = scheduler
+        self._most_of_prompt = (
+            scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
+        )
         self._model_identity = model_identity
         self._vocab_size = vocab_size
         self._entering = Entering(self.waiting, self.adapters, self.machines)
@@ -224,6 +227,10 @@ class Scheduler:
         # A row whose last token is being drawn frees its blocks by itself, and sooner.
         slots = victims = order[rows.planned_S[order] < rows.max_len_S[order]]
         remaining = rows.planned_S[slots] - rows.computed_S[slots]
+        if self._config.long_prefill_token_threshold:  # media are not cut: some must come whole
+            has_media = rows.media_end_S[slots] > rows.computed_S[slots]
+            limited = np.minimum(remaining, self._most_of_prompt)
+            remaining = np.where(has_media, remaining, limited)
         # Decodes first: a long prompt's chunk takes what is left of the budget.
         by_kind = np.argsort(remaining > 1, kind="stable")
         slots, remaining = slots[by_kind], remaining[by_kind]
@@ -261,7 +268,8 @@ class Scheduler:
             sequence = self._entering.next()
             if sequence is None:
                 break
-            count = self.placement.place(sequence, budget, self._clip)
+            most = budget if sequence.request.media else min(budget, self._most_of_prompt)
+            count = self.placement.place(sequence, most, self._clip)
             if sequence.slot < 0:
                 break
             self.waiting.remove(sequence)

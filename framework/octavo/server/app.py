@@ -55,12 +55,14 @@ def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> App:
         docs_url=None,  # its page, and the other one, load their scripts from a network
         redoc_url=None,
         redirect_slashes=False,  # a POST that is redirected loses its body in many clients
+        openapi_url=None if server.config.serve.disable_fastapi_docs else "/openapi.json",
         root_path=server.config.listen.root_path,
         exception_handlers={404: _no_such_path, 405: _wrong_method},
     )
     api.openapi = lambda: described  # type: ignore[method-assign]
-    page = HTMLResponse(docs_page(described))
-    api.router.routes.append(Route("/docs", lambda request: page))
+    if not server.config.serve.disable_fastapi_docs:
+        page = HTMLResponse(docs_page(described))
+        api.router.routes.append(Route("/docs", lambda request: page))
     by_path: dict[str, dict[str, _Guarded]] = {}
     for plugin, endpoint in endpoints:
         apps = by_path.setdefault(endpoint.path, {})

@@ -23,6 +23,8 @@ from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Handler, JsonEndpoint, Read
 from octavo.server.protocol.fields import Body, FieldTable, read_body
 from octavo.server.protocol.notes import NoteLog, Notes
+from octavo.server.protocol.sampling import MAX_LOGPROBS
+from octavo.server.protocol.usage import StreamOptions, UsageCount
 from octavo.server.response_runs import BackgroundRuns
 from octavo.server.response_store import ResponseStore, open_store
 from octavo_registry import PluginHost
@@ -78,6 +80,20 @@ class ServerContext:
     def note_log(self) -> NoteLog:
         """Where the notes of all requests go."""
         return NoteLog(refuses=self.config.serve.unknown_fields == "refuse")
+
+    @property
+    def max_logprobs(self) -> int:
+        """Of a token, that requests may ask for."""
+        most = self.engine.config.model.max_logprobs
+        return MAX_LOGPROBS if most is None else most
+
+    def as_token_ids(self, wish: bool | None) -> bool:
+        """Whether tokens of logprobs are named by their ids; ``wish`` is the request's."""
+        return self.config.serve.return_tokens_as_token_ids if wish is None else wish
+
+    def count_usage(self, options: StreamOptions | None = None) -> UsageCount:
+        """Return what counts one answer's usage, and knows when it is told."""
+        return UsageCount(options, is_forced=self.config.serve.enable_force_include_usage)
 
     def read(
         self, exchange: Exchange, kind: type[Body], table: FieldTable, *, is_form: bool = False

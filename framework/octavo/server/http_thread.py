@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import socket
-import ssl
 import sys
 import threading
 from contextlib import suppress
@@ -17,8 +16,9 @@ import uvicorn
 import uvloop
 
 from octavo.async_llm import AsyncLLM
-from octavo.config.server import ServerConfig
+from octavo.config.server import ListenConfig, ServerConfig
 from octavo.errors import OctavoError
+from octavo.observability.logs import set_http_level
 from octavo.observability.shared_metrics import SharedMetrics
 from octavo.server.app import add_built_in_routes, make_app
 from octavo.server.boundary import (
@@ -29,6 +29,7 @@ from octavo.server.boundary import (
     log_access,
     route_of,
 )
+from octavo.server.certificates import TICKS, CertificateWatch
 from octavo.server.context import ServerContext
 from octavo.server.http_protocol import Refusal, limited_protocol
 from octavo.wording import counted
@@ -80,7 +81,13 @@ class HttpThread:
         self._has_ended = False
         self._may_end = False
         self._failure: BaseException | None = None
-        self._server = _Server(_uvicorn_config(context, service.keys), self._gate, self._has_begun)
+        set_http_level(service.config.serve.uvicorn_log_level)
+        self._server = _Server(
+            _uvicorn_config(context, service.keys),
+            self._gate,
+            self._has_begun,
+            service.config.listen,
+        )
         self._listener = listener
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._run, name="http", daemon=True).start()
@@ -169,18 +176,30 @@ def _calm_collector() -> None:
 class _Server(uvicorn.Server):
     is_draining = False
 
-    def __init__(self, config: uvicorn.Config, gate: Gate, has_begun: threading.Event) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        gate: Gate,
+        has_begun: threading.Event,
+        listen: ListenConfig,
+    ) -> None:
         super().__init__(config)
         self._gate = gate
         self._has_begun = has_begun
+        self._listen = listen
+        self._certificates: CertificateWatch | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
         await super().startup(sockets)
+        if self._listen.enable_ssl_refresh and self.config.ssl is not None:
+            self._certificates = CertificateWatch(self.config.ssl, self._listen)
         self._has_begun.set()
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second; True ends it."""
+        if self._certificates is not None and counter % TICKS == 0:
+            self._certificates.look()
         self.should_exit |= self.is_draining and self._gate.num_inside == 0
         return await super().on_tick(counter)
 
@@ -212,5 +231,6 @@ def _uvicorn_config(context: ServerContext, keys: tuple[str, ...]) -> uvicorn.Co
         ssl_keyfile=listen.ssl_keyfile,
         ssl_keyfile_password=listen.ssl_keyfile_password,
         ssl_ca_certs=listen.ssl_ca_certs,
-        ssl_cert_reqs=ssl.CERT_NONE if listen.ssl_ca_certs is None else ssl.CERT_REQUIRED,
+        ssl_cert_reqs=listen.client_certificates,
+        ssl_ciphers=listen.ssl_ciphers or "TLSv1",  # uvicorn's own default
     )

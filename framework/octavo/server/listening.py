@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import resource
 import socket
-import ssl
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from octavo.config.server import LimitConfig, ListenConfig
 from octavo.errors import ConfigError
+from octavo.server.certificates import check_certificates
 
 BACKLOG: Final = 2048
 SPARE_FILES: Final = 128
@@ -79,24 +79,6 @@ def unbind(listen: ListenConfig, listeners: list[socket.socket]) -> None:
         listener.close()
     if listen.uds is not None:
         Path(listen.uds).unlink(missing_ok=True)
-
-
-def check_certificates(listen: ListenConfig) -> None:
-    """Raise ConfigError for certificates that cannot be used."""
-    if listen.ssl_certfile is None:
-        return
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        password = listen.ssl_keyfile_password
-        # Without a function, an encrypted key would make OpenSSL ask at the terminal.
-        context.load_cert_chain(listen.ssl_certfile, listen.ssl_keyfile, lambda: password or "")
-        if listen.ssl_ca_certs is not None:
-            context.load_verify_locations(listen.ssl_ca_certs)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"ssl_certfile={listen.ssl_certfile!r}, ssl_keyfile={listen.ssl_keyfile!r}, "
-            f"ssl_ca_certs={listen.ssl_ca_certs!r} cannot be used: {error}"
-        ) from error
 
 
 def allow_files(limits: LimitConfig) -> None:

@@ -58,7 +58,7 @@ class ChatRequest(SeveralFields, kw_only=True):
     mm_processor_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     return_token_ids: bool = False
-    return_tokens_as_token_ids: bool = False
+    return_tokens_as_token_ids: bool | None = None
 
 
 class ChatMessage(msgspec.Struct):

@@ -34,7 +34,7 @@ class CompletionRequest(SeveralFields, kw_only=True):
     echo: bool = False
     add_special_tokens: bool = True
     return_token_ids: bool = False
-    return_tokens_as_token_ids: bool = False
+    return_tokens_as_token_ids: bool | None = None
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):

@@ -14,7 +14,7 @@ from octavo.server.protocol.fields import Noted, Refused
 from octavo.server.protocol.guided import GuidedFields
 
 MAX_LOGPROBS: Final = 20
-"""Of a token, as OpenAI has it."""
+"""Of a token, as OpenAI has it, where the operator has not chosen."""
 NOT_AVAILABLE: Final = {
     "guided_whitespace_pattern": Refused("put the blanks into guided_regex or guided_grammar"),
     "use_beam_search": Refused("use LLM.beam_search", (False,)),
@@ -114,13 +114,9 @@ def checked_max_tokens(name: str, max_tokens: int, context: int) -> int:
     return max_tokens
 
 
-def check_num_logprobs(name: str, num_top: int) -> None:
-    """Raise for more than OpenAI gives."""
+def check_num_logprobs(name: str, num_top: int, most: int) -> None:
+    """Raise for more than a server gives."""
     if num_top == -1:
-        raise HttpError(
-            400, f"{name}=-1 asks for the whole vocabulary; at most {MAX_LOGPROBS}", param=name
-        )
-    if not 0 <= num_top <= MAX_LOGPROBS:
-        raise HttpError(
-            400, f"{name}={shown(num_top)} must be between 0 and {MAX_LOGPROBS}", param=name
-        )
+        raise HttpError(400, f"{name}=-1 asks for the whole vocabulary; at most {most}", param=name)
+    if not 0 <= num_top <= most:
+        raise HttpError(400, f"{name}={shown(num_top)} must be between 0 and {most}", param=name)

@@ -14,7 +14,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     """A last event with the whole usage."""
     continuous_usage_stats: bool | None = None
-    """Usage in every event."""
+    """Usage in every event, unless ``include_usage`` is false."""
     include_obfuscation: bool | None = None
     """No effect: nothing is padded."""
 
@@ -43,26 +43,34 @@ class Usage(msgspec.Struct):
 class UsageCount:
     """Counts over the outputs of one request, or of several that answer one call."""
 
-    def __init__(self, options: StreamOptions | None = None) -> None:
-        self._options = options or StreamOptions()
+    def __init__(self, options: StreamOptions | None = None, *, is_forced: bool = False) -> None:
+        """``is_forced``: the usage is told in all events and at the end, whatever is asked for."""
+        options = options or StreamOptions()
+        self._has_own_event = is_forced or bool(options.include_usage)
+        wanted = options.include_usage is not False and options.continuous_usage_stats
+        self._is_continuous = is_forced or bool(wanted)
         self._num_prompt: dict[str, int] = {}
         self._num_cached: dict[str, int] = {}
         self._num_completion = 0
 
-    def add(self, output: RequestOutput) -> None:
-        """Take an output, whose tokens have not been counted yet."""
+    def add_prompt(self, output: RequestOutput) -> None:
+        """Count the prompt alone, before anything of the answer is told."""
         self._num_prompt[output.request_id] = len(output.prompt_token_ids)
         self._num_cached[output.request_id] = output.metrics.num_cached_tokens
+
+    def add(self, output: RequestOutput) -> None:
+        """Take an output, whose tokens have not been counted yet."""
+        self.add_prompt(output)
         self._num_completion += sum(len(each.token_ids) for each in output.outputs)
 
     @property
     def has_own_event(self) -> bool:
         """Whether a stream ends with an event for the usage."""
-        return bool(self._options.include_usage)
+        return self._has_own_event
 
     def in_event(self) -> Usage | msgspec.UnsetType | None:
         """Return what an event with text says: null where the usage has an event of its own."""
-        if self._options.continuous_usage_stats:
+        if self._is_continuous:
             return self.usage()
         return None if self.has_own_event else msgspec.UNSET
 

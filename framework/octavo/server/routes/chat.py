@@ -30,7 +30,7 @@ from octavo.server.protocol.logprobs import ChatLogprobs, chat_logprobs, prompt_
 from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.tool_calls import delta_fields, message_fields
-from octavo.server.protocol.usage import UsageCount, check_stream_options
+from octavo.server.protocol.usage import check_stream_options
 from octavo_registry.routes import Endpoint
 
 
@@ -88,7 +88,7 @@ class ChatRoutes:
                 400, "max_tokens and max_completion_tokens mean the same; give one",
                 param="max_completion_tokens",
             )  # fmt: skip
-        check_num_logprobs("top_logprobs", request.top_logprobs)
+        check_num_logprobs("top_logprobs", request.top_logprobs, self._server.max_logprobs)
         if request.top_logprobs and not request.logprobs:
             raise HttpError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
         context = self._server.engine.max_model_len
@@ -126,7 +126,9 @@ class _Answer:
         self._notes = notes
         self._calling: set[int] = set()
         """The answers that have calls."""
-        self._usage = UsageCount(request.stream_options)
+        self._usage = server.count_usage(request.stream_options)
+        self._role = server.config.serve.response_role
+        self._as_ids = server.as_token_ids(request.return_tokens_as_token_ids)
         self._head = server.head(id, model)
         self._receipt: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
 
@@ -139,7 +141,7 @@ class _Answer:
             choices=[
                 ChatChoice(
                     index=each.index,
-                    message=ChatMessage(**self._said(each)),
+                    message=ChatMessage(**self._said(each), role=self._role),
                     logprobs=self._logprobs(each),
                     finish_reason=self._finish_reason(each),
                     stop_reason=each.stop_reason,
@@ -158,12 +160,13 @@ class _Answer:
         """The answer piece by piece; the first events name the role."""
         is_first = True
         async for output in outputs:
-            self._usage.add(output)
             self._receipt = receipt(output.guided)
             if is_first:
                 is_first = False
+                self._usage.add_prompt(output)
                 for event_bytes in self._first_events(output):
                     yield event_bytes
+            self._usage.add(output)
             news = b"".join(e for each in output.outputs for e in self._events(each))
             if news:
                 yield news
@@ -176,7 +179,7 @@ class _Answer:
         chunks = [
             ChatChunk(
                 **self._head,
-                choices=[ChatChunkChoice(index=index, delta=ChatDelta(content, "assistant"))],
+                choices=[ChatChunkChoice(index=index, delta=ChatDelta(content, self._role))],
                 usage=self._usage.in_event(),
             )
             for index in range(self._n)
@@ -240,5 +243,5 @@ class _Answer:
         return chat_logprobs(
             output.logprobs,
             self._request.top_logprobs,
-            as_ids=self._request.return_tokens_as_token_ids,
+            as_ids=self._as_ids,
         )

@@ -27,7 +27,7 @@ from octavo.server.protocol.guided import receipt
 from octavo.server.protocol.logprobs import CompletionLogprobs, LogprobText, prompt_logprobs
 from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
-from octavo.server.protocol.usage import UsageCount, check_stream_options
+from octavo.server.protocol.usage import check_stream_options
 from octavo_registry.routes import Endpoint
 
 
@@ -102,7 +102,7 @@ class CompletionRoutes:
         elif request.max_tokens is not None:
             more["max_tokens"] = checked_max_tokens("max_tokens", request.max_tokens, context)
         if request.logprobs is not None:
-            check_num_logprobs("logprobs", request.logprobs)
+            check_num_logprobs("logprobs", request.logprobs, self._server.max_logprobs)
             more["logprobs"] = request.logprobs
             asked = request.prompt_logprobs
             if request.echo and (asked is msgspec.UNSET or 0 <= asked < request.logprobs):
@@ -143,7 +143,8 @@ class _Answer:
         self._n = n
         self._engine = server.engine
         self._notes = notes
-        self._usage = UsageCount(request.stream_options)
+        self._usage = server.count_usage(request.stream_options)
+        self._as_ids = server.as_token_ids(request.return_tokens_as_token_ids)
         self._texts: dict[int, LogprobText] = {}
         self._begun: set[int] = set()
         """The texts of which something has been told."""
@@ -230,9 +231,7 @@ class _Answer:
         request = self._request
         if request.logprobs is None or each.logprobs is None:
             return None
-        text = self._texts.setdefault(
-            index, LogprobText(request.logprobs, as_ids=request.return_tokens_as_token_ids)
-        )
+        text = self._texts.setdefault(index, LogprobText(request.logprobs, as_ids=self._as_ids))
         tokens: list[TokenLogprobs | None] = list(each.logprobs)
         ids = list(each.token_ids)
         if echoes:

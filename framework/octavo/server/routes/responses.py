@@ -145,7 +145,7 @@ class ResponseRoutes:
 
     def _params(self, request: ResponseRequest) -> SamplingParams:
         check_stream_options(request.stream_options, is_stream=request.stream)
-        check_num_logprobs("top_logprobs", request.top_logprobs)
+        check_num_logprobs("top_logprobs", request.top_logprobs, self._server.max_logprobs)
         if request.top_logprobs and LOGPROBS not in request.include:
             raise HttpError(400, f"top_logprobs needs include=[{LOGPROBS!r}]", param="top_logprobs")
         context = self._server.engine.max_model_len
