@@ -34,7 +34,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.compare.shapes import SHAPES, write_model
-from benchmarks.http_streaming import free_port, wait_for, write_tokenizer
+from benchmarks.http_streaming import free_port, head_of, wait_for, write_tokenizer
 from octavo.client import get_json, parse_address
 from octavo.config import EngineConfig
 from octavo.engine.messages import (
@@ -209,8 +209,7 @@ class Reader(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
-        head = f"POST {self._path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(self._body)}\r\n\r\n"
-        self.transport.write(head.encode() + self._body)
+        self.transport.write(head_of(self._path, len(self._body)) + self._body)
 
     def data_received(self, data: bytes) -> None:
         self.times.append(time.perf_counter())
@@ -283,11 +282,10 @@ async def window(port: int, readers: Sequence[Reader], seconds: float) -> dict[s
 async def open_writers(port: int, number: int) -> list[Any]:
     """Clients that have sent the head of a request."""
     loop = asyncio.get_running_loop()
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
     transports = []
     for _ in range(number):
         made, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
-        made.write(head)
+        made.write(head_of("/v1/completions", 1_000_000))
         transports.append(made)
     return transports
 

@@ -80,7 +80,7 @@ class Client(asyncio.Protocol):
 
 def request(method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
     data = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
 
 

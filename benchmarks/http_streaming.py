@@ -250,6 +250,12 @@ def expect(found: object, wanted: object) -> None:
         raise RuntimeError(f"expected {wanted!r}, got {shown!r}")
 
 
+def head_of(path: str, length: int) -> bytes:
+    """A request's first lines; its body is JSON of that many bytes."""
+    kind = f"content-type: application/json\r\ncontent-length: {length}"
+    return f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{kind}\r\n\r\n".encode()
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -83,7 +83,7 @@ def request_bytes(path: str, sent: dict[str, Any] | None = None, *headers: str) 
     data = b"" if sent is None else json.dumps(sent).encode()
     lines = [
         f"{'GET' if sent is None else 'POST'} {path} HTTP/1.1",
-        "host: x",
+        "host: localhost",
         "content-type: application/json",
         f"content-length: {len(data)}",
         *headers,

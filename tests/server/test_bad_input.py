@@ -347,9 +347,8 @@ def test_bad_bodies_are_refused(http: httpx.Client, raw: Raw, path: str) -> None
 
 def test_a_length_beyond_the_limit_is_refused_unread(server) -> None:
     connection = HTTPConnection(server.url.removeprefix("http://"))
-    connection.putrequest("POST", CHAT)
-    connection.putheader("content-length", str(2**40))
-    connection.endheaders(b"{")
+    headers = {"content-type": "application/json", "content-length": str(2**40)}
+    connection.request("POST", CHAT, b"{", headers)
     reply = connection.getresponse()
     assert (reply.status, json.load(reply)["error"]["type"]) == (413, "invalid_request_error")
     connection.close()

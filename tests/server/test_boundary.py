@@ -16,6 +16,7 @@ from octavo.server.boundary import DRAINING, Boundary, Gate
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import JsonEndpoint
+from octavo.server.sites import SiteGuard
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
 
@@ -118,6 +119,7 @@ def boundary_around(app: Any, statuses: list[int]) -> Boundary:
         limits=config.limits,
         serve=config.serve,
         keys=(),
+        sites=SiteGuard(config.access, is_local=False, has_keys=False),
         open_endpoints=(),
         answered=lambda method, route, status, seconds: statuses.append(status),
     )

@@ -20,7 +20,7 @@ from server_faults import answer, connect, error_of, is_closed, request_bytes, u
 TOKENIZE, MESSAGES = "/tokenize", "/v1/messages"
 GOOD = request_bytes(TOKENIZE, {"prompt": "Hello"})
 CHUNKED = (
-    b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     b"transfer-encoding: chunked\r\n%b\r\n"
 )
 NO_REQUEST = {
@@ -160,9 +160,10 @@ def test_short_trailers_are_passed_over(server) -> None:
 
 
 def test_an_upgrade_to_anything_is_answered_as_it_stands(server) -> None:
-    asks = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMA\r\nhost: x"
+    asks = b"host: localhost\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\n"
+    asks += b"http2-settings: AAMA"
     with connect(server.url) as client:
-        client.sendall(GOOD.replace(b"host: x", asks) + GOOD)
+        client.sendall(GOOD.replace(b"host: localhost", asks) + GOOD)
         assert [read_answer(client)[0] for _ in range(2)] == [200, 200]
 
 
@@ -186,9 +187,11 @@ def test_a_client_that_sends_too_much_can_read_why(server) -> None:
     ("status", "head", "more"),
     [
         (400, CHUNKED % (b"/tokenize", b"") + b"zz\r\n", b"{}\r\n"),
-        (411, b"POST /tokenize HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", b"{}"),
-        (413, b"POST /tokenize HTTP/1.0\r\ncontent-length: 99999999\r\n\r\n", b"[]"),
-        (415, b"POST /tokenize HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        (411, b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+         b"content-type: application/json\r\n\r\n", b"{}"),
+        (413, b"POST /tokenize HTTP/1.0\r\ncontent-type: application/json\r\n"
+         b"content-length: 99999999\r\n\r\n", b"[]"),
+        (415, b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
          b"content-type: text/csv\r\ncontent-length: 90000\r\n\r\n", b"[]"),
     ],
 )  # fmt: skip
@@ -300,7 +303,7 @@ async def test_a_long_last_answer_is_not_cut_while_its_client_reads_slowly(monke
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.5)  # ten times what a client has that still sends
         assert len(await reader.read()) == len(body)
@@ -320,7 +323,7 @@ async def test_a_connection_that_was_answered_early_does_not_stay_for_ever(rest)
     transport.is_closing.return_value = False
     transport.abort = gone.set
     protocol.connection_made(transport)
-    protocol.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n")
+    protocol.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n")
     while not protocol.cycle.response_complete:
         await asyncio.sleep(0)
     protocol.data_received(rest)

@@ -14,7 +14,7 @@ from http_protocols import maker_of_protocols, transport_of
 from octavo.config.server import LimitConfig
 from server_faults import answer, children, connect, request_bytes, resident_mib, until
 
-ASK = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+ASK = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 POST = b"POST /%d HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
 CHUNKED = b"POST /%d HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
 

@@ -184,7 +184,7 @@ class Load:
     def _bytes(self, planned: Planned) -> bytes:
         address = self.address
         headers = address.headers() | {
-            "host": f"{address.host}:{address.port}",
+            "host": address.authority,
             "content-type": "application/json",
             "content-length": str(len(planned.body)),
         }

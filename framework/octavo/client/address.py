@@ -32,9 +32,14 @@ class Address:
         """What https needs; None for http."""
         return ssl.create_default_context() if self.scheme == "https" else None
 
-    def __str__(self) -> str:
+    @property
+    def authority(self) -> str:
+        """Host and port, as a Host header names them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.path}"
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
 
 
 def parse_address(url: str, api_key: str | None = None) -> Address:

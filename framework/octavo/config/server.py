@@ -72,6 +72,9 @@ class AccessConfig:
     """/metrics answers without a key, too."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may ask (CORS); "*" is any; none: no CORS headers."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, without ports, that requests may ask for in their Host header, besides localhost and
+    loopback addresses; "*" is any. None: any, but on a loopback address without a key."""
     allowed_methods: tuple[str, ...] = ("GET", "POST", "DELETE", "OPTIONS")
     allowed_headers: tuple[str, ...] = ("*",)
     """Of requests from those pages; "*" is any."""

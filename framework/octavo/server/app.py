@@ -23,6 +23,7 @@ from octavo.server.docs_page import docs_page
 from octavo.server.errors import HttpError, reply_to
 from octavo.server.exchange import answered_as, send_error
 from octavo.server.openapi import document
+from octavo.server.sites import SiteGuard
 from octavo_registry import LazyRegistry, PluginHost
 from octavo_registry.routes import Endpoint, RouteGroup
 
@@ -78,6 +79,12 @@ def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> App:
         limits=server.config.limits,
         serve=server.config.serve,
         keys=keys,
+        sites=SiteGuard(
+            server.config.access,
+            is_local=server.is_local,
+            has_keys=bool(keys),
+            own_host=server.config.listen.host,
+        ),
         open_endpoints=[(e.method, e.path) for _, e in endpoints if not e.authenticated],
         root_path=server.config.listen.root_path,
     )

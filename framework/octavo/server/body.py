@@ -32,12 +32,12 @@ async def read_json(
     headers: dict[bytes, bytes], receive: Receive, limits: LimitConfig
 ) -> dict[str, Any]:
     """Read a JSON object under the limits; raises HttpError 400, 408, 411, 413 or 415."""
-    kind, *parameters = headers.get(b"content-type", b"application/json").lower().split(b";")
+    kind, *parameters = headers.get(b"content-type", b"").lower().split(b";")
     kind = kind.strip()
     if kind != b"application/json" and not kind.endswith(b"+json"):
-        raise HttpError(
-            415, f"content-type {shown(kind.decode('latin-1'))} is not application/json"
-        )
+        # Pages of other sites may send what says nothing without asking first.
+        given = f"not {shown(kind.decode('latin-1'))}" if kind else "which the request does not say"
+        raise HttpError(415, f"the content-type must be application/json, {given}")
     charsets = [each.partition(b"charset=")[2].strip(b' "') for each in parameters]
     if any(name not in (b"", b"utf-8", b"utf8", b"us-ascii") for name in charsets):
         raise HttpError(415, "the charset must be utf-8")

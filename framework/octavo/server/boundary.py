@@ -18,6 +18,7 @@ from octavo.server.cors import cors_headers, is_preflight, preflight_headers
 from octavo.server.errors import DEAD_RETRY_SECONDS, HttpError, reply_to
 from octavo.server.exchange import FAILED, KEY, Send, send_error, send_whole
 from octavo.server.http_protocol import BROKEN, TASK
+from octavo.server.sites import SiteGuard
 
 access_log = logging.getLogger("octavo.access")
 
@@ -75,6 +76,7 @@ class Boundary:
         limits: LimitConfig,
         serve: ServeConfig,
         keys: Collection[str],
+        sites: SiteGuard,
         open_endpoints: Collection[tuple[str, str]],
         answered: Callable[[str, str, int, float], None],
         root_path: str = "",
@@ -89,6 +91,7 @@ class Boundary:
         self._limits = limits
         self._serve = serve
         self._keys = [key.encode() for key in keys]
+        self._sites = sites
         self._open_endpoints = frozenset(open_endpoints)
         self._answered = answered
         self._root_path = root_path
@@ -97,8 +100,9 @@ class Boundary:
         """Pass a request on, or answer with OpenAI's error object."""
         began = time.perf_counter()
         scope[TASK] = asyncio.current_task()
-        scope["octavo.request_id"] = request_id = _request_id(scope)
-        shared = cors_headers(dict(scope["headers"]), self._access)
+        headers = dict(scope["headers"])
+        scope["octavo.request_id"] = request_id = _request_id(headers)
+        shared = cors_headers(headers, self._access)
         may_preflight = bool(shared)
         if self._gate.closed is not None:
             shared.append((b"connection", b"close"))
@@ -138,10 +142,11 @@ class Boundary:
 
         self._gate.num_inside += 1
         try:
+            self._sites.check(headers)
             if may_preflight and is_preflight(scope):
                 await send_whole(send_named, 200, b"", preflight_headers(scope, self._access))
                 return
-            self._check(scope)
+            self._check(scope, headers)
             await self._routes(scope, receive_counted, send_named)
         except asyncio.CancelledError:
             return  # the client has left an app that did not notice, or the process ends
@@ -161,13 +166,13 @@ class Boundary:
             self._answered(scope["method"], route, status, seconds)
             self._log(scope, status, seconds)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         # Of a GET, routes also answer HEAD.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         if (method, self._route(scope)) in self._open_endpoints:
             return
         if self._keys:
-            given = given_key(dict(scope["headers"]))
+            given = given_key(headers)
             if not self._is_key(given):
                 raise HttpError(
                     401,
@@ -221,7 +226,7 @@ def printable(text: str, most: int = 256) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:most])
 
 
-def _request_id(scope: Scope) -> str:
+def _request_id(headers: dict[bytes, bytes]) -> str:
     """The client's own name for the request if it is a plain one, else a new one."""
-    given = dict(scope["headers"]).get(b"x-request-id", b"")
+    given = headers.get(b"x-request-id", b"")
     return given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

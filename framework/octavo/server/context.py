@@ -44,6 +44,8 @@ class ServerContext:
     host: PluginHost
     config: ServerConfig
     model_names: tuple[str, ...]
+    is_local: bool = False
+    """Only what runs on this machine can connect, by the address that is listened at."""
     gate: Gate = field(default_factory=Gate)
     started: int = field(default_factory=lambda: int(time.time()))
 

@@ -32,6 +32,7 @@ from octavo.server.boundary import (
 from octavo.server.certificates import TICKS, CertificateWatch
 from octavo.server.context import ServerContext
 from octavo.server.http_protocol import Refusal, limited_protocol
+from octavo.server.listening import is_local
 from octavo.wording import counted
 from octavo_registry.faults import one_line
 
@@ -70,7 +71,11 @@ class HttpThread:
         host = engine.host
         add_built_in_routes(host.routes)
         context = ServerContext(
-            engine=engine, host=host, config=service.config, model_names=service.model_names
+            engine=engine,
+            host=host,
+            config=service.config,
+            model_names=service.model_names,
+            is_local=is_local(listener),
         )
         context.adapters.start()
         context.meter.shared = shared_metrics

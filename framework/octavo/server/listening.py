@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,6 +94,24 @@ def allow_files(limits: LimitConfig) -> None:
             f"may have {hard}; raise ulimit -n, or lower --max-connections"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def is_local(listener: socket.socket) -> bool:
+    """Whether it listens at a loopback address; a Unix domain socket is for whom its file is."""
+    return listener.family != socket.AF_UNIX and is_loopback(listener.getsockname()[0])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address leads to this machine alone, wherever it is asked."""
+    name = host.removesuffix(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):  # which nobody can register
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def url_of(listen: ListenConfig, listener: socket.socket) -> str:

@@ -44,6 +44,7 @@ _ANTHROPIC_ERROR: Final = {
 ERRORS: Final = {
     400: "the request is wrong",
     401: "no valid key",
+    403: "not from there, or not with this key",
     404: "no such model or path",
     405: "the path takes another method",
     408: "the body came too slowly",

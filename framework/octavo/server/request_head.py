@@ -9,9 +9,9 @@ from typing import Final
 Headers = Sequence[tuple[bytes, bytes]]
 
 _HOST: Final = re.compile(
-    rb"(?:\[[0-9A-Za-z:.%_~-]*\]|[^\x00-\x20\x7f-\xff/?#@\[\]\\:,]*)(?::[0-9]*)?"
+    rb"(?:\[([0-9A-Za-z:.%_~-]*)\]|([^\x00-\x20\x7f-\xff/?#@\[\]\\:,]*))(?::[0-9]*)?"
 )
-"""What a Host header may be, which may be empty."""
+"""What a Host header may be, which may be empty; an address of version 6 stands in brackets."""
 _TARGET: Final = re.compile(rb"\S+ +(\S+)")
 """Finds the path in a request's first line."""
 
@@ -23,9 +23,15 @@ def fault_of(version: str, headers: Headers) -> str | None:
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         return f"the request has {len(hosts)} Host headers; it needs one"
-    if hosts and not _HOST.fullmatch(hosts[0]):
+    if hosts and host_of(hosts[0]) is None:
         return "the Host header is no host"
     return None
+
+
+def host_of(value: bytes) -> str | None:
+    """The name or address before a port, if there is one; None for what is none."""
+    found = _HOST.fullmatch(value)
+    return None if found is None else (found[1] or found[2] or b"").decode()
 
 
 def target_of(data: bytes | memoryview) -> bytes:
