@@ -166,9 +166,16 @@ class AsyncLLM:
         return await asyncio.to_thread(self._front.inputs.encode, text, add_special_tokens)
 
     async def tokenize_chat(self, messages: Sequence[Message], **options: Any) -> list[int]:
-        """Return the token ids of a conversation; ``options`` are those of the chat template."""
+        """Return the token ids of a conversation; ``options`` are those of the chat template.
+
+        Media are read, and have all tokens that they take.
+        """
+        one = SamplingParams(max_tokens=1)
 
         def encode() -> list[int]:
+            if has_media(messages, self._front.folder.capabilities.modalities):
+                prepared = self._front.prepare_chat("tokenize", messages, one, **options)
+                return [*prepared.request.prompt_token_ids]
             return self._front.inputs.encode_chat(self._front.chat.compose(messages, **options))
 
         return await asyncio.to_thread(encode)

@@ -70,8 +70,8 @@ def test_outputs_of_functions_are_messages_of_tools() -> None:
         ({"type": "web_search_call"}, "input.0. is of type 'web_search_call'"),
         ({"type": {}}, "is of type"),
         (
-            {"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]},
-            "type is 'input_image'; this route takes input_text, output_text, refusal",
+            {"role": "user", "content": [{"type": "input_video"}]},
+            "type is 'input_video'; known: input_text, output_text, refusal, input_image",
         ),
     ],
 )

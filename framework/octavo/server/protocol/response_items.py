@@ -10,14 +10,17 @@ import msgspec
 
 from octavo.errors import MessageError
 from octavo.params import shown
-from octavo.server.protocol.conversation import (
-    CACHE_HINTS,
-    check_hints,
-    check_size,
-    read_keys,
-)
+from octavo.server.protocol.conversation import check_size, read_keys
 from octavo.server.protocol.logprobs import ChatLogprob
 from octavo.server.protocol.notes import Notes
+from octavo.server.protocol.response_parts import (
+    OF_MESSAGES,
+    OF_OUTPUTS,
+    OF_THOUGHTS,
+    chat_part,
+    part_text,
+    text_of,
+)
 from octavo.server.protocol.response_tools import flat_name
 from octavo_registry import Delta
 
@@ -32,14 +35,6 @@ _KEYS: Final = {
 }
 _NOTED: Final = frozenset(key for keys in _KEYS.values() for key in keys)
 """Keys that belong to items of other kinds."""
-_PARTS: Final = {
-    "input_text": ("text", {"type", "text"} | CACHE_HINTS),
-    "output_text": ("text", {"type", "text", "annotations", "logprobs"}),
-    "refusal": ("refusal", {"type", "refusal"}),
-    "reasoning_text": ("text", {"type", "text"}),
-    "summary_text": ("text", {"type", "text"}),
-}
-_OF_MESSAGES: Final = ("input_text", "output_text", "refusal")
 
 
 class OutputText(msgspec.Struct, tag="output_text"):
@@ -133,7 +128,7 @@ def _add(messages: list[dict[str, Any]], where: str, given: dict[str, Any], note
                 messages.append(message)
         case "reasoning":
             texts = [
-                _part(f"{where}.{key}[{n}]", part, notes, ("reasoning_text", "summary_text"))
+                part_text(f"{where}.{key}[{n}]", part, notes, OF_THOUGHTS)
                 for key in ("content", "summary")
                 for n, part in enumerate(_list(f"{where}.{key}", item.get(key, [])))
             ]
@@ -142,27 +137,20 @@ def _add(messages: list[dict[str, Any]], where: str, given: dict[str, Any], note
             if last is None:
                 last = {"role": "assistant"}
                 messages.append(last)
-            name = _text(where, item, "name")
+            name = text_of(where, item, "name")
             if "namespace" in item:
-                name = flat_name(_text(where, item, "namespace"), name)
+                name = flat_name(text_of(where, item, "namespace"), name)
             if kind == "custom_tool_call":  # a chat's calls have JSON, and this is any text
-                arguments = json.dumps({"input": _text(where, item, "input")}, ensure_ascii=False)
+                arguments = json.dumps({"input": text_of(where, item, "input")}, ensure_ascii=False)
             else:
-                arguments = _text(where, item, "arguments")
+                arguments = text_of(where, item, "arguments")
             function = {"name": name, "arguments": arguments}
-            call = {"id": _text(where, item, "call_id"), "type": "function", "function": function}
+            call = {"id": text_of(where, item, "call_id"), "type": "function", "function": function}
             last.setdefault("tool_calls", []).append(call)
         case _:
-            output = item.get("output")
-            if isinstance(output, list):
-                output = "\n".join(
-                    _part(f"{where}.output[{n}]", part, notes, ("input_text",))
-                    for n, part in enumerate(output)
-                )
-            if not isinstance(output, str):
-                raise MessageError(f"{where}.output must be text or a list of parts")
-            call_id = _text(where, item, "call_id")
-            messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
+            content = _output(where, item.get("output"), notes)
+            call_id = text_of(where, item, "call_id")
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
 
 def _message(where: str, item: dict[str, Any], notes: Notes) -> dict[str, Any]:
@@ -172,28 +160,30 @@ def _message(where: str, item: dict[str, Any], notes: Notes) -> dict[str, Any]:
             f"{where}.role is {shown(role)}; known: user, assistant, system, developer"
         )
     if isinstance(content, list) and content:
-        parts = (_part(f"{where}.content[{n}]", part, notes) for n, part in enumerate(content))
-        return {"role": role, "content": [{"type": "text", "text": text} for text in parts]}
+        return {
+            "role": role,
+            "content": [
+                chat_part(f"{where}.content[{n}]", part, notes, OF_MESSAGES)
+                for n, part in enumerate(content)
+            ],
+        }
     if not isinstance(content, str):
         raise MessageError(f"{where}.content must be text or a list of parts")
     return {"role": role, "content": content}
 
 
-def _part(where: str, given: Any, notes: Notes, kinds: tuple[str, ...] = _OF_MESSAGES) -> str:
-    kind = given.get("type") if isinstance(given, dict) else None
-    if kind not in kinds:
-        raise MessageError(f"{where}.type is {shown(kind)}; this route takes {', '.join(kinds)}")
-    key, known = _PARTS[kind]
-    part = read_keys(where, given, known, notes)
-    check_hints(where, part)
-    return _text(where, part, key)
-
-
-def _text(where: str, given: dict[str, Any], key: str) -> str:
-    text = given.get(key)
-    if not isinstance(text, str):
-        raise MessageError(f"{where}.{key} must be text")
-    return text
+def _output(where: str, output: Any, notes: Notes) -> Any:
+    """What a tool gave, as a text where it is nothing else."""
+    if isinstance(output, str):
+        return output
+    if not isinstance(output, list):
+        raise MessageError(f"{where}.output must be text or a list of parts")
+    parts = [
+        chat_part(f"{where}.output[{n}]", part, notes, OF_OUTPUTS) for n, part in enumerate(output)
+    ]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
 
 
 def _list(where: str, given: Any) -> list[Any]:

@@ -37,9 +37,8 @@ RESPONSE_FIELDS: Final = FieldTable(
         "enable_response_messages": Refused("return_token_ids of other routes", (False,)),
         "moderation": Refused("no moderation is part of this server"),
         "access_programs": Refused("there are none here"),
-        "image": Refused("this route takes text"),
-        "mm_processor_kwargs": Refused("/v1/chat/completions has it"),
-        "media_io_kwargs": Refused("this route takes text"),
+        "image": Refused("an image is a part of an item: input_image"),
+        "media_io_kwargs": Refused("mm_processor_kwargs says how items are read"),
         "n": Refused("/v1/chat/completions has it", (1,)),
     },
 )
@@ -61,6 +60,13 @@ class Reasoning(msgspec.Struct):
     generate_summary: str | None = None
     context: Any = None
     mode: Any = None
+
+
+class ShownReasoning(msgspec.Struct):
+    """What an answer tells of it; keys that OpenAI's leave out may not be null in its types."""
+
+    effort: str | None
+    summary: str | None
 
 
 class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,6 +120,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
     text: TextConfig = msgspec.field(default_factory=TextConfig)
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    mm_processor_kwargs: dict[str, Any] | None = None
 
 
 class InputTokensDetails(msgspec.Struct):
@@ -157,7 +164,7 @@ class Response(msgspec.Struct, kw_only=True):
     top_p: float
     top_logprobs: int
     text: TextConfig
-    reasoning: Reasoning
+    reasoning: ShownReasoning
     usage: ResponseUsage | None = None
     store: bool
     background: bool

@@ -1,0 +1,42 @@
+"""Files within a request, of which a model reads the text."""
+
+from __future__ import annotations
+
+import binascii
+from typing import Final
+
+from octavo.errors import MessageError
+from octavo.params import shown
+
+MAX_CHARS: Final = 16 * 2**20
+"""Of a file in base64, which is more than any context takes."""
+
+
+def document_text(where: str, given: str, name: str | None) -> str:
+    """The text of a file, behind its name; raises for what is no text.
+
+    ``given`` is base64 or a data URL. What a data URL says of its type is not asked: clients guess.
+    """
+    if len(given) > MAX_CHARS:
+        raise MessageError(f"{where} has {len(given)} characters; at most {MAX_CHARS}")
+    data = given
+    if given[:5].lower() == "data:":
+        head, _, data = given.partition(",")
+        if not head.lower().endswith(";base64"):
+            raise MessageError(f"{where}: a data URL is written data:TYPE;base64,DATA")
+    data = data.replace("\r", "").replace("\n", "")
+    try:
+        raw = binascii.a2b_base64(data + "=" * (-len(data) % 4), strict_mode=True)
+    except ValueError as error:
+        raise MessageError(f"{where} is no valid base64: {error}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text or raw.startswith(b"%PDF-"):
+        kind = "a PDF" if raw.startswith(b"%PDF-") else "no text in UTF-8"
+        raise MessageError(
+            f"{where}{f' ({shown(name)})' if name else ''} is {kind}, and only texts can be read "
+            "here; send its text, or its pages as images"
+        )
+    return f"{name}:\n{text}" if name else text
