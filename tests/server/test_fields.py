@@ -33,6 +33,7 @@ from typing_extensions import is_typeddict
 from documented_fields import ROUTES, names
 from markdown import ROOT, rows
 from octavo.errors import MessageError
+from octavo.inputs.template import ChatTemplate
 from octavo.server.errors import HttpError, reply_to
 from octavo.server.protocol import (
     chat,
@@ -184,7 +185,8 @@ def response_reader(item: dict[str, Any], notes: Notes = STRICT) -> Any:
 
 
 def message_reader(message: dict[str, Any], notes: Notes = STRICT) -> Any:
-    return lambda: messages.conversation(messages.CountRequest(messages=[message]), notes)
+    request = messages.CountRequest(messages=[message])
+    return lambda: messages.conversation(request, notes, lambda: ChatTemplate(""))
 
 
 @pytest.mark.parametrize(("message", "key"), CHAT_KEYS)

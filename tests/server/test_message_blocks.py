@@ -13,15 +13,14 @@ from octavo.errors import BadRequestError, MessageError
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import encode
+from octavo.server.protocol.block_messages import chat_messages
 from octavo.server.protocol.message_blocks import (
     AnswerBlocks,
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
-    chat_messages,
-    chat_tool_choice,
-    chat_tools,
 )
+from octavo.server.protocol.message_tools import chat_tool_choice, chat_tools
 from octavo.server.protocol.notes import Notes
 from octavo_registry import Delta, PluginHost
 
@@ -65,9 +64,9 @@ def test_an_assistants_blocks_are_one_message() -> None:
 @pytest.mark.parametrize(
     ("role", "block", "message"),
     [
-        ("user", USE, "m.0..type is 'tool_use'; this route takes text, tool_result"),
+        ("user", USE, "m.0..type is 'tool_use'; this route takes text, image, doc"),
         ("assistant", {"type": "tool_result"}, "takes text, thinking, tool_use"),
-        ("assistant", {"type": "redacted_thinking", "data": "x"}, "takes text, thinking"),
+        ("user", {"type": "container_upload", "file_id": "x"}, "type is 'container_upload'"),
         ("assistant", {**USE, "input": "{}"}, "m.0..input must be an object"),
         ("assistant", {**USE, "id": None}, "m.0..id must be text"),
         ("user", {"type": "tool_result", "content": "a"}, "tool_use_id must be text"),
@@ -100,7 +99,7 @@ def test_tools_and_choices_are_openais() -> None:
 @pytest.mark.parametrize(
     ("refused", "param"),
     [
-        (lambda: chat_tools([{"type": "web_search_20250305", "name": "web"}], Notes()), "tools"),
+        (lambda: chat_tools([{"type": "web_serch_20250305", "name": "web"}], Notes()), "tools"),
         (lambda: chat_tool_choice({"type": "all"}, Notes()), "tool_choice"),
         (lambda: chat_tool_choice({"type": []}, Notes()), "tool_choice"),
         (
@@ -200,14 +199,14 @@ def test_thought_is_switched_where_the_template_has_a_switch() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"format": {"type": "json_schema"}}, "output_config: format is not available: say in a"),
+        ({"format": {"type": "json_schema"}}, "output_config.format must be an object with the"),
+        ({"format": {"type": "text"}}, "output_config.format must be an object with the"),
         ({"efort": "low"}, "'efort' is no field of output_config; close: ['effort']"),
         ({"effort": 1}, "output_config.effort: expected str"),
     ],
 )
 def test_a_config_of_output_that_cannot_be_kept_is_refused(http, config, said) -> None:
     body = {"messages": [{"role": "user", "content": "a"}], "output_config": config}
-    for path, more in (("/v1/messages", {"max_tokens": 1}), ("/v1/messages/count_tokens", {})):
-        reply = http.post(path, json={**body, **more})
-        assert reply.status_code == 400
-        assert reply.json()["error"]["message"].startswith(said)
+    reply = http.post("/v1/messages", json={**body, "max_tokens": 1})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith(said)

@@ -79,6 +79,21 @@ class ChatTemplate:
         return self._shows_arguments(lambda value: value) or not self._shows_arguments(json.dumps)
 
     @cached_property
+    def takes_late_system(self) -> bool:
+        """Whether it shows a system's message that follows a user's, and in its place."""
+        texts = [secrets.token_hex(8), secrets.token_hex(8)]
+        wrapped = texts if self.takes_text else [[{"type": "text", "text": t}] for t in texts]
+        user, system = wrapped
+        messages = [{"role": "user", "content": user}, {"role": "system", "content": system}]
+        try:
+            rendered = self.render(
+                messages, tools=None, documents=None, add_generation_prompt=False
+            )
+        except PromptError:
+            return False
+        return -1 < rendered.find(texts[0]) < rendered.find(texts[1])
+
+    @cached_property
     def variables(self) -> frozenset[str]:
         """What it may read of what a caller gives it."""
         environment = _environment()

@@ -19,8 +19,8 @@ from octavo_registry.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 AUTO = "auto"
-_OF_CONTENT = ("response_format", "text")
-"""Where requests name a form for content, in OpenAI's two routes."""
+_OF_CONTENT = ("response_format", "text", "output_config.format", "output_format")
+"""Where requests name a form for content, in OpenAI's two routes and in Anthropic's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -19,7 +19,6 @@ from octavo.params import shown
 from octavo.server.errors import HttpError
 from octavo.server.protocol.notes import NO_EFFECT, Notes
 
-FORM_ADVICE: Final = "say in a message what form the answer should have, and check it"
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 

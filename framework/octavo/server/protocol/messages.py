@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
 from octavo.errors import MessageError
-from octavo.params import shown
+from octavo.inputs.template import ChatTemplate
+from octavo.params import GuidedParams, shown
+from octavo.server.errors import HttpError
+from octavo.server.protocol.block_messages import chat_messages, joined, reminder
 from octavo.server.protocol.conversation import check_size, read_keys
-from octavo.server.protocol.fields import FORM_ADVICE, FieldTable, Noted, Refused
-from octavo.server.protocol.message_blocks import Block, chat_messages
+from octavo.server.protocol.fields import FieldTable, Noted, Refused
+from octavo.server.protocol.message_blocks import Block
 from octavo.server.protocol.notes import Notes
 
 _NOTED: Final = {
@@ -25,12 +29,16 @@ _NOTED: Final = {
 }
 """They cannot make an answer wrong."""
 _REFUSED: Final = {
-    "output_format": Refused(FORM_ADVICE),
     "container": Refused("this server runs no code"),
     "inference_geo": Refused("this server runs where it runs"),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
 }
-COUNT_FIELDS: Final = FieldTable(noted=_NOTED, refused=_REFUSED)
+_OF_ANSWERS: Final = (
+    "max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k",
+)  # fmt: skip
+COUNT_FIELDS: Final = FieldTable(
+    noted=_NOTED | dict.fromkeys(_OF_ANSWERS, Noted(Any)), refused=_REFUSED
+)
 """Fields besides those of ``CountRequest``."""
 MESSAGE_FIELDS: Final = FieldTable(noted=_NOTED, refused=_REFUSED)
 """Fields besides those of ``MessageRequest``."""
@@ -44,23 +52,22 @@ class CacheControl(msgspec.Struct):
 
 
 class OutputConfig(msgspec.Struct):
-    """How much to reason."""
+    """How much to reason, and the form of the answer."""
 
     effort: str | None = None
     format: dict[str, Any] | None = None
-    """Refused."""
-
-    def __post_init__(self) -> None:
-        if self.format is not None:
-            raise ValueError(f"format is not available: {FORM_ADVICE}")
+    """A JSON schema, which the answer's text then follows."""
 
 
 class Thinking(msgspec.Struct):
     """Whether to think before the answer."""
 
-    type: Literal["enabled", "adaptive", "disabled"]
+    type: str
+    """"disabled", or one of the ways to think, of which there is one here."""
     budget_tokens: int | None = None
-    """What thought may cost; noted: ``max_tokens`` is all that bounds it here."""
+    """Noted: ``max_tokens`` is all that bounds thought here."""
+    display: str | None = None
+    """Noted: thoughts are shown whole."""
 
     @property
     def is_on(self) -> bool:
@@ -78,6 +85,8 @@ class CountRequest(msgspec.Struct, kw_only=True):
     tool_choice: dict[str, Any] | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig = msgspec.field(default_factory=OutputConfig)
+    output_format: dict[str, Any] | None = None
+    """The older name of ``output_config.format``."""
     cache_control: CacheControl | None = None
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -122,8 +131,36 @@ class TokenCount(msgspec.Struct):
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
-def conversation(request: CountRequest, notes: Notes) -> list[dict[str, Any]]:
-    """The messages, the system's first, as OpenAI's; raises for what cannot be one."""
+def answer_form(request: CountRequest) -> GuidedParams | None:
+    """The constraint on the answer's text that the request asks for."""
+    given = {
+        "output_config.format": request.output_config.format,
+        "output_format": request.output_format,
+    }
+    asked = {name: form for name, form in given.items() if form is not None}
+    if len(asked) > 1:
+        raise HttpError(400, f"{' and '.join(asked)}: give one", param="output_format")
+    for name, form in asked.items():
+        known = form.keys() <= {"type", "schema"} and isinstance(form.get("schema"), dict)
+        if form.get("type") != "json_schema" or not known:
+            raise HttpError(
+                400,
+                f"{name} must be an object with the type 'json_schema' and a schema, and nothing "
+                "else",
+                param=name.partition(".")[0],
+            )
+        return GuidedParams(json=form["schema"], origin=name)
+    return None
+
+
+def conversation(
+    request: CountRequest, notes: Notes, template: Callable[[], ChatTemplate]
+) -> list[dict[str, Any]]:
+    """The messages, the system's first, as OpenAI's; raises for what cannot be one.
+
+    Those of one role that follow one another are one, as Anthropic has it. ``template`` is asked
+    where the system speaks again behind others, which few chat templates show.
+    """
     if not request.messages:
         raise MessageError("messages is an empty list")
     check_size("messages", request.messages)
@@ -135,6 +172,14 @@ def conversation(request: CountRequest, notes: Notes) -> list[dict[str, Any]]:
         message = read_keys(where, given, {"role", "content"}, notes)
         role = message.get("role")
         if not isinstance(role, str) or role not in ("user", "assistant", "system"):
-            raise MessageError(f"{where}.role is {shown(role)}; known: user, assistant")
-        made += chat_messages(f"{where}.content", role, message.get("content"), notes)
+            raise MessageError(f"{where}.role is {shown(role)}; known: user, assistant, system")
+        for each in chat_messages(f"{where}.content", role, message.get("content"), notes):
+            is_late = role == "system" and any(before["role"] != "system" for before in made[-1:])
+            if is_late and not template().takes_late_system:
+                notes.add(f"{where}.role", "system: shown as a <system-reminder> of the user")
+                each = reminder(each)
+            if made and made[-1]["role"] == each["role"] != "tool":
+                made[-1] = joined(made[-1], each)
+            else:
+                made.append(each)
     return made

@@ -1,4 +1,4 @@
-"""/health, /ping, /load, /version."""
+"""/, /health, /ping, /load, /version."""
 
 from __future__ import annotations
 
@@ -49,12 +49,19 @@ class HealthRoutes:
             self._get("/ping", self._health, "The same, for other balancers", Health, True),
             self._ping_by_post(),
             self._get("/load", self._load, "Count the requests inside", Load, False),
+            self._root(),
             self._get("/version", self._version, "Show Octavo's version", Version, False),
         ]
 
     def _get(self, path: str, handler: Any, summary: str, reply: type, is_open: bool) -> Endpoint:
         described = operation(summary, reply=reply)
         return self._server.endpoint("GET", path, handler, described, authenticated=not is_open)
+
+    def _root(self) -> Endpoint:
+        described = operation(
+            "Say where the routes are described", reply=str, content_type="text/plain"
+        )
+        return self._server.endpoint("GET", "/", self._where, described)
 
     def _ping_by_post(self) -> Endpoint:
         described = operation("The same, for SageMaker", reply=Health)
@@ -90,6 +97,10 @@ class HealthRoutes:
             }
             for plugin in host.plugins
         ]
+
+    async def _where(self, exchange: Exchange) -> Reply:
+        """Clients ask HEAD / to see whether anybody listens."""
+        return Reply(b"Octavo: /docs shows all routes\n", content_type=b"text/plain")
 
     async def _load(self, exchange: Exchange) -> Reply:
         return Reply(encode(Load(self._server.gate.num_inside - 1)))  # without this one

@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 
 from octavo.outputs import CompletionOutput, RequestOutput
-from octavo.params import SamplingParams
+from octavo.params import SamplingParams, shown
 from octavo.server.context import ServerContext
 from octavo.server.dialects import ANTHROPIC
 from octavo.server.errors import ErrorReply
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, named_event
 from octavo.server.merging import final_output
 from octavo.server.openapi import operation
-from octavo.server.protocol.message_blocks import AnswerBlocks, chat_tool_choice, chat_tools
+from octavo.server.protocol.message_blocks import AnswerBlocks
+from octavo.server.protocol.message_tools import chat_tool_choice, chat_tools
 from octavo.server.protocol.messages import (
     COUNT_FIELDS,
     MESSAGE_FIELDS,
@@ -25,6 +26,7 @@ from octavo.server.protocol.messages import (
     MessageRequest,
     MessageUsage,
     TokenCount,
+    answer_form,
     conversation,
 )
 from octavo.server.protocol.notes import Notes, told
@@ -62,10 +64,11 @@ class MessageRoutes:
         request = self._server.read(exchange, MessageRequest, MESSAGE_FIELDS)
         model, adapter = await self._server.check_model(request.model)
         params = self._params(request)
-        answer = _Answer(request, f"msg_{exchange.request_id}", model, notes)
+        context = self._server.engine.max_model_len
+        answer = _Answer(request, f"msg_{exchange.request_id}", model, context, notes)
         choice, parallel = chat_tool_choice(request.tool_choice, notes)
         outputs = self._server.engine.chat(
-            conversation(request, notes),
+            conversation(request, notes, self._server.engine.chat_template),
             params,
             tools=chat_tools(request.tools, notes),
             tool_choice=choice,
@@ -86,7 +89,7 @@ class MessageRoutes:
         choice, parallel = chat_tool_choice(request.tool_choice, notes)
         use = read_tool_use(chat_tools(request.tools, notes), choice, parallel)
         ids = await self._server.engine.tokenize_chat(
-            conversation(request, notes),
+            conversation(request, notes, self._server.engine.chat_template),
             tools=None if use is None else use.tools,
             chat_template_kwargs=self._template_kwargs(request, notes),
             continue_final_message=_continues(request),
@@ -100,10 +103,13 @@ class MessageRoutes:
             kwargs |= self._server.thinking_kwargs(request.thinking.is_on, notes)
             if request.thinking.budget_tokens is not None:
                 notes.add("thinking.budget_tokens", "has no effect: max_tokens bounds thought")
+            if request.thinking.display is not None:
+                notes.add("thinking.display")
         effort = request.output_config.effort
         return kwargs | self._server.effort_kwargs("output_config.effort", effort, notes)
 
     def _params(self, request: MessageRequest) -> SamplingParams:
+        context = self._server.engine.max_model_len
         given = {
             name: value
             for name in ("temperature", "top_p", "top_k")
@@ -111,9 +117,8 @@ class MessageRoutes:
         }
         return replace(
             self._server.default_params(max_tokens=None),
-            max_tokens=checked_max_tokens(
-                "max_tokens", request.max_tokens, self._server.engine.max_model_len
-            ),
+            max_tokens=checked_max_tokens("max_tokens", min(request.max_tokens, context), context),
+            guided=answer_form(request),
             stop=request.stop_sequences,
             output_kind="delta" if request.stream else "final",
             **given,
@@ -133,8 +138,11 @@ def _failed(error: ErrorReply) -> bytes:
 class _Answer:
     """Makes the bodies of one answer, whole or as events in Anthropic's order."""
 
-    def __init__(self, request: MessageRequest, id: str, model: str, notes: Notes) -> None:
+    def __init__(
+        self, request: MessageRequest, id: str, model: str, context: int, notes: Notes
+    ) -> None:
         self._max_tokens = request.max_tokens
+        self._context = context
         self._notes = notes
         self._count = UsageCount()
         self._blocks = AnswerBlocks()
@@ -148,6 +156,7 @@ class _Answer:
     def whole(self, output: RequestOutput) -> Message:
         """The answer in one piece."""
         self._add(output)
+        self._note_room(output)
         (answer,) = output.outputs
         self._take(answer)
         self._blocks.end()
@@ -162,6 +171,7 @@ class _Answer:
         async for output in outputs:
             if not has_begun:
                 has_begun = True
+                self._note_room(output)
                 self._add(replace(output, outputs=[]))
                 yield self._begin()
             self._add(output)
@@ -172,6 +182,12 @@ class _Answer:
                 if each.finish_reason is not None:
                     self._end(each)
         yield self._last()
+
+    def _note_room(self, output: RequestOutput) -> None:
+        room = self._context - len(output.prompt_token_ids)
+        if self._max_tokens > room:
+            cut = f"{shown(self._max_tokens)} is cut to the {room} that the context leaves"
+            self._notes.add("max_tokens", cut)
 
     def _take(self, output: CompletionOutput) -> list[bytes]:
         """Add what an output, a piece or all of the answer, says; return the events of it."""

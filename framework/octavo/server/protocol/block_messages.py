@@ -1,0 +1,148 @@
+"""Anthropic's messages of blocks as OpenAI's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from octavo.errors import MessageError
+from octavo.params import shown
+from octavo.server.protocol.block_parts import NOTED, SHOWN, block_parts, text_of, text_part
+from octavo.server.protocol.conversation import check_hints, read_keys
+from octavo.server.protocol.notes import Notes
+
+_KNOWN: Final = {
+    "tool_use": {"type", "id", "name", "input", "cache_control"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
+    "thinking": {"type", "thinking", "signature", "cache_control"},
+}
+_OF_ROLE: Final = {
+    "user": (*SHOWN, "tool_result"),
+    "assistant": ("text", "thinking", "tool_use"),
+    "system": ("text",),
+}
+_UNREADABLE: Final = frozenset(
+    ("redacted_thinking", "server_tool_use", "mcp_tool_use", "mcp_tool_result", "mcp_tool_listing",
+     "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
+     "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
+     "tool_search_tool_result", "advisor_tool_result", "fallback", "tool_reference")
+)  # fmt: skip
+"""What Anthropic's servers put into answers for themselves, encrypted or to be run there."""
+
+
+def chat_messages(where: str, role: str, content: Any, notes: Notes) -> list[dict[str, Any]]:
+    """The messages that one of Anthropic's stands for: each tool's result is one of its own.
+
+    Images of results follow in a user's message: most chat templates show none in a tool's.
+    """
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if not isinstance(content, list) or not content:
+        raise MessageError(f"{where} must be text or a list of blocks")
+    made: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
+    for index, block in enumerate(content):
+        place = f"{where}[{index}]"
+        kind = _kind(place, block, _OF_ROLE[role], notes)
+        if kind == "tool_result":
+            made.append(_result(place, block, images, notes))
+            continue
+        if not made or made[-1]["role"] != role:
+            made.append({"role": role})
+        message = made[-1]
+        if kind == "thinking":
+            thought = text_of(place, _checked(place, block, notes), "thinking")
+            message["reasoning_content"] = message.get("reasoning_content", "") + thought
+        elif kind == "tool_use":
+            call = _call(place, _checked(place, block, notes))
+            message.setdefault("tool_calls", []).append(call)
+        elif kind is not None:
+            message.setdefault("content", []).extend(block_parts(place, block, notes))
+    if images:
+        if made[-1]["role"] != "user":
+            made.append({"role": "user", "content": []})
+        made[-1]["content"] = images + made[-1].get("content", [])
+    for message in made:
+        if "tool_calls" not in message:
+            message.setdefault("content", "")
+    return made
+
+
+def joined(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Two messages of one role as one."""
+    made = {**before, **after}
+    contents = [each["content"] for each in (before, after) if each.get("content")]
+    if len(contents) > 1:
+        made["content"] = [part for content in contents for part in _parts(content)]
+    elif contents:
+        made["content"] = contents[0]
+    for key in ("reasoning_content", "tool_calls"):
+        if key in before and key in after:
+            made[key] = before[key] + after[key]
+    return made
+
+
+def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [text_part(content)] if isinstance(content, str) else content
+
+
+def reminder(message: dict[str, Any]) -> dict[str, Any]:
+    """A system's message as a user's, marked as Claude Code marks what is not the user's own."""
+    begin, end = text_part("<system-reminder>\n"), text_part("\n</system-reminder>")
+    parts = _parts(message["content"])
+    if len(parts) == 1:
+        parts = [text_part(begin["text"] + parts[0]["text"] + end["text"])]
+    else:
+        parts = [begin, *parts, end]
+    return {"role": "user", "content": parts}
+
+
+def _kind(where: str, block: Any, kinds: tuple[str, ...], notes: Notes) -> str | None:
+    """The block's type; None: it cannot be read, and is left out."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if isinstance(kind, str) and kind in kinds:
+        return kind
+    if isinstance(kind, str) and kind in _UNREADABLE:
+        notes.add(f"{where}:{kind}", "cannot be read here and was left out")
+        return None
+    raise MessageError(f"{where}.type is {shown(kind)}; this route takes {', '.join(kinds)}")
+
+
+def _checked(where: str, given: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    block = read_keys(where, given, _KNOWN[given["type"]], notes, NOTED)
+    check_hints(where, block)
+    return block
+
+
+def _call(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": text_of(where, block, "name"), "arguments": block.get("input")}
+    if not isinstance(function["arguments"], dict):
+        raise MessageError(f"{where}.input must be an object")
+    return {"id": text_of(where, block, "id"), "type": "function", "function": function}
+
+
+def _result(
+    where: str, given: Mapping[str, Any], images: list[dict[str, Any]], notes: Notes
+) -> dict[str, Any]:
+    """A tool's message; ``images`` get those of the result, each behind the name of its call."""
+    block = _checked(where, given, notes)
+    id = text_of(where, block, "tool_use_id")
+    content = block.get("content", "")
+    if isinstance(content, list):
+        texts = []
+        for index, each in enumerate(content):
+            place = f"{where}.content[{index}]"
+            if _kind(place, each, SHOWN, notes) is None:
+                continue
+            for part in block_parts(place, each, notes):
+                if part["type"] == "text":
+                    texts.append(part["text"])
+                else:
+                    texts.append("(an image, which follows)")
+                    images += [text_part(f"The image in the result of {id}:"), part]
+        content = "\n".join(texts)
+    if not isinstance(content, str):
+        raise MessageError(f"{where}.content must be text or a list of blocks")
+    if block.get("is_error"):  # messages to models have no field for it
+        content = f"Error: {content}"
+    return {"role": "tool", "tool_call_id": id, "content": content}
