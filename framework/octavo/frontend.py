@@ -20,11 +20,13 @@ from octavo.guided.choose import remembering_choice
 from octavo.guided.vocabulary import read_vocabulary
 from octavo.inputs import (
     ChatRenderer,
+    ChatTemplate,
     InputProcessor,
     PreparedRequest,
     default_sampling_params,
     load_chat_template,
 )
+from octavo.inputs.chat import check_shows_messages
 from octavo.inputs.extra_args import ExtraArgsCheck
 from octavo.inputs.media import MediaInputs, read_settings
 from octavo.inputs.media_parts import has_media, take_media
@@ -300,7 +302,14 @@ def _chat_template(
 ) -> str | None:
     """The user's; None leaves the tokenizer's own, and a model without one asks the plugins."""
     if config.chat_template is not None:
-        return load_chat_template(config.chat_template)
+        source = load_chat_template(config.chat_template)
+        try:
+            check_shows_messages(
+                ChatTemplate(source, tokenizer.special_tokens if tokenizer else {})
+            )
+        except PromptError as error:
+            raise ConfigError(str(error)) from error
+        return source
     if tokenizer is not None and tokenizer.chat_template is not None:
         return None
     template: str | None = host.hook.select_chat_template(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import sample_tokenizers
+from octavo import LLM
 from octavo.errors import ConfigError, PromptError
 from octavo.inputs import ChatRenderer, ChatTemplate, load_chat_template
 from octavo.inputs.media_parts import has_media, take_media
@@ -237,8 +238,9 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 
 
 def test_a_variable_may_have_any_other_name() -> None:
-    assert render("{{ self_ }}{{ me }}", TEXT_CHAT, chat_template_kwargs={"me": 1}) == "1"
-    assert render("ok", TEXT_CHAT, chat_template_kwargs={"self": 1}) == "ok"
+    template = "{{ messages[0].content }}{{ self_ }}{{ me }}"
+    assert render(template, TEXT_CHAT, chat_template_kwargs={"me": 1}) == "a1"
+    assert render(PLAIN, TEXT_CHAT, chat_template_kwargs={"self": 1}) == "[user]a"
 
 
 def test_only_a_message_with_text_can_be_continued() -> None:
@@ -266,7 +268,45 @@ def test_a_template_comes_from_a_file_or_is_the_text_itself(tmp_path: Path) -> N
 def test_a_request_cannot_make_the_renderer_read_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("secret")
-    assert render(PLAIN, TEXT_CHAT, chat_template=str(file)) == str(file)
+    with pytest.raises(PromptError, match="shows nothing of the messages") as refused:
+        render(PLAIN, TEXT_CHAT, chat_template=str(file))
+    assert "for a file give load_chat_template(FILE)" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "hello",
+        "templates/absent.jinja",
+        "",
+        "{{ bos_token }}{% if messages %}Hello{% endif %}",
+        "{% for m in messages %}{{ m.role }}{% endfor %}{{ messages | length }}",
+        "{% for m in messages %}{% if m.role == 'nobody' %}{{ m.content }}{% endif %}{% endfor %}",
+    ],
+)
+def test_a_template_that_drops_what_messages_say_is_refused(template: str, tmp_path: Path) -> None:
+    for given in ({"chat_template": template}, {}):
+        with pytest.raises(PromptError, match="shows nothing of the messages") as refused:
+            render(PLAIN if given else template or " ", TEXT_CHAT, **given)
+        assert refused.value.param == "chat_template"
+    file = tmp_path / "template"
+    file.write_text(template)
+    with pytest.raises(ConfigError, match="shows nothing of the messages"):
+        LLM("octavo/tiny", chat_template=str(file), load_format="dummy", max_model_len=64)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[-1].content }}",
+        "{{ messages | tojson }}",
+        "{{ messages[0].content | upper }}",
+        "{% for m in messages %}{{ m.tool_calls or '' }}{% endfor %}",
+        "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}",
+    ],
+)
+def test_a_template_that_may_show_them_is_taken(template: str) -> None:
+    render(template, [{"role": "system", "content": "a"}])
 
 
 def test_without_any_template_the_error_says_how_to_give_one() -> None:
@@ -275,12 +315,15 @@ def test_without_any_template_the_error_says_how_to_give_one() -> None:
 
 
 def test_of_named_templates_the_fitting_one_is_used(tmp_path: Path) -> None:
-    named = {"default": "plain{{ bos_token }}", "tool_use": "tools{{ eos_token }}"}
+    named = {
+        "default": "{{ messages[0].content }} plain{{ bos_token }}",
+        "tool_use": "{{ messages[0].content }} tools{{ eos_token }}",
+    }
     sample_tokenizers.save("byte_level", tmp_path, chat_template=named)
     renderer = ChatRenderer(sample_tokenizers.open_folder(tmp_path))
-    assert renderer.render(TEXT_CHAT) == "plain<s>"
-    assert renderer.render(TEXT_CHAT, tools=[{"name": "f"}]) == "tools</s>"
-    assert renderer.render(TEXT_CHAT, chat_template="tool_use") == "tools</s>"
+    assert renderer.render(TEXT_CHAT) == "a plain<s>"
+    assert renderer.render(TEXT_CHAT, tools=[{"name": "f"}]) == "a tools</s>"
+    assert renderer.render(TEXT_CHAT, chat_template="tool_use") == "a tools</s>"
 
 
 def test_the_tokenizers_own_template_is_found(tmp_path: Path) -> None:

@@ -218,8 +218,8 @@ def test_special_tokens_of_the_formats_are_kept() -> None:
 @pytest.mark.parametrize("given", [{"city": "Zürich"}, '{"city": "Zürich"}'])
 def test_arguments_reach_a_template_in_the_form_that_it_takes(expression, shown, given) -> None:
     source = (
-        "{% for m in messages %}{% for call in m.tool_calls or [] %}{{ EXPRESSION }}"
-        "{% endfor %}{% endfor %}"
+        "{% for m in messages %}{{ m.content or '' }}{% for call in m.tool_calls or [] %}"
+        "{{ EXPRESSION }}{% endfor %}{% endfor %}"
     ).replace("EXPRESSION", expression)
     function = {"name": "f", "arguments": given}
     chat = [{"role": "assistant", "tool_calls": [{"function": function}]}]
@@ -324,7 +324,12 @@ def test_parameters_without_number_are_refused_and_the_next_request_is_answered(
     options = {"dtype": "float32", "num_threads": 1, "tool_call_parser": "pythonic"}
     with LLM("octavo/tiny", **options) as other:
         with pytest.raises(BadRequestError) as raised:
-            chat(other, tools=[many], tool_choice="required", chat_template="Hello")
+            chat(
+                other,
+                tools=[many],
+                tool_choice="required",
+                chat_template="{{ messages[0].content }}",
+            )
         assert raised.value.param == "tools"
         assert chat(other, tool_choice="none").text
 

@@ -320,7 +320,7 @@ from octavo_registry import PluginHost
 
 checker = GuideChecker(PluginHost.discover().manifest(), vocabulary)
 checker.check(GuidedParams(regex="a"))
-print(checker._idle[0].pid, flush=True)
+print(checker._pool._idle[0].pid, flush=True)
 sys.stdin.read()
 """
 

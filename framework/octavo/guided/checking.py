@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
@@ -26,6 +25,7 @@ from octavo.errors import (
     UnsupportedConstraint,
     error_class,
 )
+from octavo.guided.child_pool import ChildPool
 from octavo.guided.choose import AUTO, asked_guide
 from octavo.guided.process import HEADROOM_SECONDS, ChildProcess
 from octavo.guided.vocabulary import longest_tokens
@@ -141,22 +141,16 @@ class GuideChecker:
         *,
         on_device: bool = False,
     ) -> None:
-        self._manifest = manifest
         self._on_device = on_device
-        self._read_vocabulary = vocabulary
         self._lock = threading.Lock()
-        self._start: bytes | None = None
         num_children = min(MOST_CHILDREN, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(num_children, "octavo-constraints")
         self._long = ThreadPoolExecutor(1, "octavo-long-constraints")
         self._under_way: dict[AskedGuide, _Work] = {}
         self._known: OrderedDict[AskedGuide, Checked] = OrderedDict()
         self._num_chars = 0
-        self._idle: list[ChildProcess] = []
-        self._children: set[ChildProcess] = set()
-        self._is_closed = False
-        # Also at garbage collection and at the interpreter's exit.
-        self._close = weakref.finalize(self, _kill_all, self._children)
+        # A pool that knew this object would keep it, and itself, from being collected.
+        self._pool = ChildPool(CHILD, _Starter(manifest, vocabulary))
 
     def check(self, params: GuidedParams) -> GuideRequest:
         """Choose a backend that compiles the constraint within the limits; raise if none does."""
@@ -170,11 +164,9 @@ class GuideChecker:
 
     def close(self) -> None:
         """End the children; calling it again does nothing."""
-        with self._lock:
-            self._is_closed = True
         for threads in (self._threads, self._long):
             threads.shutdown(wait=False, cancel_futures=True)
-        self._close()
+        self._pool.close()
 
     def _outcome(self, asked: AskedGuide) -> Checked:
         with self._lock:
@@ -259,16 +251,8 @@ class GuideChecker:
         return checked
 
     def _compile(self, tried: Try) -> Checked:
-        child = self._take_child()
-        try:
+        with self._pool.child() as child:
             return _compile(child, tried)
-        finally:
-            with self._lock:
-                if child.alive and not self._is_closed:
-                    self._idle.append(child)
-                else:
-                    self._children.discard(child)
-                    child.kill()
 
     def _remember(self, asked: AskedGuide, checked: Checked) -> None:
         with self._lock:
@@ -279,22 +263,22 @@ class GuideChecker:
             while self._num_chars > MOST_CHARS_REMEMBERED:
                 self._num_chars -= _size(*self._known.popitem(last=False))
 
-    def _take_child(self) -> ChildProcess:
+
+class _Starter:
+    """Tells children what their backends are made of; the vocabulary is read for the first."""
+
+    def __init__(self, manifest: Manifest, vocabulary: Callable[[], GuideVocabulary]) -> None:
+        self._manifest = manifest
+        self._read_vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._start: bytes | None = None
+
+    def __call__(self, child: ChildProcess) -> None:
         with self._lock:
-            while self._idle:
-                child = self._idle.pop()
-                if child.alive:
-                    return child
-                self._children.discard(child)
             if self._start is None:
                 start = StartChild.of(self._manifest, self._read_vocabulary())
                 self._start = msgspec.msgpack.encode(start)
-            if self._is_closed:
-                raise RequestFailedError("the engine is closed")
-            child = ChildProcess(CHILD)
-            self._children.add(child)
         _begin(child, self._start)
-        return child
 
 
 def _submitted(
@@ -348,8 +332,3 @@ def _cause(tried: Try, checked: Checked) -> str:
     else:  # as where memory does not suffice, which each library says in its own way
         what = f"could not be compiled: its process ended with status {checked.died}"
     return f"the {tried.asked.name} constraint {what} {limits}"
-
-
-def _kill_all(children: set[ChildProcess]) -> None:
-    for child in list(children):
-        child.kill()

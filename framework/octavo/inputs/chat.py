@@ -21,6 +21,7 @@ from octavo.inputs.messages import (
     plain_data,
 )
 from octavo.inputs.template import ChatTemplate
+from octavo.params import shown
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
 
@@ -118,7 +119,9 @@ class ChatRenderer:
             **lists,
             add_generation_prompt=add_generation_prompt,
         )
-        return finish(text if marker is None else _cut_at(text, marker))
+        text = text if marker is None else _cut_at(text, marker)
+        check_shows_messages(template)
+        return finish(text)
 
     def template(self, given: str | None = None, *, has_tools: bool = False) -> ChatTemplate:
         """Return what ``render`` uses with these arguments."""
@@ -164,6 +167,17 @@ class ChatRenderer:
                 param="chat_template",
             )
         return named[name]
+
+
+def check_shows_messages(template: ChatTemplate) -> None:
+    """Raise for one whose prompts would lack whatever the messages say, as a file's name would."""
+    if template.ignores_messages:
+        raise PromptError(
+            f"chat_template={shown(template.source)} shows nothing of the messages; it must be "
+            "Jinja source such as {% for message in messages %}{{ message.content }}{% endfor %}; "
+            "for a file give load_chat_template(FILE)",
+            param="chat_template",
+        )
 
 
 def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:

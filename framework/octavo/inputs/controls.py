@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from octavo.inputs.template import ChatTemplate
+from octavo.inputs.template import ChatTemplate, changed
 from octavo_registry.tokenizer import ControlTokens, Tokenizer
 
 OWN_ROLES: Final = ("system", "developer", "assistant")
@@ -218,7 +218,7 @@ class _Finder:
         )
 
     def _is_in(self, text: str) -> bool:
-        return any(self.whole.search(each) for each in self._template.changed(text))
+        return any(self.whole.search(each) for each in changed(text, self._template.changes))
 
     def hidden(self, text: str, hidden: Hidden) -> str:
         """``text`` such that no template makes a control token of it."""

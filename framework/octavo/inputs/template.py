@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -115,21 +115,27 @@ class ChatTemplate:
         return self.names.union(node.data for node in self._tree.find_all(nodes.TemplateData))
 
     @cached_property
-    def _changes(self) -> tuple[Callable[[str], str], ...]:
+    def changes(self) -> tuple[Change, ...]:
+        """What it does to letters of texts."""
         return tuple(_changes(self._tree))
+
+    @cached_property
+    def ignores_messages(self) -> bool:
+        """Whether it is known to show nothing of what messages say; one that raises is not."""
+        if "messages" not in self.variables:
+            return True
+        text = secrets.token_hex(8)
+        user = {"role": "user", "content": text}
+        parts = {"role": "user", "content": [{"type": "text", "text": text}]}
+        calls = _calls({text: text})
+        rendered = [self._rendered(each) for each in ([user], [parts], [user, *calls])]
+        return rendered[0] is not None and not any(
+            text in (each or "").lower() for each in rendered
+        )
 
     @property
     def _tree(self) -> nodes.Template:
         return _environment().parse(self.source)
-
-    def changed(self, text: str) -> Iterator[str]:
-        """The text, and what it is once the template has changed letters or left out parts."""
-        yield text
-        for change in self._changes:
-            new = change(text)
-            if new != text:
-                text = new
-                yield text
 
     def mentions(self, word: str) -> bool:
         """Whether the word stands in its source, where it can be told apart from others."""
@@ -137,43 +143,58 @@ class ChatTemplate:
 
     def _shows_arguments(self, wrap: Callable[[Any], Any]) -> bool:
         text = secrets.token_hex(8)
-        function = {"name": "f", "arguments": wrap({text: 1})}
-        call = {"id": "a1b2c3d4e", "type": "function", "function": function}
-        messages: list[dict[str, Any]] = [
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "content": "a", "name": "f", "tool_call_id": call["id"]},
-        ]
-        try:
-            rendered = self.render(
-                messages, tools=None, documents=None, add_generation_prompt=False
-            )
-        except PromptError:
-            return False
+        rendered = self._rendered([{"role": "user", "content": "a"}, *_calls(wrap({text: 1}))])
         # One that expects text prints the object as Python does; one that expects an object
         # escapes the text's quotes.
-        return text in rendered and f"'{text}'" not in rendered and f'\\"{text}' not in rendered
+        return rendered is not None and (
+            text in rendered and f"'{text}'" not in rendered and f'\\"{text}' not in rendered
+        )
 
-    def _shows(self, wrap: Any) -> bool:
+    def _shows(self, wrap: Callable[[str], Any]) -> bool:
         text = secrets.token_hex(8)
-        messages = [{"role": "user", "content": wrap(text)}]
-        try:
-            rendered = self.render(
-                messages, tools=None, documents=None, add_generation_prompt=False
-            )
-        except PromptError:
-            return False
+        rendered = self._rendered([{"role": "user", "content": wrap(text)}])
         # A template that expects a string prints the list itself, as Python or as JSON.
-        return text in rendered and "'type'" not in rendered and '"type"' not in rendered
+        return rendered is not None and (
+            text in rendered and "'type'" not in rendered and '"type"' not in rendered
+        )
+
+    def _rendered(self, messages: list[dict[str, Any]]) -> str | None:
+        """None: it refuses them."""
+        try:
+            return self.render(messages, tools=None, documents=None, add_generation_prompt=False)
+        except PromptError:
+            return None
+
+
+def _calls(arguments: Any) -> list[dict[str, Any]]:
+    """A call and its result."""
+    function = {"name": "f", "arguments": arguments}
+    call = {"id": "a1b2c3d4e", "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "a", "name": "f", "tool_call_id": call["id"]},
+    ]
 
 
 _CASES: Final[Mapping[str, Callable[[str], str]]] = {
     "lower": str.lower, "upper": str.upper, "title": str.title, "capitalize": str.capitalize,
 }  # fmt: skip
+Change = tuple[str, str, str]
+"""A method of texts, and for "replace" what it takes out and puts in."""
 
 
-def _changes(tree: nodes.Template) -> Iterator[Callable[[str], str]]:
-    """What it does to letters of texts, by a filter or by a method of theirs."""
+def changed(text: str, changes: Iterable[Change]) -> Iterator[str]:
+    """The text, and what it is once a template has changed letters or left out parts."""
+    yield text
+    for name, old, new in changes:
+        made = _CASES[name](text) if name in _CASES else text.replace(old, new)
+        if made != text:
+            text = made
+            yield text
+
+
+def _changes(tree: nodes.Template) -> Iterator[Change]:
+    """By a filter or by a method."""
     calls = [(node.name, node.args) for node in tree.find_all(nodes.Filter)]
     calls += [
         (node.node.attr, node.args)
@@ -183,15 +204,11 @@ def _changes(tree: nodes.Template) -> Iterator[Callable[[str], str]]:
     for name, args in calls:
         given = [arg.value for arg in args if isinstance(arg, nodes.Const)]
         if name == "replace" and len(given) > 1 and given[0]:
-            yield partial(_replace, str(given[0]), str(given[1]))
+            yield "replace", str(given[0]), str(given[1])
         elif name == "split" and given and given[0]:
-            yield partial(_replace, str(given[0]), "")
+            yield "replace", str(given[0]), ""
     for name in {name for name, _ in calls} & _CASES.keys():
-        yield _CASES[name]
-
-
-def _replace(old: str, new: str, text: str) -> str:
-    return text.replace(old, new)
+        yield name, "", ""
 
 
 _SCOPES: Final = (
