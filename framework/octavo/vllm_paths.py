@@ -40,7 +40,7 @@ PATHS: Final[Mapping[str, str]] = {
 """What can be imported as vLLM's documents do, by the path inside the package, and its home."""
 
 _GUIDED = "octavo.GuidedParams, as SamplingParams(guided=GuidedParams(...))"
-_MULTIMODAL = "the hooks register_inputs and register_multimodal, docs/model_plugin.md"
+_MULTIMODAL = "INPUT_REGISTRY and MULTIMODAL_REGISTRY of octavo_registry, docs/hooks.md"
 _NO_POOLING = "nothing yet, as no pooling models run so far"
 _HOOKS = "a plugin's hooks, docs/hooks.md"
 _MEDIA = "media of a prompt are pictures, arrays, bytes or addresses, docs/media.md"
@@ -64,8 +64,10 @@ INSTEAD: Final[Mapping[str, str]] = {
     "envs": "variables that begin with OCTAVO_, docs/environment.md",
     "initialize_ray_cluster": "nothing yet, as several devices are not available",
     "engine.protocol": "octavo.AsyncLLM",
+    "inputs.InputContext": _MULTIMODAL,
+    "inputs.InputRegistry": _MULTIMODAL,
     "inputs.engine": _HOOKS,
-    "inputs.registry": _HOOKS,
+    "inputs.registry": _MULTIMODAL,
     "logger": "logging.getLogger of Python",
     "logits_process": "the hook register_logits_processors of a plugin, docs/hooks.md",
     "lora": "octavo.LoRARequest, docs/adapters.md",
@@ -77,6 +79,8 @@ INSTEAD: Final[Mapping[str, str]] = {
     "multimodal.parse": _MULTIMODAL,
     "multimodal.processing": _MULTIMODAL,
     "multimodal.profiling": _MULTIMODAL,
+    "multimodal.MultiModalRegistry": _MULTIMODAL,
+    "multimodal.registry": _MULTIMODAL,
     "multimodal.utils": _MEDIA,
     "multimodal.video": _MEDIA,
     "platforms": "torch.cuda, and the option device",

@@ -60,6 +60,7 @@ from octavo_registry.model import (
     Task,
 )
 from octavo_registry.options import Option, OptionRegistry
+from octavo_registry.registering import INPUT_REGISTRY, MULTIMODAL_REGISTRY
 from octavo_registry.routes import Endpoint, RouteGroup
 from octavo_registry.sources import FindsSettings, ModelSource
 from octavo_registry.speculation import DraftInput, Speculator
@@ -79,6 +80,8 @@ from octavo_registry.transcription import Passage, Transcriber, TranscriptionTas
 
 __all__ = [
     "API_VERSION",
+    "INPUT_REGISTRY",
+    "MULTIMODAL_REGISTRY",
     "Adapter",
     "AdapterFolders",
     "AdapterFormat",

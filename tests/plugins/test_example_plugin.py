@@ -116,3 +116,31 @@ def test_the_modality_and_its_model_pass_the_conformance_kit(site: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     assert "modality 'table': bombs are refused, in no memory: refused: a million" in done.stdout
     assert "with media and text beside them the same in chunks of 2 tokens" in done.stdout
+
+
+@pytest.mark.slow
+def test_its_functions_may_register_themselves_as_vllms_do(site: Path, tmp_path: Path) -> None:
+    """``INPUT_REGISTRY`` and ``MULTIMODAL_REGISTRY`` in the place of two hooks."""
+    marked = shutil.copytree(site, tmp_path / "site") / "octavo_tables"
+    init = (marked / "__init__.py").read_text()
+    hooks = init.index("@hookimpl\ndef register_inputs")
+    (marked / "__init__.py").write_text(
+        init[:hooks] + "from octavo_tables.inputs import place_tables, tensors_of\n"
+    )
+    text = (marked / "inputs.py").read_text()
+    for function, mark in {
+        "tensors_of": "MULTIMODAL_REGISTRY.register_input_mapper(NAME, kwargs={})",
+        "place_tables": "INPUT_REGISTRY.register_input_processor(NAME, texts={'table': '<table>'})",
+    }.items():
+        text = text.replace(f"def {function}(", f"@{mark}\ndef {function}(")
+    names = "from octavo_registry import INPUT_REGISTRY, MULTIMODAL_REGISTRY\n"
+    text = text.replace(
+        "if TYPE_CHECKING", f"{names}\nNAME = 'TableLlamaForCausalLM'\n\nif TYPE_CHECKING", 1
+    )
+    (marked / "inputs.py").write_text(text)
+    for number, each in enumerate((site, marked.parent)):
+        script = [sys.executable, str(TABLES / "ask.py"), str(tmp_path / f"checkpoint{number}")]
+        done = run(script, site=each)
+        assert done.returncode == 0, done.stderr
+        (tmp_path / f"{number}.txt").write_text(done.stdout)
+    assert (tmp_path / "0.txt").read_text() == (tmp_path / "1.txt").read_text()

@@ -6,11 +6,13 @@ from octavo.inputs.processor import InputProcessor, PreparedRequest
 from octavo.inputs.prompt import Prompt, TextPrompt, TokensPrompt, split_prompts
 from octavo.inputs.template import ChatTemplate, load_chat_template
 from octavo.vllm_paths import names_of_vllm
+from octavo_registry.registering import INPUT_REGISTRY
 
 PromptType = Prompt
 __getattr__ = names_of_vllm(__name__)
 
 __all__ = [
+    "INPUT_REGISTRY",
     "ChatRenderer",
     "ChatTemplate",
     "InputProcessor",

@@ -12,6 +12,7 @@ from octavo_registry.faults import Faults
 from octavo_registry.hooks.guarded import guarded, guarded_wrapper, isolated
 from octavo_registry.hooks.markers import hookimpl
 from octavo_registry.naming import near_matches
+from octavo_registry.registering import hooks_of
 
 
 def hook_callers(manager: pluggy.PluginManager) -> dict[str, Any]:
@@ -25,6 +26,11 @@ def implementations(
     """Return the plugin's implementations, guarded, in a namespace for ``manager.register``."""
     callers = hook_callers(manager)
     found = ModuleType(name)
+    for attribute, value in vars(plugin).items() if isinstance(plugin, ModuleType) else ():
+        for number, marked in enumerate(hooks_of(value)):
+            hook = marked.__name__
+            function = guarded(marked, name, hook, faults, registers=True)
+            setattr(found, f"{hook} of {attribute} {number}", hookimpl(specname=hook)(function))
     for attribute in dir(plugin):
         options: Any = manager.parse_hookimpl_opts(plugin, attribute)
         if options is None:
