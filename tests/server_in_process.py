@@ -11,6 +11,7 @@ from octavo.async_llm import AsyncLLM
 from octavo.config.server import ServeConfig, ServerConfig
 from octavo.server.app import make_app
 from octavo.server.context import ServerContext
+from octavo.server.keys import Keys
 
 MODEL = "octavo/tiny"
 
@@ -23,7 +24,7 @@ def clients(engine: AsyncLLM, *keys: str, **serve: Any) -> list[openai.AsyncOpen
         config=ServerConfig(serve=ServeConfig(**serve)),
         model_names=(MODEL,),
     )
-    app = make_app(server, keys)
+    app = make_app(server, Keys(keys))
     return [
         openai.AsyncOpenAI(
             base_url="http://octavo/v1",

@@ -62,6 +62,12 @@ API_KEY: Final = Variable(
     help="A key that `octavo serve` accepts besides those of `--api-key`, and the one that "
     "`octavo chat`, `complete` and `bench` send to a server.",
 )
+ADMIN_KEY: Final = Variable(
+    name="OCTAVO_ADMIN_KEY",
+    kind="text",
+    help="A key that `octavo serve` accepts besides those of `--admin-key`: for the operator's "
+    "routes, such as those that load adapters, and all others.",
+)
 VLLM_API_KEY: Final = "VLLM_API_KEY"
 """Not read, but whoever sets it wants no open server."""
 ALLOW_RUNTIME_LORA: Final = Variable(
@@ -134,6 +140,7 @@ KERNEL_CACHE: Final = Variable(
 
 VARIABLES: Final = (
     API_KEY,
+    ADMIN_KEY,
     ALLOW_RUNTIME_LORA,
     LOGGING_LEVEL,
     LOGGING_CONFIG,

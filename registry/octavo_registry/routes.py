@@ -26,6 +26,9 @@ class Endpoint:
     authenticated: bool = True
     """Whether the server checks the API key before the app sees the request; with a pattern in its
     path it must."""
+    operators_only: bool = False
+    """Whether it is for who runs the server, as what changes it for all: with any key set, it needs
+    one of the operator's."""
     operation: Mapping[str, Any] = field(default_factory=dict)
     """What the server's OpenAPI document says of it: an Operation object."""
 

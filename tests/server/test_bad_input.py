@@ -153,6 +153,7 @@ BAD = [
     Bad("half a pair in a field of no effect", {"user": "\udfff"}),
     Bad("a salt with blanks", {"cache_salt": "a b"}),
     Bad("a salt too long", {"cache_salt": "a" * 129}),
+    Bad("an empty salt", {"cache_salt": ""}),
     Bad("a request id with a line break", {"request_id": "a\nb"}),
     Bad("a request id too long", {"request_id": "a" * 257}),
     # Messages.

@@ -16,6 +16,7 @@ from octavo.server.boundary import DRAINING, Boundary, Gate
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import JsonEndpoint
+from octavo.server.keys import Keys
 from octavo.server.sites import SiteGuard
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
@@ -49,7 +50,7 @@ def make_client(
     context = ServerContext(
         engine=engine, host=host, config=ServerConfig(), model_names=("m",), gate=gate or Gate()
     )
-    transport = httpx.ASGITransport(make_app(context, keys=("secret",)))
+    transport = httpx.ASGITransport(make_app(context, keys=Keys(("secret",))))
     return httpx.AsyncClient(transport=transport, base_url="http://octavo")
 
 
@@ -118,7 +119,7 @@ def boundary_around(app: Any, statuses: list[int]) -> Boundary:
         access=config.access,
         limits=config.limits,
         serve=config.serve,
-        keys=(),
+        keys=Keys(),
         sites=SiteGuard(config.access, is_local=False, has_keys=False),
         open_endpoints=(),
         answered=lambda method, route, status, seconds: statuses.append(status),

@@ -15,6 +15,7 @@ from octavo.config.server import ServerConfig
 from octavo.server.app import add_built_in_routes, make_app
 from octavo.server.boundary import DRAINING, Boundary, Gate
 from octavo.server.context import ServerContext
+from octavo.server.keys import Keys
 from octavo_registry import PluginHost
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -237,7 +238,7 @@ def locked_app(gate) -> Boundary:
     context = ServerContext(
         engine=no_engine, host=host, config=ServerConfig(), model_names=(MODEL,), gate=gate
     )
-    return make_app(context, keys=("secret", "other"))
+    return make_app(context, keys=Keys(("secret", "other")))
 
 
 def locked_client(app: Boundary, key: str) -> openai.AsyncOpenAI:
@@ -267,7 +268,9 @@ async def test_anthropics_clients_get_their_shape_of_a_wrong_key(locked_app) -> 
         assert reply.status_code == 401
         assert reply.json()["type"] == "error"
         assert reply.json()["error"]["type"] == "authentication_error"
-        opened = await client.post("http://octavo/v1/messages", headers={"x-api-key": "secret"})
+        opened = await client.post(
+            "http://octavo/v1/messages", headers={"x-api-key": "secret"}, json={}
+        )
         assert (opened.status_code, opened.json()["type"]) == (400, "error")
 
 

@@ -163,7 +163,8 @@ def test_what_a_plugin_describes_is_text_in_the_page() -> None:
 def test_the_page_of_a_server_with_keys_has_a_field_for_one() -> None:
     document = {"info": {"title": "", "version": ""}, "paths": {}, "components": {"schemas": {}}}
     assert 'id="key"' not in docs_page(document)
-    text = docs_page({**document, "security": [{"key": []}]})
+    has_keys = {"schemas": {}, "securitySchemes": {"key": {}}}
+    text = docs_page({**document, "components": has_keys})
     assert '<input id="key" type="password" autocomplete="off">' in text
     assert 'headers.Authorization = "Bearer " + key.value' in text
     assert not re.search("localStorage|sessionStorage|cookie", text)

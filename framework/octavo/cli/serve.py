@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import ArgumentParser, Namespace
 from dataclasses import fields, replace
 from typing import get_type_hints
@@ -13,6 +14,8 @@ from octavo.config.server import ServerConfig
 from octavo.observability.logs import configure_logging
 from octavo.observability.one_line import escape_records
 from octavo_registry import PluginHost
+
+log = logging.getLogger(__name__)
 
 QUEUE_LIMITS = {"max_queued_requests": 2048, "max_queued_tokens": 4 * 2**20}
 """A server's own defaults: an engine without them takes all."""
@@ -32,18 +35,20 @@ class ServeCommand:
         from octavo.observability.tracing import exporter_class  # what follows is slow to import
         from octavo.server.adapters import check_adapters
         from octavo.server.http_thread import Service
-        from octavo.server.keys import api_keys
+        from octavo.server.keys import read_keys
         from octavo.server.lifecycle import leave
         from octavo.server.listening import allow_files, bind, unbind
         from octavo.server.processes import serve
 
         config = _server_config(args)
-        keys = api_keys(config.access)  # a wrong file is known before the model is loaded
+        keys = read_keys(config.access)  # a wrong file is known before the model is loaded
         if config.serve.otlp_traces_endpoint is not None:
             exporter_class()  # and so are missing packages
         configure_logging(default="INFO")
         escape_records()
         allow_files(config.limits)
+        if config.adapters.takes_changes and keys.users and not keys.operators:
+            log.warning("no request can load adapters: give --admin-key or OCTAVO_ADMIN_KEY")
         options = {**QUEUE_LIMITS, **engine_keywords(args, host)}
         names = config.serve.served_model_name or (args.model,)
         check_adapters(config.adapters, names, is_on=bool(options.get("enable_lora")))

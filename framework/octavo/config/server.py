@@ -68,6 +68,11 @@ class AccessConfig:
     """A key that clients must send; several may be given."""
     api_key_file: str | None = None
     """A file with one key a line."""
+    admin_key: tuple[str, ...] = ()
+    """A key of the operator's: it opens all that a key of api_key opens, and loads adapters, which
+    no other key does."""
+    admin_key_file: str | None = None
+    """A file with one such key a line."""
     open_metrics: bool = False
     """/metrics answers without a key, too."""
     allowed_origins: tuple[str, ...] = ()
@@ -85,8 +90,9 @@ class AccessConfig:
     """/tokenizer_info shows the chat template and the special tokens."""
 
     def __post_init__(self) -> None:
-        for key in self.api_key:
-            check_key(key, "api_key")
+        for name in ("api_key", "admin_key"):
+            for key in getattr(self, name):
+                check_key(key, name)
         if self.allow_credentials and "*" in self.allowed_origins:
             raise ConfigError("allow_credentials needs named allowed_origins, not '*'")
 

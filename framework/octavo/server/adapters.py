@@ -20,11 +20,17 @@ from octavo.server.errors import HttpError
 from octavo_registry.adapters import AdapterFolders
 
 MAX_NAME_CHARS: Final = 128
+NO_NAME: Final = "must be of 1 to 128 printable characters, and no path such as ../x"
 
 
 def is_name(text: str) -> bool:
-    """Whether a list of models, a label of a metric and a line of the log can show it."""
-    return text.isprintable() and text == text.strip() and 0 < len(text) <= MAX_NAME_CHARS
+    """Whether a list of models, a label of a metric and a line of the log can show it.
+
+    Nor does it lead out of a folder: clients keep files by it, and ask for it in a path.
+    """
+    is_shown = text.isprintable() and text == text.strip() and len(text) <= MAX_NAME_CHARS
+    parts = text.split("/")
+    return is_shown and "\\" not in text and not any(part in ("", ".", "..") for part in parts)
 
 
 def check_adapters(config: AdapterConfig, model_names: Collection[str], *, is_on: bool) -> None:
@@ -40,9 +46,7 @@ def check_adapters(config: AdapterConfig, model_names: Collection[str], *, is_on
         if module.name in model_names:
             raise ConfigError(f"lora_modules: {module.name!r} is the model's own name")
         if not is_name(module.name):
-            raise ConfigError(
-                f"lora_modules: {shown(module.name)} must be of 1 to 128 printable characters"
-            )
+            raise ConfigError(f"lora_modules: {shown(module.name)} {NO_NAME}")
         if module.path.startswith(("/", "./", "../")) and not Path(module.path).is_dir():
             raise ConfigError(f"lora_modules: no adapter {module.path!r}: there is no such folder")
 
@@ -248,6 +252,4 @@ class ServedAdapters:
         if name in self._model_names:
             raise HttpError(409, f"{shown(name)} is the model's own name", param="lora_name")
         if not is_name(name):
-            raise HttpError(
-                400, "lora_name must be of 1 to 128 printable characters", param="lora_name"
-            )
+            raise HttpError(400, f"lora_name {NO_NAME}", param="lora_name")

@@ -17,11 +17,12 @@ from octavo.observability.server_metrics import HttpMeter
 from octavo.observability.tracing import App, make_tracer, with_trace_context
 from octavo.server.absent import why_absent
 from octavo.server.body import ClientLeft
-from octavo.server.boundary import ROUTE, Boundary, route_of
+from octavo.server.boundary import IS_OPERATOR, ROUTE, Boundary, route_of
 from octavo.server.context import ServerContext
 from octavo.server.docs_page import docs_page
 from octavo.server.errors import HttpError, reply_to
 from octavo.server.exchange import answered_as, send_error
+from octavo.server.keys import NO_KEYS, Keys
 from octavo.server.openapi import document
 from octavo.server.sites import SiteGuard
 from octavo_registry import LazyRegistry, PluginHost
@@ -47,10 +48,10 @@ BUILT_IN: Final = {
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> App:
+def make_app(server: ServerContext, keys: Keys = NO_KEYS) -> App:
     """Put all groups of routes together; ``keys`` are those that clients must send."""
     endpoints = _endpoints(server)
-    described = document([e for _, e in endpoints], has_keys=bool(keys))
+    described = document([e for _, e in endpoints], keys)
     api = FastAPI(
         title="Octavo",
         docs_url=None,  # its page, and the other one, load their scripts from a network
@@ -82,7 +83,7 @@ def make_app(server: ServerContext, keys: tuple[str, ...] = ()) -> App:
         sites=SiteGuard(
             server.config.access,
             is_local=server.is_local,
-            has_keys=bool(keys),
+            has_keys=bool(keys.users),
             own_host=server.config.listen.host,
         ),
         open_endpoints=[(e.method, e.path) for _, e in endpoints if not e.authenticated],
@@ -131,6 +132,8 @@ def _check_endpoints(given: object) -> None:
             raise TypeError(f"the endpoint {endpoint.path!r} needs a path from / and an app")
         if not endpoint.authenticated and "{" in endpoint.path:
             raise TypeError(f"the endpoint {endpoint.path!r} is a pattern, so it needs the key")
+        if not endpoint.authenticated and endpoint.operators_only:
+            raise TypeError(f"the endpoint {endpoint.path!r} is the operator's, so it needs a key")
 
 
 def _check_message(message: Message) -> None:
@@ -177,6 +180,13 @@ class _Guarded:
         scope[ROUTE] = self._endpoint.path
         call = f"{self._endpoint.method} {self._endpoint.path}"
         try:
+            if self._endpoint.operators_only and not scope.get(IS_OPERATOR):
+                raise HttpError(
+                    403,
+                    "this is for who runs the server: it needs a key of --admin-key or "
+                    "OCTAVO_ADMIN_KEY",
+                    code="operator_key_needed",
+                )
             with self._host.faults.guard(self._plugin, call, request=True):
                 await self._endpoint.app(scope, receive, watched)
                 if not has_begun:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 import time
@@ -18,6 +17,7 @@ from octavo.server.cors import cors_headers, is_preflight, preflight_headers
 from octavo.server.errors import DEAD_RETRY_SECONDS, HttpError, reply_to
 from octavo.server.exchange import FAILED, KEY, Send, send_error, send_whole
 from octavo.server.http_protocol import BROKEN, TASK
+from octavo.server.keys import Keys
 from octavo.server.sites import SiteGuard
 
 access_log = logging.getLogger("octavo.access")
@@ -28,6 +28,8 @@ CUT_OFF: Final = 503
 """And for one that the server did not answer to the end, since its own had come."""
 METRICS_PATH: Final = "/metrics"
 """It answers to the end, so that what the last requests were is seen."""
+IS_OPERATOR: Final = "octavo.is_operator"
+"""Where a request's scope says whether its key is enough for what only the operator may ask."""
 ROUTE: Final = "octavo.route"
 """Where an endpoint leaves its path in the scope, for metrics."""
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
@@ -75,7 +77,7 @@ class Boundary:
         access: AccessConfig,
         limits: LimitConfig,
         serve: ServeConfig,
-        keys: Collection[str],
+        keys: Keys,
         sites: SiteGuard,
         open_endpoints: Collection[tuple[str, str]],
         answered: Callable[[str, str, int, float], None],
@@ -90,7 +92,7 @@ class Boundary:
         self._access = access
         self._limits = limits
         self._serve = serve
-        self._keys = [key.encode() for key in keys]
+        self._keys = keys
         self._sites = sites
         self._open_endpoints = frozenset(open_endpoints)
         self._answered = answered
@@ -171,24 +173,19 @@ class Boundary:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         if (method, self._route(scope)) in self._open_endpoints:
             return
-        if self._keys:
-            given = given_key(headers)
-            if not self._is_key(given):
-                raise HttpError(
-                    401,
-                    "a valid API key is needed: Authorization: Bearer KEY",
-                    code="invalid_api_key",
-                )
+        given = given_key(headers)
+        if not self._keys.open(given):
+            raise HttpError(
+                401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key"
+            )
+        scope[IS_OPERATOR] = self._keys.open_all(given)
+        if self._keys.users:
             scope[KEY] = given
         if self._gate.closed is not None and self._route(scope) != METRICS_PATH:
             raise self._gate.closed.error()
 
     def _route(self, scope: Scope) -> str:
         return route_of(scope["path"], self._root_path)
-
-    def _is_key(self, given: bytes) -> bool:
-        """Each key is compared, and each in constant time."""
-        return sum(hmac.compare_digest(given, key) for key in self._keys) > 0
 
     def _log(self, scope: Scope, status: int, seconds: float) -> None:
         if self._serve.access_log and self._route(scope) not in self._serve.access_log_skip:

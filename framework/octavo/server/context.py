@@ -120,6 +120,7 @@ class ServerContext:
         operation: Mapping[str, Any],
         *,
         authenticated: bool = True,
+        operators_only: bool = False,
         generates: bool = False,
         read: Read | None = read_json,
     ) -> Endpoint:
@@ -135,7 +136,12 @@ class ServerContext:
             note_log=self.note_log,
         )
         return Endpoint(
-            method=method, path=path, app=app, authenticated=authenticated, operation=operation
+            method=method,
+            path=path,
+            app=app,
+            authenticated=authenticated,
+            operators_only=operators_only,
+            operation=operation,
         )
 
     async def check_model(self, name: str) -> tuple[str, LoRARequest | None]:

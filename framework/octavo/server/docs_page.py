@@ -42,7 +42,7 @@ def docs_page(document: Object) -> str:
     body = [
         f"<h1>{title} <small>what this server answers</small></h1>",
         '<p>For programs: <a href="openapi.json">openapi.json</a></p>',
-        *([_KEY_FIELD] if "security" in document else []),
+        *([_KEY_FIELD] if "securitySchemes" in document["components"] else []),
         *operations,
         "<h2>Errors</h2>",
         f"<table>{''.join(errors)}</table>",

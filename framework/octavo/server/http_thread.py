@@ -32,6 +32,7 @@ from octavo.server.boundary import (
 from octavo.server.certificates import TICKS, CertificateWatch
 from octavo.server.context import ServerContext
 from octavo.server.http_protocol import Refusal, limited_protocol
+from octavo.server.keys import NO_KEYS, Keys
 from octavo.server.listening import is_local
 from octavo.wording import counted
 from octavo_registry.faults import one_line
@@ -53,8 +54,7 @@ class Service:
 
     config: ServerConfig
     model_names: tuple[str, ...]
-    keys: tuple[str, ...] = ()
-    """One of these is asked for; without any, nobody is asked."""
+    keys: Keys = NO_KEYS
 
 
 class HttpThread:
@@ -209,7 +209,7 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def _uvicorn_config(context: ServerContext, keys: tuple[str, ...]) -> uvicorn.Config:
+def _uvicorn_config(context: ServerContext, keys: Keys) -> uvicorn.Config:
     listen, limits, serve = context.config.listen, context.config.limits, context.config.serve
     app = make_app(context, keys)
     meter = context.meter.http

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from octavo.server.dialects import dialect_of
+from octavo.server.keys import NO_KEYS, Keys
 from octavo_registry.routes import Endpoint
 
 _REF: Final = "#/components/schemas/{name}"
@@ -113,7 +114,7 @@ def _error_responses(path: str) -> dict[str, Any]:
     }
 
 
-def document(endpoints: Sequence[Endpoint], *, has_keys: bool) -> dict[str, Any]:
+def document(endpoints: Sequence[Endpoint], keys: Keys = NO_KEYS) -> dict[str, Any]:
     """Return the document; every operation may also answer with an error."""
     paths: dict[str, dict[str, Any]] = {}
     schemas: dict[str, Any] = {"Error": _ERROR, "AnthropicError": _ANTHROPIC_ERROR}
@@ -125,6 +126,8 @@ def document(endpoints: Sequence[Endpoint], *, has_keys: bool) -> dict[str, Any]
         }
         if not endpoint.authenticated:
             described["security"] = []
+        elif endpoint.operators_only and keys.operators:
+            described["security"] = [{"operator": []}]
         schemas |= described.pop(_SCHEMAS, {})
         path = _CONVERTER.sub("}", endpoint.path)
         named = [
@@ -140,7 +143,11 @@ def document(endpoints: Sequence[Endpoint], *, has_keys: bool) -> dict[str, Any]
         "paths": paths,
         "components": {"schemas": schemas},
     }
-    if has_keys:
-        made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        made["security"] = [{"key": []}]
+    bearer = {"type": "http", "scheme": "bearer"}
+    given_keys = {"key": keys.users, "operator": keys.operators}
+    schemes = {name: bearer for name, given in given_keys.items() if given}
+    if schemes:
+        made["components"]["securitySchemes"] = schemes
+    if keys.users:
+        made["security"] = [{"key": []}, *([{"operator": []}] if keys.operators else [])]
     return made

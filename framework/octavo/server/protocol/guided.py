@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ class TextRequest(msgspec.Struct, kw_only=True):
     model: str = ""
     stream: bool = False
     priority: int = 0
-    cache_salt: str = ""
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     request_id: str | None = None
 
 

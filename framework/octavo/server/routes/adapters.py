@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -64,9 +65,10 @@ class AdapterRoutes:
         server, reply = self._server, AdapterChange
         load = operation("Load a LoRA adapter", request=LoadAdapter, reply=reply)
         unload = operation("Unload a LoRA adapter", request=UnloadAdapter, reply=reply)
+        made = partial(server.endpoint, "POST", operators_only=True)
         return [
-            server.endpoint("POST", "/v1/load_lora_adapter", self._load, load),
-            server.endpoint("POST", "/v1/unload_lora_adapter", self._unload, unload),
+            made("/v1/load_lora_adapter", self._load, load),
+            made("/v1/unload_lora_adapter", self._unload, unload),
         ]
 
     async def _load(self, exchange: Exchange) -> Reply:

@@ -74,7 +74,7 @@ class ChatRoutes:
             continue_final_message=request.continue_final_message,
             mm_processor_kwargs=request.mm_processor_kwargs,
             priority=request.priority,
-            cache_salt=request.cache_salt,
+            cache_salt=request.cache_salt or "",
             strict=True,
             lora_request=adapter,
         )

@@ -85,7 +85,7 @@ class ResponseRoutes:
             chat_template_kwargs=template_kwargs,
             mm_processor_kwargs=request.mm_processor_kwargs,
             priority=request.priority,
-            cache_salt=request.cache_salt,
+            cache_salt=request.cache_salt or "",
             strict=True,
             lora_request=adapter,
         )
