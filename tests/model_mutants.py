@@ -9,8 +9,11 @@ from typing import Any
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from octavo.layers.attention import head_dim_of
+from octavo.layers.decoder import CausalLM, PreNormLayer
+from octavo.layers.rotary import RotaryEmbedding
 from octavo.testing.variants import Variant
-from octavo_plugins.models.llama.model import Llama
+from octavo_plugins.models.llama.model import Llama, decoder_layer
 from octavo_registry import LazyRegistry, Model, ModelCapabilities, ModelSpec, Step, hookimpl
 
 OCTAVO_API = "1"
@@ -26,6 +29,7 @@ VARIANTS = {
 def register_models(models: LazyRegistry[Model]) -> None:
     for mutant in (*ALWAYS_WRONG, WrongAlone, WrongInSevens):
         add(models, mutant.__name__, reference=LLAMA)
+    add(models, "PartlyAdapted", reference=LLAMA, lora=True)
     add(models, "Deaf", reference="model_mutants:DeafReference")
     add(models, "WithoutReference", target="Llama")
     add(models, "ReferenceIsGone", target="Llama", reference="transformers:NoSuchModel")
@@ -40,7 +44,7 @@ def add(models: LazyRegistry[Model], name: str, target: str = "", **capabilities
 
 class OtherEpsilon(Llama):
     def __init__(self, spec: ModelSpec) -> None:
-        super().__init__(changed(spec, rms_norm_eps=1e-4))
+        super().__init__(changed(spec, rms_norm_eps=1e-6))
 
 
 class NoRotary(Llama):
@@ -96,6 +100,18 @@ ALWAYS_WRONG = (
     LeaksBetweenRequests,
     Raises,
 )
+
+
+class PartlyAdapted(CausalLM):
+    """Right, but that adapters do not reach the linears of its first layer."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        rotary = RotaryEmbedding(head_dim_of(spec.config), spec=spec)
+        super().__init__(spec, self._layer, rotary)
+
+    @staticmethod
+    def _layer(spec: ModelSpec, index: int) -> PreNormLayer:
+        return decoder_layer(spec if index else replace(spec, adapters=None), index)
 
 
 class Deaf(Llama):

@@ -17,11 +17,11 @@ from octavo.layers.adapted import AdapterRows
 from octavo.testing.comparison import compare
 from octavo.testing.model import make_trial
 from octavo.testing.reference import ModuleReference, write_with_reference
+from octavo.testing.step_building import StepBuilder
 from octavo.testing.variants import Variant, variants_of
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_registry import PluginHost
 from octavo_registry.model import ModelSpec
-from step_building import StepBuilder
 
 HOST = PluginHost.discover()
 TOKENS = tuple(range(7, 55))

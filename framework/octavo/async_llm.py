@@ -27,6 +27,7 @@ from octavo.inputs import ChatTemplate, PreparedRequest, Prompt
 from octavo.inputs.media_parts import has_media
 from octavo.inputs.messages import Message
 from octavo.inputs.processor import with_adapter
+from octavo.inputs.tokenizer import underlying
 from octavo.observability.engine_metrics import EngineReport, read_report
 from octavo.observability.tracing import Tracer
 from octavo.outputs import RequestOutput
@@ -259,7 +260,7 @@ class AsyncLLM:
 
     def get_tokenizer(self) -> Any:
         """Return the Transformers tokenizer (or what the tokenizer plugin has in its place)."""
-        return self.tokenizer.hf
+        return underlying(self.tokenizer)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what ``generate`` uses without parameters: the model's own recommendation."""

@@ -17,7 +17,7 @@ from octavo.engine.process_client import ProcessClient
 from octavo.errors import BadRequestError, ConfigError, PromptError, UnsupportedConstraint
 from octavo.guided.checking import GuideChecker
 from octavo.guided.choose import remembering_choice
-from octavo.guided.vocabulary import read_vocabulary
+from octavo.guided.vocabulary import vocabulary_of
 from octavo.inputs import (
     ChatRenderer,
     ChatTemplate,
@@ -146,7 +146,7 @@ def start_frontend(
         plugins=host.plugins,
         find_device=lambda: _find_device(config.model.device),
     )
-    return make_frontend(config, host, folder, _start_process if is_apart else _start_in_process)
+    return make_frontend(config, host, folder, _start_process if is_apart else start_in_process)
 
 
 def has_own_process(
@@ -233,10 +233,10 @@ def make_frontend(
     answers = make_answer_format(config.model, folder, tokenizer, host, chat_template=template)
     client = start_engine(as_found(config, folder), host)
     guides: GuideChecker | None = None
-    if start_engine is not _start_in_process and tokenizer is not None:
+    if start_engine is not start_in_process and tokenizer is not None:
         vocabulary = partial(
-            read_vocabulary,
-            tokenizer.hf,
+            vocabulary_of,
+            tokenizer,
             vocab_size=client.ready.vocab_size,
             stop_token_ids=eos,
         )
@@ -333,7 +333,8 @@ def _start_process(config: EngineConfig, host: PluginHost) -> EngineClient:
     return ProcessClient(config, host.manifest())
 
 
-def _start_in_process(config: EngineConfig, host: PluginHost) -> EngineClient:
+def start_in_process(config: EngineConfig, host: PluginHost) -> EngineClient:
+    """Start an engine that runs here."""
     from octavo.engine.core import EngineCore  # imports torch, which a front end can do without
 
     return InProcessClient(EngineCore(config, host))

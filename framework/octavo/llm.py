@@ -20,6 +20,7 @@ from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestF
 from octavo.frontend import start_frontend
 from octavo.inputs import PreparedRequest, Prompt, split_prompts
 from octavo.inputs.messages import Message
+from octavo.inputs.tokenizer import underlying
 from octavo.interrupts import InterruptsBetweenSteps
 from octavo.open_requests import OpenRequests
 from octavo.outputs import BeamSearchOutput, RequestOutput
@@ -249,7 +250,7 @@ class LLM:
         self._check_open()
         if self._front.tokenizer is None:
             raise ConfigError("there is no tokenizer, because skip_tokenizer_init is set")
-        return self._front.tokenizer.hf
+        return underlying(self._front.tokenizer)
 
     @property
     def ready(self) -> EngineReady:

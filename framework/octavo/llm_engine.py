@@ -11,6 +11,7 @@ from octavo.engine.messages import EngineReady
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.frontend import start_frontend
 from octavo.inputs import Prompt
+from octavo.inputs.tokenizer import underlying
 from octavo.interrupts import InterruptsBetweenSteps
 from octavo.open_requests import OpenRequests
 from octavo.outputs import RequestOutput
@@ -96,7 +97,7 @@ class LLMEngine:
         """Return the Transformers tokenizer (or what the tokenizer plugin has in its place)."""
         if self._front.tokenizer is None:
             raise ConfigError("there is no tokenizer, because skip_tokenizer_init is set")
-        return self._front.tokenizer.hf
+        return underlying(self._front.tokenizer)
 
     @property
     def ready(self) -> EngineReady:

@@ -62,6 +62,7 @@ class Faults:
         self._uses: dict[str, PluginUse] = defaultdict(PluginUse)
         self._quarantines: dict[str, _Quarantine] = {}
         self._protected: set[str] = set()
+        self._pauses = True
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -87,6 +88,15 @@ class Faults:
         with self._lock:
             self._protected.add(plugin)
             self._quarantines.pop(plugin, None)
+
+    @contextmanager
+    def without_quarantine(self) -> Iterator[None]:
+        """Count failures, and pause no plugin for them: each call of a trial is to be its own."""
+        before, self._pauses = self._pauses, False
+        try:
+            yield
+        finally:
+            self._pauses = before
 
     @contextmanager
     def guard(self, plugin: str, call: str, *, request: bool = False) -> Iterator[None]:
@@ -121,7 +131,7 @@ class Faults:
         """Return whether this call is the trial that ends a quarantine; raise if it is refused."""
         with self._lock:
             quarantine = self._quarantines.get(plugin)
-            if quarantine is None:
+            if quarantine is None or not self._pauses:
                 return False
             now = self._clock()
             if now < quarantine.until:
@@ -138,7 +148,7 @@ class Faults:
             self._counts[plugin, call] += 1
             self._uses[plugin].failures += 1
             count = self._counts[plugin, call]
-            quarantined = not request and plugin not in self._protected
+            quarantined = self._pauses and not request and plugin not in self._protected
             if quarantined:
                 until = self._clock() + QUARANTINE_SECONDS
                 self._quarantines[plugin] = _Quarantine(until, cause)

@@ -11,6 +11,9 @@ class Tokenizer(Protocol):
     """Text to ids and back. A registered target is called as ``target(folder,
     trust_remote_code=bool)`` with the folder of the tokenizer's files, once per client.
 
+    One that wraps another library's may have that as ``hf``: ``LLM.get_tokenizer()`` hands it out
+    in the place of the plugin's own.
+
     ``decode`` depends on its arguments alone, and for ids a and b ``decode(a + b)`` begins with
     ``decode(a)``, save for an unfinished character at the end of a and for byte-fallback runs.
     """
@@ -28,8 +31,6 @@ class Tokenizer(Protocol):
     """What chat templates may name: "bos_token", "eos_token" and the like."""
     chat_template: str | Mapping[str, str] | None
     """Jinja source, or several by name ("default", "tool_use")."""
-    hf: Any
-    """The underlying object that ``LLM.get_tokenizer()`` hands out."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of the text; special tokens written in it become their ids."""
@@ -45,7 +46,11 @@ class Tokenizer(Protocol):
         ...
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
-        """The vocabulary's own spelling of each id; None for an id that it lacks."""
+        """The vocabulary's own spelling of each id; None for an id that it lacks.
+
+        Guides take the bytes of tokens from it: it is the token's text, or follows the rules of
+        byte-level vocabularies or of SentencePiece. Special tokens are spelled as their text.
+        """
         ...
 
 

@@ -14,9 +14,9 @@ from octavo.adapters.library import AdapterLibrary
 from octavo.cli import main
 from octavo.cli.skeleton import KINDS
 from octavo.errors import AdapterError
+from octavo.testing.step_building import StepBuilder
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_registry import AdapterFolders, CacheSpec, PluginHost, QKTransform
-from step_building import StepBuilder
 
 REGISTERED = {
     "attention": {"attention backend": ["my_attention"]},

@@ -10,17 +10,23 @@ import pytest
 from model_mutants import ALWAYS_WRONG
 from model_mutants import VARIANTS as MUTANT_VARIANTS
 from octavo.errors import PluginError
-from octavo.testing.adapters import MISTAKES
+from octavo.testing.adapters import MISTAKES, with_adapters
 from octavo.testing.faults import own_faults
-from octavo.testing.model import check_model, check_variant, make_trial
+from octavo.testing.model import check_model, check_variant, deaf_linears, make_trial
 from octavo.testing.modes import MODES
+from octavo.testing.reference import ModuleReference
 from octavo.testing.report import Check
 from octavo.testing.variants import Variant
 from octavo_plugins.models.llama.conformance import VARIANTS
 from octavo_registry import PluginHost
 
 ONE, WINDOWS = MUTANT_VARIANTS.values()
-ALWAYS = {"a stale block", "a wrong slot", "a skipped copy-on-write"}
+ALWAYS = {
+    "a stale block",
+    "a wrong slot",
+    "a skipped copy-on-write",
+    "a wrong epsilon of norms",
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,7 @@ def test_llama_passes_the_kit_and_every_fault_is_noticed(host: PluginHost) -> No
     assert noticed == ALWAYS | MISTAKES.keys() | {"an ignored window"}
     unused = {c.name.partition("notices ")[2] for c in checks if c.detail.startswith("not used: ")}
     assert unused == {"a missing rope scaling"}
-    assert len(checks) == 3 + len(MODES) + len(noticed | unused)
+    assert len(checks) == 4 + len(MODES) + len(noticed | unused)
 
 
 def test_each_variant_is_tried(host: PluginHost) -> None:
@@ -52,6 +58,21 @@ def test_each_variant_is_tried(host: PluginHost) -> None:
         "model 'Raises', one layer",
         "model 'Raises', windows",
     ]
+
+
+def test_a_linear_that_no_adapter_reaches_is_found(host: PluginHost, tmp_path: Path) -> None:
+    for architecture, deaf in (
+        ("LlamaForCausalLM", []),
+        ("PartlyAdapted", ["layers.0.mlp.down_proj"]),
+    ):
+        folder = tmp_path / architecture
+        folder.mkdir()
+        trial = make_trial(host, architecture, Variant(), folder)
+        adapted = with_adapters(trial, (4,), num_rank_rows=4)
+        assert isinstance(trial.reference, ModuleReference)
+        found = list(deaf_linears(trial.reference, adapted))
+        assert len(found) == len(deaf)
+        assert all(name in text for name, text in zip(deaf, found, strict=True))
 
 
 @pytest.mark.parametrize("mutant", [mutant.__name__ for mutant in ALWAYS_WRONG])

@@ -59,7 +59,7 @@ def place(monkeypatch: pytest.MonkeyPatch, model: Path, **options: Any) -> str:
         return start
 
     monkeypatch.setattr(frontend, "_start_process", stop_at("apart"))
-    monkeypatch.setattr(frontend, "_start_in_process", stop_at("here"))
+    monkeypatch.setattr(frontend, "start_in_process", stop_at("here"))
     with pytest.raises(StartedError) as stopped:
         LLM(model, **options)
     return str(stopped.value)
@@ -132,7 +132,7 @@ def test_llm_asks_its_model_its_limits_and_its_plugins(
 def test_media_options_that_would_mean_nothing_are_refused_before_an_engine_starts(
     monkeypatch: pytest.MonkeyPatch, folder: Path, options: Any, problem: str
 ) -> None:
-    monkeypatch.setattr(frontend, "_start_in_process", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr(frontend, "start_in_process", lambda *_: pytest.fail("it was started"))
     with pytest.raises(ConfigError, match=problem):
         LLM(folder, engine_process=False, **options)
 

@@ -19,11 +19,11 @@ from octavo.layers.decoder import SerialLayer
 from octavo.layers.linear import RowParallelLinear
 from octavo.layers.rotary import Angles
 from octavo.testing.random_model import make_random_model
+from octavo.testing.step_building import StepBuilder
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_registry.step import Step
 from peft_adapters import save_adapter
 from small_models import TEXT_MODELS, TOKENS, Checkpoint, cases_of
-from step_building import StepBuilder
 
 CASES = cases_of(*TEXT_MODELS, "Qwen2VLForConditionalGeneration", "Qwen3VLForConditionalGeneration")
 FIRST = {architecture: (architecture, name) for architecture, name in reversed(CASES)}

@@ -147,6 +147,36 @@ def test_a_reasoning_parser_must_find_the_answer_behind_what_it_expects(site, en
     assert list(found) == ([] if passes else [title])
 
 
+def test_a_close_tag_of_one_character_repeated_is_no_fault(site) -> None:
+    source = REASONING.format(module="round", end=")))")
+    site.write("round", source.replace("because.SO yes", "because))) yes").replace('"SO"', '")))"'))
+    assert failures(PluginHost.discover(plugins=["round"]), "round") == {}
+
+
+TWO_SOURCES = """
+@hookimpl
+def register_sources(sources):
+    sources.add("gone", "no_such_module:Source")
+    sources.add("here", "{module}:Source")
+
+@hookimpl
+def select_tool_parser(architecture):
+    raise KeyError(architecture)
+
+class Source:
+    uses_network = False
+    def find(self, name, *, revision): return None
+"""
+
+
+def test_a_failure_of_one_check_does_not_pause_the_plugin_for_the_others(site) -> None:
+    site.write("two", TWO_SOURCES.format(module="two"))
+    host = PluginHost.discover(plugins=["two"])
+    found = failures(host, "two")
+    assert list(found) == ["model source 'gone' keeps its protocol"]
+    assert host.faults.quarantined == {}
+
+
 def test_a_parser_that_raises_is_a_failed_check_and_no_exception(site) -> None:
     site.write("raising", parser("raising", "raise ValueError(text)"))
     found = failures(PluginHost.discover(plugins=["raising"]), "raising")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from octavo.testing.step_building import StepBuilder
 from octavo_plugins.attention import hopper
 from octavo_plugins.attention.hopper.backend import HopperAttention, Pages
 from octavo_plugins.attention.torch.backend import TorchAttention
@@ -14,7 +15,6 @@ from octavo_registry.attention import AttentionBackend, QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
 from octavo_registry.step import AttentionStep
-from step_building import StepBuilder
 
 
 class Pair:

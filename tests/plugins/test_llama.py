@@ -15,11 +15,11 @@ from transformers import (
 )
 
 from octavo.errors import ModelError
+from octavo.testing.step_building import StepBuilder
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_plugins.models.llama.model import Llama
 from octavo_registry.model import Model, ModelSpec
 from small_models import RankCollectives, RankGroup, run_ranks
-from step_building import StepBuilder
 
 SIZES = {
     "vocab_size": 99,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo.errors import ModelError
+from octavo.testing.step_building import StepBuilder
 from octavo_plugins.attention.hopper.backend import HopperAttention
 from octavo_plugins.attention.paged.backend import PagedAttention
 from octavo_plugins.attention.torch.backend import TorchAttention
@@ -21,7 +22,6 @@ from small_models import (
     cases_of,
     run_stages,
 )
-from step_building import StepBuilder
 
 VARIANTS = cases_of("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 V2: Case = ("DeepseekV2ForCausalLM", "queries as they are, experts anywhere")

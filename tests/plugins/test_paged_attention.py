@@ -9,13 +9,13 @@ from torch import Tensor
 
 import octavo_plugins.attention.paged as paged_plugin
 import octavo_plugins.attention.torch as torch_plugin
+from octavo.testing.step_building import StepBuilder
 from octavo_plugins.attention.paged.backend import PagedAttention
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_registry import PluginHost, hookimpl
 from octavo_registry.attention import AttentionBackend, QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
-from step_building import StepBuilder
 
 HEAD_DIM = 64
 KEYWORDS: dict[str, dict[str, Any]] = {

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from octavo.testing.step_building import StepBuilder
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_plugins.attention.torch.padded import PaddedBatch
 from octavo_plugins.attention.torch.pieces import Pieces
@@ -16,7 +17,6 @@ from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
-from step_building import StepBuilder
 
 KEYWORDS: dict[str, dict[str, Any]] = {
     "plain": {},

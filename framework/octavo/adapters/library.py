@@ -66,7 +66,7 @@ class AdapterLibrary:
                 with self._host.faults.guard(plugin, f"reading adapter {folder}", request=True):
                     adapter = format_.read(folder)
                     if adapter is not None:
-                        _check_form(adapter)
+                        check_form(adapter)
             except AdapterError:
                 raise
             except OctavoError as error:
@@ -88,7 +88,7 @@ class AdapterLibrary:
         return sorted(names)
 
 
-def _check_form(adapter: object) -> None:
+def check_form(adapter: object) -> None:
     """Raise for what a format must not return, whatever its files have."""
     if not isinstance(adapter, Adapter):
         raise TypeError(f"read must return an Adapter or None, not {shown(adapter)}")

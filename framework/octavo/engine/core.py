@@ -19,7 +19,7 @@ from octavo.engine.messages import EngineReady, EngineRequest, PackedAdapter, St
 from octavo.errors import ConfigError, EngineDeadError, ParameterError
 from octavo.execution.processors import UnusableLogits
 from octavo.guided.guides import CompilingRequests, Guides
-from octavo.guided.vocabulary import read_vocabulary
+from octavo.guided.vocabulary import vocabulary_of
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
 from octavo.observability.engine_metrics import EngineMeter
 from octavo.observability.usage_stats import record_start
@@ -241,8 +241,8 @@ def _vocabulary(config: EngineConfig, folder: ModelFolder, host: PluginHost) -> 
     tokenizer = load_tokenizer(config.model, folder, host)
     if tokenizer is None:
         raise ParameterError("guided needs a tokenizer (skip_tokenizer_init is set)")
-    return read_vocabulary(
-        tokenizer.hf,
+    return vocabulary_of(
+        tokenizer,
         vocab_size=folder.vocab_size,
         stop_token_ids=eos_token_ids(folder, tokenizer),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from octavo.config.engine import ModelConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.weights.sources import find_model
@@ -19,6 +21,11 @@ def load_tokenizer(config: ModelConfig, folder: ModelFolder, host: PluginHost) -
     plugin = host.tokenizers.info(config.tokenizer_mode).plugin
     with host.faults.guard(plugin, f"loading the tokenizer in {path}", request=True):
         return load(path, trust_remote_code=config.trust_remote_code)
+
+
+def underlying(tokenizer: Tokenizer) -> Any:
+    """What users get: the other library's tokenizer that this one wraps, if it does."""
+    return getattr(tokenizer, "hf", tokenizer)
 
 
 def eos_token_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int, ...]:

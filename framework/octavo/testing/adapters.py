@@ -17,9 +17,11 @@ from torch import nn
 
 from octavo.adapters.check import LinearSize, matching_names
 from octavo.adapters.tensors import content_hash
+from octavo.errors import AdapterError
 from octavo.testing.engine_run import EnginePrompt, Logprobs, Tokens, tokens_of
 from octavo.testing.modes import Trial
 from octavo.testing.reference import ModuleReference, Reference
+from octavo.wording import listed
 from octavo_registry import Adapter
 
 RANKS: Final = (4, 33, 256)
@@ -70,7 +72,14 @@ def weights_of(module: nn.Module, linears: Iterable[str]) -> dict[str, nn.Parame
     """The parameters of a reference, which may have other names, by those of ours."""
     parameters = module.named_parameters(remove_duplicate=False)
     stored = {name.removesuffix(".weight"): parameter for name, parameter in parameters}
-    return {ours: stored[name] for ours, name in matching_names(linears, stored).items()}
+    try:
+        names = matching_names(linears, stored)
+    except AdapterError as error:
+        raise AdapterError(
+            f"the reference lacks weights of linears that adapters change, {listed([*linears])}: "
+            f"docs/model_plugin.md says what it needs ({error})"
+        ) from error
+    return {ours: stored[name] for ours, name in names.items()}
 
 
 def untied(module: nn.Module) -> nn.Module:

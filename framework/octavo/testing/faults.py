@@ -18,7 +18,7 @@ from torch import Tensor
 
 from octavo.config import open_model
 from octavo.testing.modes import Mode, Trial, engine_config, forked, in_a_batch
-from octavo.testing.variants import SwitchOff
+from octavo.testing.variants import SwitchOff, is_epsilon
 from octavo.weights.load import load_model
 from octavo_registry import (
     AttentionBackend,
@@ -176,9 +176,11 @@ def faults_for(trial: Trial) -> dict[str, Fault | None]:
     model = load_model(folder, trial.host, config=options, device=torch.device("cpu"))
     has_window = any(spec.window is not None for spec in model.cache_specs().values())
     unscaled = without_rope_scaling(folder.config)
+    epsilons = other_epsilons(folder.config)
     return {
         "an ignored window": Fault(attention=IgnoredWindow) if has_window else None,
         "a missing rope scaling": None if unscaled is None else Fault(hf_overrides=unscaled),
+        "a wrong epsilon of norms": Fault(hf_overrides=epsilons) if epsilons else None,
         "a stale block": Fault(attention=StaleBlock),
         "a wrong slot": Fault(attention=WrongSlot),
         "a skipped copy-on-write": Fault(executor=SkippedCopies, mode=forked),
@@ -208,6 +210,17 @@ def _changed_once_loaded(model: Any, change: Callable[[Any], None]) -> Any:
 
     model.load = load_and_change
     return model
+
+
+def other_epsilons(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides that halve what norms add to a variance; empty: a config names none."""
+    halved: dict[str, Any] = {
+        name: value / 2 for name, value in config.items() if is_epsilon(name, value)
+    }
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and (within := other_epsilons(text)):
+        halved["text_config"] = {**text, **within}
+    return halved
 
 
 def without_rope_scaling(config: Mapping[str, Any]) -> dict[str, Any] | None:

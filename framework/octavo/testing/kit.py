@@ -12,7 +12,14 @@ from octavo.testing.guided import check_guided_backend
 from octavo.testing.parsers import check_reasoning_parser, check_tool_parser
 from octavo.testing.protocols import PROTOCOLS, check_target
 from octavo.testing.report import Check, Report
-from octavo_registry import LazyRegistry, ModelCapabilities, PluginHost, PluginRecord
+from octavo_registry import (
+    LazyRegistry,
+    MediaPrompt,
+    MediaSettings,
+    ModelCapabilities,
+    PluginHost,
+    PluginRecord,
+)
 from octavo_registry.faults import one_line
 from octavo_registry.lazy import load_target
 from octavo_registry.naming import near_matches
@@ -29,7 +36,8 @@ sys.exit(f"importing {sys.argv[1]} imports {', '.join(heavy)}" if heavy else 0)
 def run(host: PluginHost, plugin: str) -> Report:
     """Check one loaded plugin, by its name or its module; a check never raises."""
     record = _find(host, plugin)
-    checks = [_light_import(record), *_registered(host, record.name)]
+    with host.faults.without_quarantine():
+        checks = [_light_import(record), *_registered(host, record.name)]
     return Report(plugin=record.name, checks=tuple(checks))
 
 
@@ -105,6 +113,29 @@ def _check_processor(host: PluginHost, architecture: str) -> list[Check]:
     return _check_model(host, architecture)
 
 
+def _check_input(host: PluginHost, architecture: str) -> list[Check]:
+    """With its model, and without: text that has no items stays as it is."""
+    title = f"input processor {architecture!r} leaves text without media as it is"
+    if architecture in host.models:
+        return _check_processor(host, architecture)
+    prompt = MediaPrompt(token_ids=[5, 6, 7], media=())
+    process = host.inputs.load(architecture)
+    try:
+        found = process(prompt, MediaSettings(config={}, processors={}))
+    except Exception as error:
+        wants = f"not claimed: it needs its model's settings, {one_line(error)}"
+        return [
+            Check(name=title, passed=True, detail=wants),
+            *_check_processor(host, architecture),
+        ]
+    is_same = isinstance(found, MediaPrompt) and list(found.token_ids) == [5, 6, 7]
+    detail = "" if is_same else f"it returned {found!r}"
+    return [
+        Check(name=title, passed=is_same, detail=detail),
+        *_check_processor(host, architecture),
+    ]
+
+
 def _check_map(host: PluginHost, architecture: str) -> list[Check]:
     """Also that functions load which only some requests need."""
     named = host.multimodal.info(architecture).metadata
@@ -136,12 +167,31 @@ def _check_guided_backend(host: PluginHost, name: str) -> list[Check]:
     )
 
 
+def _of(module: str, function: str) -> Callable[[PluginHost, str], list[Check]]:
+    """A check that is imported when it is made: most need torch or an engine."""
+
+    def check(host: PluginHost, name: str) -> list[Check]:
+        checks: list[Check] = load_target(f"octavo.testing.{module}:{function}")(host, name)
+        return checks
+
+    return check
+
+
 _FURTHER: dict[str, Callable[[PluginHost, str], list[Check]]] = {
     "models": _check_model,
     "modalities": _check_modality,
-    "inputs": _check_processor,
+    "inputs": _check_input,
     "multimodal": _check_map,
     "tool_parsers": _check_tool_parser,
     "reasoning_parsers": _check_reasoning_parser,
     "guided_backends": _check_guided_backend,
+    "attention_backends": _of("attention", "check_attention"),
+    "quantizations": _of("quantization", "check_quantization"),
+    "executors": _of("executor", "check_executor"),
+    "tokenizers": _of("tokenizer", "check_tokenizer"),
+    "sources": _of("sources", "check_source"),
+    "adapters": _of("sources", "check_adapters"),
+    "logits_processors": _of("logits", "check_logits_processor"),
+    "routes": _of("routes", "check_routes"),
+    "commands": _of("commands", "check_command"),
 }

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-
+from octavo.adapters.check import matching_names
 from octavo.config import open_model
 from octavo.testing.adapters import MISTAKES, RANKS, with_adapters
+from octavo.testing.calm import calm
 from octavo.testing.comparison import Comparison
 from octavo.testing.engine_run import EnginePrompt
 from octavo.testing.faults import Fault, faults_for, own_faults
@@ -36,8 +34,9 @@ from octavo.testing.reference import (
     write_with_reference,
     write_without_reference,
 )
-from octavo.testing.report import Check
+from octavo.testing.report import Check, tried
 from octavo.testing.variants import Variant, variants_of
+from octavo.wording import listed
 from octavo_registry import ModelCapabilities, PluginHost
 from octavo_registry.faults import one_line
 
@@ -65,7 +64,7 @@ def check_model(host: PluginHost, architecture: str) -> list[Check]:
 
 def check_variant(host: PluginHost, architecture: str, name: str, variant: Variant) -> list[Check]:
     """Try one configuration; ``name`` is what the checks call it."""
-    with TemporaryDirectory(prefix="octavo-kit-") as folder, _calm():
+    with TemporaryDirectory(prefix="octavo-kit-") as folder, calm():
         return list(_checks(host, architecture, name, variant, Path(folder)))
 
 
@@ -78,7 +77,7 @@ def check_media_variant(
     missing = _missing_for_media(host, architecture, capabilities, variant)
     if missing:
         return [Check(name=f"{title}: its media can be tried", passed=False, detail=missing)]
-    with TemporaryDirectory(prefix="octavo-kit-") as folder, _calm():
+    with TemporaryDirectory(prefix="octavo-kit-") as folder, calm():
         try:
             _write(host, architecture, variant, Path(folder))
             trial = make_media_trial(host, architecture, variant, Path(folder))
@@ -178,10 +177,22 @@ def _adapter_checks(title: str, trial: Trial) -> Iterator[Check]:
     except Exception as error:
         yield Check(name=name, passed=False, detail=one_line(error))
         return
+    yield tried(f"{title}: every linear takes adapters", deaf_linears(trial.reference, adapted))
     yield _compared(name, in_a_batch, adapted)
     for mistake, change in MISTAKES.items():
         mistaken = partial(in_a_batch, change(adapted))
         yield _told_apart(f"{title}: the kit notices {mistake}", mistaken)
+
+
+def deaf_linears(reference: ModuleReference, adapted: Trial) -> Iterator[str]:
+    """Linears that the reference uses for a prompt, and the engine's adapters cannot change."""
+    linears = adapted.adapters[0].down
+    known = set(matching_names(linears, reference.weight_names()).values())
+    if deaf := [name for name in reference.linears_of(adapted.prompts[0]) if name not in known]:
+        yield (
+            f"no adapter reaches {listed(deaf)}: build them of octavo.layers, which go by "
+            "ModelSpec.adapters"
+        )
 
 
 def _compared(name: str, mode: Mode, trial: Trial) -> Check:
@@ -209,17 +220,3 @@ def _told_apart(name: str, mistaken: Callable[[], Comparison]) -> Check:
         return Check(name=name, passed=True, detail=f"noticed: {text}")
     blind = "the comparison still passes, so it proves nothing here; try another configuration"
     return Check(name=name, passed=False, detail=f"{blind}: {text}")
-
-
-@contextmanager
-def _calm() -> Iterator[None]:
-    """One thread, which is faster for a tiny model, and no warnings about forced preemptions."""
-    logger = logging.getLogger("octavo")
-    level, num_threads = logger.level, torch.get_num_threads()
-    logger.setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        torch.set_num_threads(num_threads)

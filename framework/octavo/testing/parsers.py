@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from octavo.testing.report import Check
+from octavo.testing.report import Check, tried
 from octavo.testing.structure_texts import admits, random_text
 from octavo.tools.forms import functions
 from octavo.tools.parsers import parsed
@@ -19,7 +19,6 @@ from octavo_registry import (
     ToolDefinition,
     ToolParser,
 )
-from octavo_registry.faults import one_line
 
 PLAIN = "Hello, world: 2 < 3 and {nothing} to call."
 WORD = "octavo"
@@ -76,9 +75,9 @@ def check_tool_parser(title: str, parser: ToolParser) -> list[Check]:
         return parser.stream(None)
 
     return [
-        _check(f"{title} finds tool_calls in one of its samples", _no_calls(parser)),
+        tried(f"{title} finds tool_calls in one of its samples", _no_calls(parser)),
         *_checks_of_all(title, parser, stream),
-        _check(f"{title} leaves plain text as it is", _changes_plain_text(stream)),
+        tried(f"{title} leaves plain text as it is", _changes_plain_text(stream)),
         _form_check(f"{title} reads all that its form admits", parser),
     ]
 
@@ -90,9 +89,9 @@ def check_reasoning_parser(title: str, parser: ReasoningParser) -> list[Check]:
         return parser.stream(None)
 
     return [
-        _check(f"{title} finds reasoning in one of its samples", _no_reasoning(parser)),
+        tried(f"{title} finds reasoning in one of its samples", _no_reasoning(parser)),
         *_checks_of_all(title, parser, stream),
-        _check(f"{title} finds the answer behind the reasoning", _answer_is_missed(parser)),
+        tried(f"{title} finds the answer behind the reasoning", _answer_is_missed(parser)),
     ]
 
 
@@ -101,19 +100,11 @@ def _checks_of_all(
 ) -> list[Check]:
     samples = parser.samples
     return [
-        _check(f"{title} lists its special tokens", _odd_markers(parser)),
-        _check(f"{title} does not depend on where text is cut", _differences(samples, stream)),
-        _check(f"{title} loses no text", _losses(samples, stream)),
-        _check(f"{title} is done with hard text in time", _delays(samples, stream)),
+        tried(f"{title} lists its special tokens", _odd_markers(parser)),
+        tried(f"{title} does not depend on where text is cut", _differences(samples, stream)),
+        tried(f"{title} loses no text", _losses(samples, stream)),
+        tried(f"{title} is done with hard text in time", _delays(samples, stream)),
     ]
-
-
-def _check(name: str, problems: Iterator[str]) -> Check:
-    try:
-        problem = next(problems, None)
-    except Exception as error:
-        problem = f"raised {one_line(error)}"
-    return Check(name=name, passed=problem is None, detail=problem or "")
 
 
 def _no_calls(parser: ToolParser) -> Iterator[str]:
@@ -213,7 +204,7 @@ def _in_time(stream: ParserStream, pieces: Sequence[str]) -> bool:
 def _form_check(name: str, parser: ToolParser) -> Check:
     if parser.form(TOOLS, parallel=True) is None:
         return Check(name=name, passed=True, detail="not claimed: calls cannot be demanded")
-    return _check(name, _unread_form_texts(parser))
+    return tried(name, _unread_form_texts(parser))
 
 
 def _unread_form_texts(parser: ToolParser) -> Iterator[str]:

@@ -89,12 +89,16 @@ def _accepts(mine: Callable[..., Any], wanted: Callable[..., Any]) -> bool:
     parameters = inspect.signature(wanted).parameters.values()
     by_place = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     by_name = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-    required = [p for p in by_place if p.default is p.empty]
     if wanted.__qualname__ in _LEAST:
-        by_place = required = by_place[: _LEAST[wanted.__qualname__]]
+        counts = range(_LEAST[wanted.__qualname__], len(by_place) + 1)
+        return any(_binds(mine, by_place[:count], by_name) for count in counts)
+    required = [p for p in by_place if p.default is p.empty]
+    return _binds(mine, by_place, by_name) and _binds(mine, required, by_name)
+
+
+def _binds(mine: Callable[..., Any], places: list[Any], by_name: dict[str, Any]) -> bool:
     try:
-        for places in (by_place, required):
-            inspect.signature(mine).bind(*places, **by_name)
+        inspect.signature(mine).bind(*places, **by_name)
     except TypeError:
         return False
     return True

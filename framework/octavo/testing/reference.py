@@ -23,7 +23,7 @@ from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.loading import LoadsWeights
 from octavo.testing.engine_run import EnginePrompt, EngineRun, ItemPrompt, Logprobs, tokens_of
 from octavo.testing.sharp_weights import sharp_weights
-from octavo.testing.variants import TINY, TINY_WINDOW, Variant
+from octavo.testing.variants import EPSILON, TINY, TINY_WINDOW, Variant, is_epsilon
 from octavo_registry import ModelSpec, PluginHost
 from octavo_registry.lazy import load_target
 
@@ -48,6 +48,24 @@ class ModuleReference:
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
         self.module = module
+
+    def weight_names(self) -> set[str]:
+        """Names of its parameters, without the ".weight" behind them; tied ones have several."""
+        named = self.module.named_parameters(remove_duplicate=False)
+        return {name.removesuffix(".weight") for name, _ in named}
+
+    def linears_of(self, prompt: EnginePrompt) -> list[str]:
+        """Linears by name that a prompt goes through: of a text not those of towers for media."""
+        used: list[str] = []
+        hooks = [
+            module.register_forward_hook(lambda *_, name=name: used.append(name))
+            for name, module in self.module.named_modules()
+            if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+        ]
+        self.logprobs([prompt])
+        for hook in hooks:
+            hook.remove()
+        return sorted(set(used))
 
     def logprobs(self, sequences: Sequence[EnginePrompt]) -> list[Logprobs]:
         """One forward over all; the padding behind a sequence cannot be seen from within it."""
@@ -152,6 +170,8 @@ def _write_transformers(folder: Path, model_class: Any, variant: Variant) -> nn.
     defaults = config_class().to_dict()
     known = {*defaults, *config_class.attribute_map}
     tiny = {name: value for name, value in TINY.items() if name in known}
+    epsilons = {name for name, value in defaults.items() if is_epsilon(name, value)}
+    tiny |= dict.fromkeys(epsilons, EPSILON)
     if defaults.get("sliding_window") is not None:
         tiny["sliding_window"] = TINY_WINDOW
     # Plain torch: sdpa is faster and leaves things out, such as the soft caps of Gemma 2 (5.17).

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from octavo.wording import counted
+from octavo_registry.faults import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +18,20 @@ class Check:
     passed: bool
     detail: str = ""
     """Why it failed, or what a pass does not claim."""
+
+
+def tried(name: str, problems: Iterable[str]) -> Check:
+    """The check of that name: it fails with the first problem, or with what finding one raised."""
+    try:
+        problem = next(iter(problems), None)
+    except Exception as error:
+        problem = f"raised {one_line(error)}"
+    return Check(name=name, passed=problem is None, detail=problem or "")
+
+
+def unclaimed(name: str, reason: str) -> Check:
+    """A check that could not be made, which the report says."""
+    return Check(name=name, passed=True, detail=f"not claimed: {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

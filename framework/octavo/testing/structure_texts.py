@@ -43,7 +43,8 @@ def random_text(structure: Structure, chance: random.Random) -> str:
         case RegexText(pattern):
             return _matching(import_module("re._parser").parse(pattern), chance)
         case TextUntil(ends):
-            return _free_text(chance, without=ends) + (chance.choice(ends) if ends else "")
+            end = chance.choice(ends) if ends else ""
+            return _clear_of(ends, _free_text(chance, without=ends), end) + end
         case Chain(parts):
             return "".join(random_text(part, chance) for part in parts)
         case OneOf(parts):
@@ -53,11 +54,12 @@ def random_text(structure: Structure, chance: random.Random) -> str:
                 random_text(part, chance) for _ in range(_count(chance, least, most))
             )
         case Triggered(triggers, parts, least, most):
-            pieces = [_free_text(chance, without=triggers)]
+            text = _free_text(chance, without=triggers)
             for _ in range(_count(chance, least, most)):
-                pieces.append(random_text(chance.choice(parts), chance))
-                pieces.append(_free_text(chance, without=triggers))
-            return "".join(pieces)
+                triggered = random_text(chance.choice(parts), chance)
+                text = _clear_of(triggers, text, triggered) + triggered
+                text += _free_text(chance, without=triggers)
+            return text
 
 
 def random_value(schema: Mapping[str, Any] | bool, chance: random.Random) -> Any:
@@ -136,6 +138,17 @@ def _free_text(chance: random.Random, *, without: Sequence[str] = ()) -> str:
         if not any(tag in "".join([*pieces, piece]) for tag in without):
             pieces.append(piece)
     return "".join(pieces)
+
+
+def _clear_of(tags: Sequence[str], text: str, behind: str) -> str:
+    """The text without the end that would begin a tag with what follows, as ")" before ")))"."""
+    size = max(map(len, tags), default=1) - 1
+    while size and text:
+        end = text[-size:]
+        if not any(0 <= (end + behind).find(tag) < len(end) for tag in tags):
+            break
+        text = text[:-1]
+    return text
 
 
 def _count(chance: random.Random, least: int, most: int | None) -> int:

@@ -10,6 +10,8 @@ from octavo.errors import PluginError
 from octavo_registry import ModelCapabilities
 from octavo_registry.lazy import load_target
 
+EPSILON: Final = 0.05
+"""Of norms: large, so that results tell it from any that a model is likely to have instead."""
 TINY: Final[Mapping[str, Any]] = {
     "vocab_size": 160,
     "hidden_size": 64,
@@ -18,7 +20,7 @@ TINY: Final[Mapping[str, Any]] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-5,
+    "rms_norm_eps": EPSILON,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -77,6 +79,11 @@ class Variant:
     reference is then called with the token ids [B, T] and a list of each sequence's item."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Further JSON files of the model's folder, such as preprocessor_config.json."""
+
+
+def is_epsilon(name: str, value: object) -> bool:
+    """Whether an entry of config.json is what norms add to a variance."""
+    return name.endswith(("_eps", "_epsilon")) and isinstance(value, float)
 
 
 def variants_of(capabilities: ModelCapabilities) -> Mapping[str, Variant]:

@@ -10,6 +10,7 @@ import msgspec
 from octavo.errors import PromptError
 from octavo.inputs.processor import MAX_CHARS_PER_TOKEN
 from octavo.inputs.prompt import check_token_ids
+from octavo.inputs.tokenizer import underlying
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Reply, encode
@@ -120,7 +121,7 @@ class TokenizeRoutes:
         ids = sorted(tokenizer.special_ids)
         special = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
         made = TokenizerInfo(
-            tokenizer_class=type(tokenizer.hf).__name__,
+            tokenizer_class=type(underlying(tokenizer)).__name__,
             vocab_size=tokenizer.vocab_size,
             chat_template=self._template(),
             added_tokens_decoder={id: SpecialToken(content=text) for id, text in special},

@@ -128,6 +128,20 @@ class StepBuilder:
             sample_tokens_R=self._tensor(starts[1:] - 1).long(),
         )
 
+    def move_blocks(self) -> None:
+        """Put every row's blocks elsewhere, as bytes; what they leave behind is NaN."""
+        for group, tables in enumerate(self._tables):
+            for table in tables:
+                for entry, block in enumerate(table):
+                    if block < 0:
+                        continue
+                    table[entry] = other = self._free[group].pop(0)
+                    for name, layer in self.layers.items():
+                        if layer.group == group:
+                            self.pages[name][other] = self.pages[name][block]
+                    self._poison(group, block)
+                    self._free[group].append(block)
+
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
