@@ -166,7 +166,9 @@ class AsyncLLM:
         """Return the text's token ids, as a prompt of it would have them."""
         return await asyncio.to_thread(self._front.inputs.encode, text, add_special_tokens)
 
-    async def tokenize_chat(self, messages: Sequence[Message], **options: Any) -> list[int]:
+    async def tokenize_chat(
+        self, messages: Sequence[Message], *, add_special_tokens: bool = False, **options: Any
+    ) -> list[int]:
         """Return the token ids of a conversation; ``options`` are those of the chat template.
 
         Media are read, and have all tokens that they take.
@@ -174,10 +176,13 @@ class AsyncLLM:
         one = SamplingParams(max_tokens=1)
 
         def encode() -> list[int]:
+            inputs = self._front.inputs
             if has_media(messages, self._front.folder.capabilities.modalities):
                 prepared = self._front.prepare_chat("tokenize", messages, one, **options)
-                return [*prepared.request.prompt_token_ids]
-            return self._front.inputs.encode_chat(self._front.chat.compose(messages, **options))
+                ids = [*prepared.request.prompt_token_ids]
+            else:
+                ids = inputs.encode_chat(self._front.chat.compose(messages, **options))
+            return inputs.with_special_tokens(ids) if add_special_tokens else ids
 
         return await asyncio.to_thread(encode)
 

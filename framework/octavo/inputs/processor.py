@@ -228,6 +228,13 @@ class InputProcessor:
             return self.encode(chat.text, False)
         return self._encode_chat(chat, {})
 
+    def with_special_tokens(self, ids: list[int]) -> list[int]:
+        """Put around the ids what the tokenizer puts around a text."""
+        bare, full = self._ids("a", False), self._ids("a", True)
+        begins = range(len(full) - len(bare) + 1)
+        begin = next(i for i in begins if full[i : i + len(bare)] == bare)
+        return [*full[:begin], *ids, *full[begin + len(bare) :]]
+
     def _encode_chat(self, chat: ChatText, marks: Mapping[str, int]) -> list[int]:
         """With an id in the place of each mark."""
         self._check_text(chat.text)

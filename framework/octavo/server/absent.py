@@ -41,7 +41,6 @@ _PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "/tokenize shows what a model reads": (
         "/v1/completions/render", "/v1/chat/completions/render",
     ),
-    "each conversation is a request to /v1/chat/completions": ("/v1/chat/completions/batch",),
     "/detokenize and /parse_tool_calls read what a model wrote": (
         "/v1/completions/derender", "/v1/chat/completions/derender",
     ),

@@ -112,6 +112,12 @@ class ServerContext:
             "system_fingerprint": self.fingerprint,
         }
 
+    async def load(self) -> dict[str, float]:
+        """How busy the engine is, under vLLM's names."""
+        counts = await self.engine.stats()
+        used = counts["num_live_blocks"] / max(1, self.engine.ready.num_blocks)
+        return {"kv_cache_usage_perc": used, "num_requests_waiting": float(counts["num_waiting"])}
+
     def endpoint(
         self,
         method: Literal["GET", "POST", "DELETE"],
@@ -134,6 +140,7 @@ class ServerContext:
             read=read if method == "POST" else None,
             check_room=self.engine.check_room if generates else None,
             note_log=self.note_log,
+            load=self.load if generates else None,
         )
         return Endpoint(
             method=method,

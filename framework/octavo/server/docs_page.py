@@ -94,7 +94,13 @@ def _example(body: Object, schemas: Object) -> Object:
     schema = schemas.get(_name(schema), schema)
     known = [name for name in _EXAMPLES if name in schema.get("properties", {})]
     needed = [name for name in known if name in schema.get("required", ())]
-    return {name: _EXAMPLES[name] for name in needed or known[:1]}
+    return {name: _value(name, schema["properties"][name]) for name in needed or known[:1]}
+
+
+def _value(name: str, of: Object) -> Any:
+    """The field's value; a batch has a list of such."""
+    is_batch = name == "messages" and of.get("items", {}).get("type") == "array"
+    return [_EXAMPLES[name]] if is_batch else _EXAMPLES[name]
 
 
 def _type(name: str, schema: Object) -> str:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+)
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
@@ -29,6 +36,8 @@ ANSWERED_AS: Final = "octavo.answered_as"
 """Where an endpoint that hands a request on leaves the path whose answers its client gets."""
 KEY: Final = "octavo.key"
 """Where the boundary leaves the key that has let a request in."""
+LOAD_FORMAT: Final = b"endpoint-load-metrics-format"
+LOAD: Final = b"endpoint-load-metrics"
 encode: Final = msgspec.json.encode
 FAILED: Final = "octavo.failed"
 """Where a stream that fails after its begin leaves the status that it would have had, for logs."""
@@ -105,16 +114,19 @@ class JsonEndpoint:
         read: Read | None = read_json,
         check_room: Callable[[], None] | None = None,
         note_log: NoteLog | None = None,
+        load: Callable[[], Awaitable[dict[str, float]]] | None = None,
     ) -> None:
         """``read`` None: there is no body.
 
         ``check_room`` raises when no request can be taken, before a body is read for nothing.
+        ``load`` tells how busy the server is, for balancers that ask for it in a header.
         """
         self._handler = handler
         self._limits = limits
         self._read = read
         self._check_room = check_room
         self._note_log = note_log or NoteLog()
+        self._load = load
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request; what fails before the answer has begun is raised."""
@@ -132,15 +144,25 @@ class JsonEndpoint:
             await send({"type": "http.response.body", "body": last})
         else:
             kind = (b"content-type", reply.content_type)
-            await send_whole(send, reply.status, reply.body, [kind, *self._told(exchange)])
+            told = [kind, *await self._told(exchange)]
+            await send_whole(send, reply.status, reply.body, told)
 
-    def _told(self, exchange: Exchange) -> list[tuple[bytes, bytes]]:
-        """Tell the operator of what had no effect; return the header that tells the client."""
-        if not exchange.notes:
-            return []
-        agent = dict(exchange.scope["headers"]).get(b"user-agent", b"")
-        self._note_log.tell(exchange.notes, agent.decode("latin-1"))
-        return exchange.notes.headers()
+    async def _told(self, exchange: Exchange) -> list[tuple[bytes, bytes]]:
+        """Tell the operator of what had no effect; return the headers that tell the client."""
+        headers = dict(exchange.scope["headers"])
+        told = []
+        wanted = headers.get(LOAD_FORMAT, b"")
+        if wanted and self._load is not None:
+            report = load_report(wanted, await self._load())
+            if report is None:
+                exchange.notes.add(LOAD_FORMAT.decode(), "has no effect, as it is not TEXT or JSON")
+            else:
+                told.append((LOAD, report))
+        if exchange.notes:
+            agent = headers.get(b"user-agent", b"")
+            self._note_log.tell(exchange.notes, agent.decode("latin-1"))
+            told += exchange.notes.headers()
+        return told
 
     async def _stream(self, reply: EventStream, exchange: Exchange, send: Send) -> bytes:
         """Send all events and return what ends the stream."""
@@ -150,7 +172,7 @@ class JsonEndpoint:
             async for event in reply.events:
                 if not started:
                     # Only now: a request that fails before its first event gets a status.
-                    headers = [*EVENTS, *self._told(exchange)]
+                    headers = [*EVENTS, *await self._told(exchange)]
                     await send({"type": "http.response.start", "status": 200, "headers": headers})
                     started = True
                 await send({"type": "http.response.body", "body": event, "more_body": True})
@@ -165,6 +187,15 @@ class JsonEndpoint:
             if isinstance(reply.events, AsyncGenerator):
                 await reply.events.aclose()  # ends the request now, not when memory is collected
         return reply.end
+
+
+def load_report(form: bytes, load: Mapping[str, float]) -> bytes | None:
+    """The load as ORCA's header has it, as text or JSON; None for other forms."""
+    if form.lower() == b"json":
+        return b"JSON " + encode({"named_metrics": load})
+    if form.lower() == b"text":
+        return f"TEXT {', '.join(f'named_metrics.{n}={v}' for n, v in load.items())}".encode()
+    return None
 
 
 def answered_as(scope: MutableMapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from octavo.outputs import GuideReceipt
 from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo.server.protocol.logprobs import ChatLogprobs
 from octavo.server.protocol.sampling import NOT_AVAILABLE, NOTED, SeveralFields
-from octavo.server.protocol.tool_calls import MessageToolCall, ToolCallPiece
+from octavo.server.protocol.tool_calls import CalledFunction, MessageToolCall, ToolCallPiece
 from octavo.server.protocol.usage import StreamOptions, Usage
 
 CHAT_FIELDS: Final = FieldTable(
@@ -23,8 +23,6 @@ CHAT_FIELDS: Final = FieldTable(
     },
     refused={
         **NOT_AVAILABLE,
-        "functions": Refused("describe them in tools", ([],)),
-        "function_call": Refused("say it in tool_choice", ("none", "auto")),
         "audio": Refused("this model answers in text"),
         "modalities": Refused("this model answers in text", (["text"],)),
         "add_special_tokens": Refused("the chat template writes them", (False,)),
@@ -44,6 +42,9 @@ class ChatRequest(SeveralFields, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    """The older form of tools; answers then have function_call."""
+    function_call: str | dict[str, Any] | None = None
     include_reasoning: bool = True
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
@@ -61,6 +62,17 @@ class ChatRequest(SeveralFields, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
 
 
+class BatchChatRequest(ChatRequest, kw_only=True):
+    """Several conversations to answer, each in a choice of its own."""
+
+    messages: list[list[dict[str, Any]]]  # type: ignore[assignment]  # all other fields are equal
+
+    def requests(self) -> list[ChatRequest]:
+        """One for each conversation."""
+        given = {name: getattr(self, name) for name in ChatRequest.__struct_fields__}
+        return [ChatRequest(**{**given, "messages": messages}) for messages in self.messages]
+
+
 class ChatMessage(msgspec.Struct):
     """The model's answer."""
 
@@ -70,6 +82,7 @@ class ChatMessage(msgspec.Struct):
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[MessageToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -80,7 +93,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None
-    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -93,8 +106,8 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
-    prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType = msgspec.UNSET
-    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    prompt_token_ids: list[int] | None = None
     guided: GuideReceipt | msgspec.UnsetType = msgspec.UNSET
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
@@ -107,6 +120,7 @@ class ChatDelta(msgspec.Struct):
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[ToolCallPiece] | msgspec.UnsetType = msgspec.UNSET
+    function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):

@@ -45,9 +45,16 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None = None
-    prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType = msgspec.UNSET
-    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType | None = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType | None = msgspec.UNSET
+
+    def with_nulls(self) -> CompletionChoice:
+        """The choice as a whole answer has it: with null for what was not asked for."""
+        for name in ("prompt_logprobs", "token_ids", "prompt_token_ids"):
+            if getattr(self, name) is msgspec.UNSET:
+                setattr(self, name, None)
+        return self
 
 
 class Completion(msgspec.Struct, kw_only=True):

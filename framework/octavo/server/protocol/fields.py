@@ -8,10 +8,10 @@ they have a value that asks for nothing. Any other is unknown, and noted too.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, TypeVar, get_args
+from functools import cache, partial
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -129,13 +129,29 @@ def _converted(value: Any, kind: Any, name: str | None = None, *, strict: bool =
     try:
         return msgspec.convert(value, kind, strict=strict, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _ill_typed(error, name) from None
+        raise _ill_typed(error, name, partial(_bad_key, value, kind)) from None
     except (OverflowError, ValueError) as error:  # an integer that no float can hold
         raise HttpError(400, f"a number is too large: {error}", param=name) from None
 
 
-def _ill_typed(error: msgspec.ValidationError, name: str | None) -> HttpError:
-    """Msgspec says "Expected `int`, got `str` - at `$.n`"."""
+def _bad_key(value: Any, kind: Any, field: str) -> str | None:
+    """Which key of an object in a field of the body is not of its type, or has such a value."""
+    hints = {each.encode_name: each.type for each in msgspec.structs.fields(kind)}
+    hint = hints.get(field)
+    for part in (hint, *get_args(hint)):
+        if get_origin(part) is dict:
+            for key, each in value[field].items():
+                try:
+                    msgspec.convert({key: each}, part, str_keys=True)
+                except msgspec.ValidationError:
+                    return shown(key)
+    return None
+
+
+def _ill_typed(
+    error: msgspec.ValidationError, name: str | None, bad_key: Callable[[str], str | None]
+) -> HttpError:
+    """Msgspec says "Expected `int`, got `str` - at `$.n`", and of objects not which key it was."""
     text, _, place = str(error).partition(" - at ")
     # Of a key, the place is "`key` in `$.logit_bias`".
     path = ((name or "") + place.rpartition("$")[2].strip("`")).removeprefix(".")
@@ -144,5 +160,9 @@ def _ill_typed(error: msgspec.ValidationError, name: str | None) -> HttpError:
         return HttpError(400, f"{missing[1]} is missing", param=missing[1])
     param = re.split(r"[.\[]", path)[0] or None
     what = text.replace("`", "").replace("Object", "the object").replace("null", "None")
+    if name is None and param is not None and (place.startswith("`key`") or path.endswith("[...]")):
+        key = bad_key(param) if path.removesuffix("[...]") == param else None
+        is_key = place.startswith("`key`")
+        path = f"{param}{f': the key {key}' if is_key else f'[{key}]'}" if key else path
     where = f"{path}: " if path else ""
     return HttpError(400, f"{where}{what[:1].lower()}{what[1:]}", param=param)

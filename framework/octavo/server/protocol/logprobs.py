@@ -69,18 +69,19 @@ class LogprobText:
         self._as_ids = as_ids
         self._offset = 0
 
-    def take(self, tokens: list[TokenLogprobs | None], texts: list[str]) -> CompletionLogprobs:
-        """Take the next tokens; ``texts`` names those without candidates (a prompt's first)."""
+    def take(
+        self, ids: list[int], tokens: list[TokenLogprobs | None], texts: list[str]
+    ) -> CompletionLogprobs:
+        """Take the next tokens; a prompt's first has no candidates."""
         made = CompletionLogprobs([], [], [], [])
-        for candidates, text in zip(tokens, texts, strict=True):
+        for chosen, candidates, text in zip(ids, tokens, texts, strict=True):
             made.text_offset.append(self._offset)
             self._offset += len(text)
             if candidates is None:
-                made.tokens.append(text)
+                made.tokens.append(self._name(chosen, text))
                 made.token_logprobs.append(None)
                 made.top_logprobs.append(None)
                 continue
-            chosen, *_ = candidates
             named: dict[str, float] = {}
             for token, entry in candidates.items():  # the chosen one first
                 if token == chosen or (entry.rank or 0) <= self._num_top:
@@ -88,7 +89,7 @@ class LogprobText:
                     named.setdefault(self._name(token, entry.decoded_token), _json_number(entry))
             made.tokens.append(self._name(chosen, text))
             made.token_logprobs.append(_json_number(candidates[chosen]))
-            made.top_logprobs.append(named if self._num_top else None)
+            made.top_logprobs.append(named)
         return made
 
     def _name(self, token: int, text: str | None) -> str:

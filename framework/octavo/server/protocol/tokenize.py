@@ -27,7 +27,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
-    """None: of a text, and not of a conversation, whose template writes them."""
+    """None: of a text, and not of a conversation, whose template writes them as a rule."""
     return_token_strs: bool = False
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False

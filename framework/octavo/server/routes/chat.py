@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput
-from octavo.params import SamplingParams
+from octavo.params import LoRARequest, SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, event
-from octavo.server.merging import final_output
+from octavo.server.merging import final_output, final_outputs
 from octavo.server.openapi import operation
 from octavo.server.protocol.chat import (
     CHAT_FIELDS,
+    BatchChatRequest,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -25,11 +27,12 @@ from octavo.server.protocol.chat import (
     ChatRequest,
 )
 from octavo.server.protocol.conversation import plain_messages, plain_tool_choice, plain_tools
+from octavo.server.protocol.functions import as_tool_choice, as_tools, with_tool_calls
 from octavo.server.protocol.guided import receipt
 from octavo.server.protocol.logprobs import ChatLogprobs, chat_logprobs, prompt_logprobs
 from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
-from octavo.server.protocol.tool_calls import delta_fields, message_fields
+from octavo.server.protocol.tool_calls import ToolCallPiece, delta_fields, message_fields
 from octavo.server.protocol.usage import check_stream_options
 from octavo_registry.routes import Endpoint
 
@@ -41,14 +44,15 @@ class ChatRoutes:
         self._server = server
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return the one endpoint."""
-        described = operation(
+        """Return those for one conversation and for several."""
+        one = operation(
             "Answer a conversation", request=ChatRequest, reply=ChatCompletion, streams=True
         )
+        several = operation("Answer conversations", request=BatchChatRequest, reply=ChatCompletion)
+        made = partial(self._server.endpoint, "POST", generates=True)
         return [
-            self._server.endpoint(
-                "POST", "/v1/chat/completions", self.create, described, generates=True
-            )
+            made("/v1/chat/completions", self.create, one),
+            made("/v1/chat/completions/batch", self._create_batch, several),
         ]
 
     async def create(self, exchange: Exchange) -> Reply | EventStream:
@@ -60,13 +64,54 @@ class ChatRoutes:
         self._server.check_sequences(1, params)
         named = request.request_id or exchange.request_id
         answer = _Answer(request, f"chatcmpl-{named}", model, params.n, self._server, notes)
-        outputs = self._server.engine.chat(
-            plain_messages(request.messages, notes),
+        outputs = self._begin(request, params, adapter, notes, request.request_id)
+        if request.stream:
+            return EventStream(answer.events(outputs))
+        return Reply(encode(answer.whole(await final_output(outputs))))
+
+    async def _create_batch(self, exchange: Exchange) -> Reply:
+        """Answer several conversations with the same parameters."""
+        notes = exchange.notes
+        batch = self._server.read(exchange, BatchChatRequest, CHAT_FIELDS)
+        model, adapter = await self._server.check_model(batch.model)
+        for name in ("stream", "tools", "functions"):
+            if getattr(batch, name):
+                raise HttpError(400, f"a batch takes no {name}", param=name)
+        if batch.n not in (msgspec.UNSET, 1):
+            raise HttpError(400, "a batch has one answer to each conversation", param="n")
+        if not batch.messages:
+            raise HttpError(400, "messages is an empty list", param="messages")
+        params = self._params(batch)
+        self._server.check_sequences(len(batch.messages), params)
+        named = batch.request_id or exchange.request_id
+        answer = _Answer(batch, f"chatcmpl-{named}", model, 1, self._server, notes)
+        outputs = [
+            self._begin(each, params, adapter, notes, f"{named}-{index}")
+            for index, each in enumerate(batch.requests())
+        ]
+        return Reply(encode(answer.batch(await final_outputs(outputs))))
+
+    def _begin(
+        self,
+        request: ChatRequest,
+        params: SamplingParams,
+        adapter: LoRARequest | None,
+        notes: Notes,
+        request_id: str | None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        tools, choice, parallel = request.tools, request.tool_choice, request.parallel_tool_calls
+        if request.functions is not None or request.function_call is not None:
+            if tools is not None or choice is not None:
+                raise HttpError(400, "functions are tools; give one of both", param="functions")
+            tools, choice = as_tools(request.functions), as_tool_choice(request.function_call)
+            parallel = False
+        return self._server.engine.chat(
+            plain_messages(with_tool_calls(request.messages), notes),
             params,
-            request_id=request.request_id,
-            tools=plain_tools(request.tools, notes),
-            tool_choice=plain_tool_choice(request.tool_choice, notes),
-            parallel_tool_calls=request.parallel_tool_calls,
+            request_id=request_id,
+            tools=plain_tools(tools, notes),
+            tool_choice=plain_tool_choice(choice, notes),
+            parallel_tool_calls=parallel,
             documents=request.documents,
             chat_template=self._server.checked_template(request.chat_template),
             chat_template_kwargs=self._template_kwargs(request, notes),
@@ -78,16 +123,8 @@ class ChatRoutes:
             strict=True,
             lora_request=adapter,
         )
-        if request.stream:
-            return EventStream(answer.events(outputs))
-        return Reply(encode(answer.whole(await final_output(outputs))))
 
     def _params(self, request: ChatRequest) -> SamplingParams:
-        if request.max_tokens is not None and request.max_completion_tokens is not None:
-            raise HttpError(
-                400, "max_tokens and max_completion_tokens mean the same; give one",
-                param="max_completion_tokens",
-            )  # fmt: skip
         check_num_logprobs("top_logprobs", request.top_logprobs, self._server.max_logprobs)
         if request.top_logprobs and not request.logprobs:
             raise HttpError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
@@ -138,23 +175,43 @@ class _Answer:
         with_ids = self._request.return_token_ids
         return ChatCompletion(
             **self._head,
-            choices=[
-                ChatChoice(
-                    index=each.index,
-                    message=ChatMessage(**self._said(each), role=self._role),
-                    logprobs=self._logprobs(each),
-                    finish_reason=self._finish_reason(each),
-                    stop_reason=each.stop_reason,
-                    token_ids=each.token_ids if with_ids else msgspec.UNSET,
-                )
-                for each in output.outputs
-            ],
+            choices=self.choices(output),
             usage=self._usage.usage(),
             guided=receipt(output.guided),
-            prompt_logprobs=prompt_logprobs(output, self._request.prompt_logprobs),
-            prompt_token_ids=output.prompt_token_ids if with_ids else msgspec.UNSET,
+            prompt_logprobs=prompt_logprobs(output, self._request.prompt_logprobs) or None,
+            prompt_token_ids=output.prompt_token_ids if with_ids else None,
             warnings=told(self._notes),
         )
+
+    def batch(self, outputs: Sequence[RequestOutput]) -> ChatCompletion:
+        """One choice for each of several conversations."""
+        choices = []
+        for index, output in enumerate(outputs):
+            self._usage.add(output)
+            (choice,) = self.choices(output)
+            choice.index = index
+            choices.append(choice)
+        return ChatCompletion(
+            **self._head,
+            choices=choices,
+            usage=self._usage.usage(),
+            guided=receipt(outputs[0].guided),
+            warnings=told(self._notes),
+        )
+
+    def choices(self, output: RequestOutput) -> list[ChatChoice]:
+        """The answers to one conversation."""
+        return [
+            ChatChoice(
+                index=each.index,
+                message=ChatMessage(**self._said(each), role=self._role),
+                logprobs=self._logprobs(each),
+                finish_reason=self._finish_reason(each),
+                stop_reason=each.stop_reason,
+                token_ids=each.token_ids if self._request.return_token_ids else None,
+            )
+            for each in output.outputs
+        ]
 
     async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
         """The answer piece by piece; the first events name the role."""
@@ -175,7 +232,8 @@ class _Answer:
 
     def _first_events(self, output: RequestOutput) -> list[bytes]:
         with_ids = self._request.return_token_ids
-        content = None if self._request.tools else ""  # null may yet stay: a call has no content
+        has_tools = self._request.tools or self._request.functions
+        content = None if has_tools else ""  # null may yet stay: a call has no content
         chunks = [
             ChatChunk(
                 **self._head,
@@ -217,7 +275,7 @@ class _Answer:
         made = [delta_fields(each, with_reasoning=with_reasoning) for each in output.deltas]
         if any("tool_calls" in fields for fields in made):
             self._calling.add(output.index)
-        return [ChatDelta(**fields) for fields in made if fields]
+        return [ChatDelta(**self._in_form(fields)) for fields in made if fields]
 
     def _said(self, output: CompletionOutput) -> dict[str, Any]:
         """What a whole answer puts into the fields of the message."""
@@ -225,16 +283,27 @@ class _Answer:
             return {"content": output.text}
         if output.message.tool_calls:
             self._calling.add(output.index)
-        return message_fields(output.message, with_reasoning=self._request.include_reasoning)
+        fields = message_fields(output.message, with_reasoning=self._request.include_reasoning)
+        return self._in_form(fields)
+
+    def _in_form(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The call of a tool as that of a function, where functions were given."""
+        if not self._request.functions or "tool_calls" not in fields:
+            return fields
+        others = {name: value for name, value in fields.items() if name != "tool_calls"}
+        call = fields["tool_calls"][0]
+        if isinstance(call, ToolCallPiece) and call.index > 0:  # there is one call in this form
+            return others
+        return {**others, "function_call": call.function}
 
     def _finish_reason(self, output: CompletionOutput) -> str | None:
         """As OpenAI has it: "tool_calls", but "stop" where a function was asked for by its name."""
-        named = (
-            isinstance(self._request.tool_choice, dict)
-            and self._request.tool_choice.get("type") == "function"
+        choice, older = self._request.tool_choice, self._request.function_call
+        named = isinstance(older, dict) or (
+            isinstance(choice, dict) and choice.get("type") == "function"
         )
         if output.finish_reason == "stop" and output.index in self._calling and not named:
-            return "tool_calls"
+            return "function_call" if self._request.functions else "tool_calls"
         return output.finish_reason
 
     def _logprobs(self, output: CompletionOutput) -> ChatLogprobs | None:

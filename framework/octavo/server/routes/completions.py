@@ -155,7 +155,10 @@ class _Answer:
         choices = []
         for number, output in enumerate(outputs):
             self._count(output)
-            choices += [self._choice(number, output, each, begins=True) for each in output.outputs]
+            choices += [
+                self._choice(number, output, each, begins=True).with_nulls()
+                for each in output.outputs
+            ]
         return Completion(
             **self._head,
             choices=choices,
@@ -241,7 +244,7 @@ class _Answer:
             self._decode([token]) if entry is None else entry[token].decoded_token or ""
             for token, entry in zip(ids, tokens, strict=True)
         ]
-        return text.take(tokens, named)
+        return text.take(ids, tokens, named)
 
     def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:

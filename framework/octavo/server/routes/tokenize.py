@@ -86,13 +86,10 @@ class TokenizeRoutes:
         return Reply(await asyncio.to_thread(encode, made))
 
     async def _tokenize_chat(self, request: TokenizeRequest, notes: Notes) -> list[int]:
-        if request.add_special_tokens:
-            raise HttpError(
-                400, "add_special_tokens: the chat template writes them", param="add_special_tokens"
-            )
         use = read_tool_use(plain_tools(request.tools, notes), None, None)
         return await self._server.engine.tokenize_chat(
-            plain_messages(request.messages or [], notes),
+            add_special_tokens=bool(request.add_special_tokens),
+            messages=plain_messages(request.messages or [], notes),
             tools=None if use is None else use.tools,
             documents=request.documents,
             chat_template=self._server.checked_template(request.chat_template),
