@@ -6,19 +6,21 @@ import json
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from octavo import GuidedParams
 from octavo.engine.messages import EngineRequest, GuideRequest, TokenSampling
 from octavo.errors import PluginError, UnsupportedConstraint
 from octavo.guided.byte_machine import MachineGuide, MachineState, machine_guide, pack
 from octavo.guided.checking import GuideChecker
-from octavo.guided.choose import choose_guide, remembering_choice
+from octavo.guided.choose import choose_guide, first_that_compiles, remembering_choice
 from octavo.guided.guides import CompilingRequests, Guides
 from octavo.guided.schema.regex import TooManyStates
 from octavo.guided.sequence import CompiledGuide
 from octavo.testing.guided_samples import vocabulary
 from octavo_plugins.guided.automaton import backend
 from octavo_plugins.guided.automaton.backend import Backend
+from octavo_plugins.guided.llguidance import backend as llguidance
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint
 
@@ -88,9 +90,9 @@ def test_a_choice_is_remembered_with_its_machine(host: PluginHost, monkeypatch) 
 def test_an_engine_makes_the_guide_without_the_backend(host: PluginHost) -> None:
     request = choose_guide(WORD, host, on_device=True)
     guides = Guides(host, vocabulary)
-    guide = guides.guide(request).result()
+    guide = guides.guide(request).result().guide
     assert isinstance(guide, MachineGuide)
-    assert guides.guide(request).result() is guide
+    assert guides.guide(request).result().guide is guide
     assert not guides._native
     assert guides._num_chars == len(request.value) + len(request.machine)
     guides.close()
@@ -110,17 +112,39 @@ def test_children_that_check_constraints_make_machines_for_a_device(host: Plugin
             checker.close()
 
 
-def test_what_takes_too_long_as_a_machine_is_for_the_next_backend(host: PluginHost) -> None:
-    bounds = [{"minimum": -1.2345e-5 * i, "maximum": 1e15 + i} for i in range(1, 301)]
-    numbers = {f"n{i}": {"type": "number", **bound} for i, bound in enumerate(bounds)}
-    schema = {"type": "object", "properties": numbers, "required": list(numbers)}
+def test_what_takes_too_long_as_a_machine_is_for_the_next_backend() -> None:
+    host = PluginHost.discover(plugins=["slow_machine"])
     checker = GuideChecker(host.manifest(), vocabulary, on_device=True)
     try:
-        assert checker.check(GuidedParams(json=schema)).backend == "llguidance"
+        assert checker.check(WORD).backend == "llguidance"
         with pytest.raises(UnsupportedConstraint, match="is too large to compile: it was given up"):
-            checker.check(GuidedParams(json=schema, backend="automaton"))
+            checker.check(GuidedParams(choice=["yes", "no"], backend="mill"))
     finally:
         checker.close()
+
+
+def test_what_a_backend_refuses_when_it_compiles_is_for_the_next(
+    host: PluginHost, monkeypatch
+) -> None:
+    def refuses(backend: object, constraint: Constraint) -> None:
+        raise UnsupportedConstraint("not this one")
+
+    monkeypatch.setattr(llguidance.Backend, "compile", refuses)
+    request = choose_guide(WORD, host)
+    assert request.backend == "llguidance"
+    assert request.others[-1] == "automaton"
+    asked = structs.replace(request, others=("automaton",))
+    guides = Guides(host, vocabulary)
+    compiled = guides.guide(asked).result()
+    guides.close()
+    assert isinstance(compiled.guide, MachineGuide)
+    assert compiled.backend == "automaton"
+
+    def refused(one: GuideRequest) -> None:
+        raise UnsupportedConstraint("nor this")
+
+    with pytest.raises(UnsupportedConstraint, match="llguidance: nor this; automaton: nor this"):
+        first_that_compiles(asked, refused, host)
 
 
 def test_a_machine_that_no_token_satisfies_is_refused_by_the_children(host: PluginHost) -> None:
@@ -143,7 +167,7 @@ def test_a_machine_that_no_token_satisfies_is_refused_by_the_children(host: Plug
 def test_a_request_by_name_alone_is_compiled_in_the_engine(host: PluginHost) -> None:
     guides = Guides(host, vocabulary)
     request = GuideRequest(backend="automaton", kind="regex", value=json.dumps("[ab]+"))
-    state = guides.guide(request).result().start()
+    state = guides.guide(request).result().guide.start()
     assert isinstance(state, MachineState)
     row = np.zeros((vocabulary().vocab_size + 31) // 32, np.int32)
     state.fill_bitmask(row)

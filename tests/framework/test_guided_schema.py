@@ -320,9 +320,8 @@ def test_without_nul_takes_u0000_out_of_classes_that_leave_out_quotes_and_nothin
 @pytest.mark.parametrize(
     "schema",
     [
-        {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        {"type": "integer", "minimum": -(10**30), "maximum": 2**64 - 1},
-        {"type": "integer", "minimum": 2**53, "maximum": 10**18},
+        {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+        {"type": "integer", "minimum": -(2**53), "maximum": 2**53},
         {"type": "number", "minimum": 0.1, "maximum": 2**53},
     ],
 )

@@ -261,11 +261,7 @@ def test_tables_are_small() -> None:
 
 
 REFUSED = {
-    "too many digits": ({"type": "number", "maximum": 1e300}, "more than 20 digits"),
-    "too many digits behind the point": (
-        {"type": "number", "exclusiveMinimum": 1e-300},
-        "more than 20 digits",
-    ),
+    "too many digits": ({"type": "number", "maximum": 10**400}, "more than 400 digits"),
     "too many states": ({"type": "string", "maxLength": 10**9}, "too large for a table"),
     "too many items": ({"type": "array", "items": True, "maxItems": 10**6}, "counts no more than"),
     "too many words": (

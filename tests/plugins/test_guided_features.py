@@ -11,8 +11,6 @@ from octavo_plugins.guided.llguidance.keywords import KEYWORDS
 from octavo_registry.guided import Constraint, GuideVocabulary
 
 STOP = 256
-REFUSED_TOO = {("number:multipleOf", "-0.5")}
-"""Right documents that llguidance refuses all the same: too strict, never too lax."""
 KINDS = {"json", "regex", "choice", "grammar", "structure"}
 
 
@@ -47,6 +45,5 @@ def test_the_allow_list_names_features_that_there_are_and_that_are_tried() -> No
     "case", [case for case in CASES if case.feature in KEYWORDS], ids=lambda case: case.name
 )
 def test_what_a_feature_admits_is_accepted_and_nothing_else(backend, case) -> None:
-    refused = {(case.feature, text) for text in case.valid if not accepts(backend, case, text)}
-    assert refused <= REFUSED_TOO
+    assert [text for text in case.valid if not accepts(backend, case, text)] == []
     assert [text for text in case.invalid if accepts(backend, case, text)] == []

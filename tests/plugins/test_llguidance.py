@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 
 import sample_tokenizers
 from octavo import GuidedParams
@@ -13,6 +15,7 @@ from octavo.errors import ModelError, UnsupportedConstraint
 from octavo.guided.choose import choose_guide
 from octavo.guided.vocabulary import longest_tokens, read_vocabulary
 from octavo.testing.guided_samples import CALL, vocabulary
+from octavo_plugins.guided.llguidance import backend
 from octavo_plugins.guided.llguidance.backend import Backend
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, GuideVocabulary
@@ -284,15 +287,40 @@ def test_bounds_of_which_it_would_let_the_excluded_one_pass_are_for_other_backen
 
 
 @pytest.mark.parametrize(
-    ("bounds", "beyond"),
-    [({"maximum": 2**64 - 1}, 2**64), ({"minimum": 0, "maximum": 10**20}, 10**20 + 1)],
+    ("bounds", "kept", "beyond"),
+    [
+        ({"maximum": 2**64 - 1}, 2**63 - 1, 2**64),
+        ({"minimum": -(2**63), "maximum": 2**63 - 1}, 5, 2**63),
+        ({"minimum": 2**53 + 1, "maximum": 2**53 + 9999}, 2**53 + 1024, 2**53),
+    ],
 )
-def test_nothing_beyond_whole_bounds_of_more_than_64_bits_passes(bounds, beyond) -> None:
-    schema = {"type": "integer", **bounds}
-    request = choose_guide(GuidedParams(json=schema), PluginHost.discover())
+def test_bounds_of_many_digits_are_for_others_and_narrower_in_structures(
+    bounds, kept, beyond
+) -> None:
+    schema, host = {"type": "integer", **bounds}, PluginHost.discover()
+    assert choose_guide(GuidedParams(json=schema), host).backend != "llguidance"
+    request = choose_guide(GuidedParams(structural_tag=JsonText(schema)), host)
     assert request.backend == "llguidance"
-    assert admits("json", schema, "5")
-    assert not admits("json", schema, str(beyond))
+    assert admits("structure", json.loads(request.value), str(kept))
+    assert not admits("structure", json.loads(request.value), str(beyond))
+
+
+def test_a_state_in_error_raises_where_it_is_asked(monkeypatch) -> None:
+    monkeypatch.setattr(backend, "LIMITS", LLParserLimits(max_lexer_states=30))
+    state = BACKEND.compile(Constraint(kind="regex", value="(a{100}|b)*c")).start()
+    letter = FIRST_BYTE + ord("a")
+    row = np.zeros((WORDS.vocab_size + 31) // 32, np.int32)
+
+    def walk() -> None:
+        for _ in range(99):
+            state.fill_bitmask(row)
+            state.accept(letter)
+
+    with pytest.raises(UnsupportedConstraint, match="too many states"):
+        walk()
+    for ask in (state.is_complete, state.forced, lambda: state.allowed(letter)):
+        with pytest.raises(UnsupportedConstraint, match="too many states"):
+            ask()
 
 
 def test_a_vocabulary_without_an_end_is_refused_by_name() -> None:

@@ -190,8 +190,11 @@ class OutputProcessor:
                 metrics.seconds_in_prefill = report.seconds_in_prefill
                 request.raw_prompt_logprobs = report.logprobs
                 if request.guided is not None:
-                    seconds = report.seconds_for_guide
-                    request.guided = replace(request.guided, compile_seconds=seconds)
+                    request.guided = replace(
+                        request.guided,
+                        backend=report.guided_by or request.guided.backend,
+                        compile_seconds=report.seconds_for_guide,
+                    )
                 if self.observer is not None:
                     num_prompt_tokens = len(request.request.prompt_token_ids)
                     waited = now - metrics.arrival_seconds

@@ -68,6 +68,8 @@ class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A ``Constraint``'s value as JSON: equal constraints are equal texts."""
     machine: bytes = b""
     """The packed byte machine, if the backend is one whose guides are."""
+    others: tuple[str, ...] = ()
+    """Backends that enforce it too, for when the first cannot compile it; in this order."""
 
 
 class TensorData(msgspec.Struct, frozen=True):
@@ -266,6 +268,8 @@ class PromptReport(msgspec.Struct, frozen=True, array_like=True):
     """From there to this token; what preemptions took is in it."""
     seconds_for_guide: float | None = None
     """Before it was queued: until the guide that it asked for was compiled."""
+    guided_by: str = ""
+    """The backend of that guide, which may not be the first that was asked."""
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):

@@ -14,7 +14,7 @@ from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import BadRequestError
 from octavo.guided.byte_machine import machine_guide
 from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
-from octavo.guided.choose import choose_guide, read_asked
+from octavo.guided.choose import choose_guide, first_that_compiles, read_asked
 from octavo.guided.copies import NICENESS, Copy
 from octavo.guided.process import BY_LIMIT, Limits, open_pipes, read_frame, write_frame
 from octavo_registry import PluginHost
@@ -98,24 +98,31 @@ class _Compiler:
 
     def _compiled(self, asked: AskedGuide, *, on_device: bool) -> Checked:
         guide = choose_guide(read_asked(asked), self._host, on_device=on_device)
+        try:
+            guide, has_tokens = first_that_compiles(guide, self._has_tokens, self._host)
+        except _NotLoaded as backend:
+            return Checked(loads=str(backend))
+        if not has_tokens:
+            return Checked(error=f"no text satisfies the {asked.name} constraint")
+        return Checked(guide=guide)
+
+    def _has_tokens(self, guide: GuideRequest) -> bool:
+        """Whether anything may come first."""
+        constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
         if guide.machine:
             first = machine_guide(guide.machine, self._vocabulary).start()
-            tokens = range(self._vocabulary.vocab_size)
-            return _checked(guide, asked, any(map(first.allowed, tokens)))
+            return any(map(first.allowed, range(self._vocabulary.vocab_size)))
         if guide.backend not in self._backends:
-            return Checked(loads=guide.backend)
-        constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
+            raise _NotLoaded(guide.backend)
         state = self._backends[guide.backend].compile(constraint).start()
         mask_W = np.zeros((self._vocabulary.vocab_size + 31) // 32, np.int32)
         state.fill_bitmask(mask_W)
         state.forced()
-        return _checked(guide, asked, bool(mask_W.any()))
+        return bool(mask_W.any())
 
 
-def _checked(guide: GuideRequest, asked: AskedGuide, has_tokens: bool) -> Checked:
-    if not has_tokens:
-        return Checked(error=f"no text satisfies the {asked.name} constraint")
-    return Checked(guide=guide)
+class _NotLoaded(Exception):
+    """The backend that is to be loaded first."""
 
 
 def _answer(pipe: IO[bytes], checked: Checked) -> None:

@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import cast
+from typing import TypeVar, cast
+
+from msgspec import structs
 
 from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
@@ -25,6 +27,7 @@ from octavo_registry.structure import Structure, from_plain, plain
 
 AUTO = "auto"
 MOST_REMEMBERED = 64
+_Guide = TypeVar("_Guide")
 
 
 def asked_guide(params: GuidedParams) -> AskedGuide:
@@ -66,14 +69,33 @@ def choose_guide(
         checked = checked_constraint(params)
         if checked.constraint.kind == "json" and checked.constraint.value is False:
             raise UnsupportedConstraint("no value satisfies the schema")
-        backend, machine = _backend_for(checked, params.backend or AUTO, host, on_device)
+        backends, machine = _backends_for(checked, params.backend or AUTO, host, on_device)
     constraint = checked.constraint
     return GuideRequest(
-        backend=backend,
+        backend=backends[0],
         kind=constraint.kind,
         value=json.dumps(constraint.value, ensure_ascii=False, separators=(",", ":")),
         machine=machine,
+        others=tuple(backends[1:]),
     )
+
+
+def first_that_compiles(
+    guide: GuideRequest, compiled: Callable[[GuideRequest], _Guide], host: PluginHost
+) -> tuple[GuideRequest, _Guide]:
+    """The request of the first of its backends that can compile it, and what that made of it."""
+    reasons: list[str] = []
+    for name in (guide.backend, *guide.others):
+        one = structs.replace(guide, backend=name, others=())
+        try:
+            if name != guide.backend:
+                one = structs.replace(one, machine=_machine(one, host))
+            return one, compiled(one)
+        except UnsupportedConstraint as error:
+            if not guide.others:
+                raise
+            reasons.append(f"{name}: {error}")
+    raise UnsupportedConstraint(f"the constraint cannot be enforced: {'; '.join(reasons)}")
 
 
 def remembering_choice(
@@ -102,14 +124,14 @@ def _blaming(params: GuidedParams) -> Iterator[None]:
         raise
 
 
-def _backend_for(
+def _backends_for(
     checked: CheckedConstraint, asked: str, host: PluginHost, on_device: bool
-) -> tuple[str, bytes]:
-    """Its name, and the machine if it makes one."""
+) -> tuple[list[str], bytes]:
+    """Names of those that enforce all of it, and the machine if the first makes one."""
     backends = host.guided_backends
     names = sorted(backends.names(), key=lambda name: backends.info(name).metadata["rank"])
-    if asked == AUTO and not on_device:
-        names = [name for name in names if not backends.info(name).metadata["machines"]]
+    if asked == AUTO and not on_device:  # machines are walked on the host as well, more slowly
+        names.sort(key=lambda name: backends.info(name).metadata["machines"])
     if asked != AUTO:
         if asked not in names:
             asked = GUIDED_BACKENDS.get(asked, asked)
@@ -119,17 +141,19 @@ def _backend_for(
             )
         names = [asked]
     reasons: list[str] = []
+    able: list[str] = []
     for name in names:
-        metadata = backends.info(name).metadata
-        if lacks := checked.features - set(metadata["keywords"]):
+        if lacks := checked.features - set(backends.info(name).metadata["keywords"]):
             reasons.append(f"{name} lacks {', '.join(sorted(lacks))}")
-        elif not metadata["machines"]:
-            return name, b""
         else:
-            try:
-                return name, _machine(name, checked.constraint, host)
-            except UnsupportedConstraint as error:
-                reasons.append(f"{name}: {error}")
+            able.append(name)
+    while able:
+        if not backends.info(able[0]).metadata["machines"]:
+            return able, b""
+        try:
+            return able, _packed(able[0], checked.constraint, host)
+        except UnsupportedConstraint as error:
+            reasons.append(f"{able.pop(0)}: {error}")
     if not reasons:
         raise UnsupportedConstraint(
             f"{checked.constraint.kind} cannot be enforced: no guided backend is registered; "
@@ -138,7 +162,15 @@ def _backend_for(
     raise UnsupportedConstraint(f"the constraint cannot be enforced: {'; '.join(reasons)}")
 
 
-def _machine(name: str, constraint: Constraint, host: PluginHost) -> bytes:
+def _machine(guide: GuideRequest, host: PluginHost) -> bytes:
+    """The machine of its backend; empty where that makes none."""
+    if not host.guided_backends.info(guide.backend).metadata["machines"]:
+        return b""
+    constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
+    return _packed(guide.backend, constraint, host)
+
+
+def _packed(name: str, constraint: Constraint, host: PluginHost) -> bytes:
     from octavo.guided.byte_machine import pack  # imports numpy, which few need that import this
 
     backends = host.guided_backends

@@ -8,12 +8,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from msgspec import structs
 
 from octavo.engine.messages import EngineRequest, GuideRequest
 from octavo.errors import RequestFailedError
 from octavo.guided.byte_machine import machine_guide
+from octavo.guided.choose import first_that_compiles
 from octavo.guided.remote import RemoteBackend
 from octavo.guided.sequence import CompiledGuide
 from octavo_registry import PluginHost
@@ -36,11 +38,13 @@ class Guides:
         self._native: dict[str, GuidedBackend] = {}
         self._remote: dict[str, RemoteBackend] = {}
         self._is_closed = False
-        self._guides: OrderedDict[tuple[str, str, str], tuple[Future[Guide], int]] = OrderedDict()
+        self._guides: OrderedDict[tuple[str, str, str], tuple[Future[CompiledGuide], int]] = (
+            OrderedDict()
+        )
         self._num_chars = 0
         self._threads = ThreadPoolExecutor(COMPILE_THREADS, "octavo-guides")
 
-    def guide(self, request: GuideRequest) -> Future[Guide]:
+    def guide(self, request: GuideRequest) -> Future[CompiledGuide]:
         """The guide, or its failure, when it is compiled; equal requests share one."""
         key = (request.backend, request.kind, request.value)
         future, num_chars = self._guides.pop(key, (None, 0))
@@ -65,7 +69,11 @@ class Guides:
             for backend in self._remote.values():
                 backend.close()
 
-    def _compile(self, request: GuideRequest) -> Guide:
+    def _compile(self, request: GuideRequest) -> CompiledGuide:
+        one, guide = first_that_compiles(request, self._compiled, self._host)
+        return CompiledGuide(guide, backend=one.backend)
+
+    def _compiled(self, request: GuideRequest) -> Guide:
         plugin = self._host.guided_backends.info(request.backend).plugin
         call = f"guided backend {request.backend!r}"
         with self._host.faults.guard(plugin, call, request=True):
@@ -102,7 +110,7 @@ class CompilingRequests:
 
     def __init__(self, guides: Guides) -> None:
         self._guides = guides
-        self._waiting: list[tuple[EngineRequest, Future[Guide], float]] = []
+        self._waiting: list[tuple[EngineRequest, Future[CompiledGuide], float]] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -130,7 +138,7 @@ class CompilingRequests:
         """Those that wait no more, with guide or failure; waits so long for the first."""
         wait([future for _, future, _ in self._waiting], seconds, return_when=FIRST_COMPLETED)
         waiting, self._waiting = self._waiting, []
-        done: list[tuple[EngineRequest, Future[Guide], float]] = []
+        done: list[tuple[EngineRequest, Future[CompiledGuide], float]] = []
         for each in waiting:
             (done if each[1].done() else self._waiting).append(each)
         return [(request, _outcome(future, since)) for request, future, since in done]
@@ -141,12 +149,12 @@ class CompilingRequests:
         self._guides.close()
 
 
-def _has_failed(future: Future[Guide]) -> bool:
+def _has_failed(future: Future[CompiledGuide]) -> bool:
     return future.done() and (future.cancelled() or future.exception() is not None)
 
 
-def _outcome(future: Future[Guide], since: float) -> CompiledGuide | Exception:
+def _outcome(future: Future[CompiledGuide], since: float) -> CompiledGuide | Exception:
     error = future.exception()
     if error is None:
-        return CompiledGuide(future.result(), time.monotonic() - since)
+        return replace(future.result(), seconds=time.monotonic() - since)
     return error if isinstance(error, Exception) else RuntimeError(str(error))

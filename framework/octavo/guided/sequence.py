@@ -40,10 +40,11 @@ DEAD_END = "no token continues the text, and the constraint is not met"
 
 @dataclass(frozen=True, slots=True)
 class CompiledGuide:
-    """A guide, and how long a request waited for it."""
+    """A guide, how long a request waited for it, and the name of its backend."""
 
     guide: Guide
     seconds: float = 0.0
+    backend: str = ""
 
 
 class GuidedSequence:
@@ -54,6 +55,7 @@ class GuidedSequence:
 
     __slots__ = (
         "__weakref__",
+        "backend",
         "error",
         "filling",
         "fills_together",
@@ -71,7 +73,7 @@ class GuidedSequence:
         """``taken``: tokens of the prompt that another sequence of the guide has accepted."""
         self.state: GuideState = _state_behind(compiled.guide, taken)
         self.fills_together = isinstance(self.state, FillsTogether)  # a slow question to ask
-        self.seconds = compiled.seconds
+        self.seconds, self.backend = compiled.seconds, compiled.backend
         self.mask_W: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
         self.is_current = False
         """The mask is that of the next token."""

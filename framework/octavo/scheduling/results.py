@@ -217,6 +217,7 @@ class StepResults:
                     placed - sequence.arrival_seconds,
                     now - placed,
                     None if sequence.guide is None else sequence.guide.seconds,
+                    "" if sequence.guide is None else sequence.guide.backend,
                 )
             )
         return reports

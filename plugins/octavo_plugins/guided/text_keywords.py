@@ -10,6 +10,7 @@ TEXT_KEYWORDS: Final = (
     "null",
     "boolean",
     "enum",
+    "enum:large",
     "controls",
     "number",
     "number:minimum",

@@ -22,9 +22,11 @@ from octavo.guided.schema.shape_types import (
     ValueShape,
 )
 from octavo.guided.schema.shapes import shapes_of
-from octavo.guided.schema.values import is_kept, written
+from octavo.guided.schema.values import canonical, is_float, written
 
 MAX_INLINE_DEPTH = 12
+MOST_BOUND = 2**53
+"""Up to it each whole number is a float; beyond it, 2**63 - 1 is one that everybody knows."""
 Core = dict[str, Any] | bool
 
 
@@ -199,6 +201,9 @@ class Emitter:
             return {"type": "boolean"}
         self.features.note("enum")
         self.features.note_text(*(value for value in values if isinstance(value, str)))
+        values = tuple(map(canonical, values))
+        if not all(is_float(value) for value in values if isinstance(value, int)):
+            self.features.note("enum:large")
         return {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
 
     def _number(self, shape: NumberShape) -> Core:
@@ -215,7 +220,7 @@ class Emitter:
                 edge = "m" if not is_open else "exclusiveM"
                 core[edge + ending] = written(limit)
                 self.features.note(f"{name}:{edge}{ending}")
-                if not is_kept(limit, is_low=ending == "inimum", is_whole=whole):
+                if abs(limit) > MOST_BOUND and not (whole and limit == 2**63 - 1):
                     self.features.note("bounds:large")
         if body.leaves_out_a_whole_bound_near_the_other():
             self.features.note("number:bounds within a unit")

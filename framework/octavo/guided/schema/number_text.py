@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -11,10 +11,8 @@ from octavo.guided.schema.regex import (
     NOTHING,
     Regex,
     alt,
-    both,
     cat,
     chars,
-    plain,
     repeat,
     text,
 )
@@ -70,33 +68,76 @@ def _negated(bound: _Bound | None) -> _Bound | None:
 
 def _between(low: _Bound | None, high: _Bound | None) -> Regex:
     """Those without a sign."""
-    return plain(both(_at_least(low), _at_most(high)), 1000)
-
-
-def _at_least(bound: _Bound | None) -> Regex:
-    if bound is None or bound[0] < 0:
-        return cat(_WHOLE, _FRACTION)
-    whole, digits = _parts(bound[0])
-    rest = _MORE_THAN_ZEROS if bound[1] else _DIGITS
-    for digit in reversed(digits):
-        rest = alt(cat(_digit(int(digit) + 1, 9), _DIGITS), cat(text(digit), rest))
-    fraction = _FRACTION if not digits and not bound[1] else cat(_POINT, rest)
-    return alt(cat(_whole(whole + 1, None), _FRACTION), cat(text(str(whole)), fraction))
-
-
-def _at_most(bound: _Bound | None) -> Regex:
-    if bound is None:
-        return cat(_WHOLE, _FRACTION)
-    if bound[0] < 0:
+    if high is not None and high[0] < 0:
         return NOTHING
-    whole, digits = _parts(bound[0])
-    rest = NOTHING if bound[1] else _ZEROS
-    for digit in reversed(digits):
-        ended = EMPTY_TEXT  # what ends before the bound's digits do is less
-        rest = alt(ended, cat(_digit(0, int(digit) - 1), _DIGITS), cat(text(digit), rest))
-    none = NOTHING if not digits and bound[1] else EMPTY_TEXT
-    fraction = alt(none, cat(_POINT, both(rest, cat(_DIGIT, _DIGITS))))
-    return alt(cat(_whole(0, whole - 1), _FRACTION), cat(text(str(whole)), fraction))
+    if low is None or low[0] < 0:
+        low = (Decimal(0), False)
+    if high is not None and (high[0] < low[0] or (high[0] == low[0] and (low[1] or high[1]))):
+        return NOTHING
+    first, least = _parts(low[0])
+    above = cat(text(str(first)), _fraction(least, low[1], None, False))
+    if high is None:
+        return alt(above, cat(_whole(first + 1, None), _FRACTION))
+    last, most = _parts(high[0])
+    if first == last:
+        return cat(text(str(first)), _fraction(least, low[1], most, high[1]))
+    below = cat(text(str(last)), _fraction("", False, most, high[1]))
+    return alt(above, cat(_whole(first + 1, last - 1), _FRACTION), below)
+
+
+def _fraction(low: str, low_open: bool, high: str | None, high_open: bool) -> Regex:
+    """Point and digits, between the digits of two bounds of one whole part."""
+    is_whole_one = not low and not low_open and (high != "" or not high_open)
+    digits = _digits_between(low, low_open, high, high_open)
+    return alt(EMPTY_TEXT if is_whole_one else NOTHING, cat(_POINT, digits))
+
+
+def _digits_between(low: str, low_open: bool, high: str | None, high_open: bool) -> Regex:
+    """One digit at least. Digits are told apart at the first place where they differ."""
+    if high is None:
+        return _digits_from(low, low_open)
+    same = next((num for num in range(len(high)) if low[num : num + 1] != high[num]), len(high))
+    if same == len(high):  # so that both bounds are the same
+        if low_open or high_open:
+            return NOTHING
+        return cat(text(high or "0"), _ZEROS)
+    if same < len(low):
+        shared, low, high = high[:same], low[same:], high[same:]
+        return cat(
+            text(shared),
+            alt(
+                cat(text(low[0]), _digits_from(low[1:], low_open, can_end=True)),
+                cat(_digit(int(low[0]) + 1, int(high[0]) - 1), _DIGITS),
+                cat(text(high[0]), _digits_up_to(high[1:], high_open)),
+            ),
+        )
+    # The lower bound goes on with zeros, as far as one likes.
+    shared, high = high[:same], high[same:]
+    num_zeros = len(high) - len(high.lstrip("0"))
+    zeros, digit, rest = high[:num_zeros], high[num_zeros], high[num_zeros + 1 :]
+    behind = _MORE_THAN_ZEROS if low_open else _DIGITS
+    found = alt(
+        cat(text(zeros + "0"), behind),
+        cat(text(zeros), _digit(1, int(digit) - 1), _DIGITS),
+        cat(text(zeros + digit), _digits_up_to(rest, high_open)),
+    )
+    if not low_open:
+        found = alt(found, *(text("0" * num) for num in range(0 if shared else 1, num_zeros + 1)))
+    return cat(text(shared), found)
+
+
+def _digits_from(low: str, is_open: bool, *, can_end: bool = False) -> Regex:
+    """No less than these; where they ``can_end`` no digit may be one."""
+    if not low and not is_open:
+        return _DIGITS if can_end else cat(_DIGIT, _DIGITS)
+    more = _differing(low, lambda digit, _: cat(_digit(digit + 1, 9), _DIGITS))
+    return alt(more, cat(text(low), _MORE_THAN_ZEROS if is_open else _DIGITS))
+
+
+def _digits_up_to(high: str, is_open: bool) -> Regex:
+    """No more than these, behind others: fewer are less."""
+    less = _differing(high, lambda digit, _: alt(EMPTY_TEXT, cat(_digit(0, digit - 1), _DIGITS)))
+    return alt(less, NOTHING if is_open else cat(text(high), _ZEROS))
 
 
 def _parts(number: Decimal) -> tuple[int, str]:
@@ -109,28 +150,56 @@ def _whole(low: int, high: int | None) -> Regex:
     """Whole numbers without a sign, by the number of their digits."""
     if high is not None and high < low:
         return NOTHING
-    first = len(str(low))
-    last = first if high is None else len(str(high))
-    found = [
-        _same_length(
-            str(max(low, 10 ** (num - 1) if num > 1 else 0)),
-            "9" * num if high is None else str(min(high, 10**num - 1)),
-        )
-        for num in range(first, last + 1)
-    ]
+    least = str(low)
+    num = len(least)
     if high is None:
-        found.append(cat(_digit(1, 9), repeat(_DIGIT, first, None)))
-    return alt(*found)
+        return alt(_from(least), cat(_digit(1, 9), repeat(_DIGIT, num, None)))
+    most = str(high)
+    if len(most) == num:
+        return _same_length(least, most)
+    between: Regex = NOTHING
+    if len(most) - num > 1:
+        between = cat(_digit(1, 9), repeat(_DIGIT, num, len(most) - 2))
+    return alt(_from(least), between, _same_length("1" + "0" * (len(most) - 1), most))
 
 
 def _same_length(low: str, high: str) -> Regex:
-    num = len(low) - 1
-    if not low.strip("0") and not high.strip("9"):  # else each of the two below would ask twice
-        return repeat(_DIGIT, num + 1, num + 1)
-    if low[0] == high[0]:
-        return cat(text(low[0]), _same_length(low[1:], high[1:]))
+    same = next((num for num in range(len(low)) if low[num] != high[num]), len(low))
+    if same == len(low):
+        return text(low)
+    digits, rest = (int(low[same]), int(high[same])), len(low) - same - 1
+    return cat(
+        text(low[:same]),
+        alt(
+            cat(text(low[same]), _from(low[same + 1 :])),
+            cat(_digit(digits[0] + 1, digits[1] - 1), repeat(_DIGIT, rest, rest)),
+            cat(text(high[same]), _up_to(high[same + 1 :])),
+        ),
+    )
+
+
+def _from(low: str) -> Regex:
+    """As many digits that are no less."""
+    more = _differing(low, lambda digit, num: cat(_digit(digit + 1, 9), repeat(_DIGIT, num, num)))
+    return alt(text(low), more)
+
+
+def _up_to(high: str) -> Regex:
+    """As many digits that are no more."""
+    less = _differing(high, lambda digit, num: cat(_digit(0, digit - 1), repeat(_DIGIT, num, num)))
+    return alt(text(high), less)
+
+
+def _differing(digits: str, other: Callable[[int, int], Regex], num_behind: int = 0) -> Regex:
+    """Other digits, by the first place that differs: what stands there, and for all behind it.
+
+    By halves, so that many digits are neither long to write nor deep.
+    """
+    if len(digits) < 2:
+        return other(int(digits), num_behind) if digits else NOTHING
+    half = len(digits) // 2
+    first, second = digits[:half], digits[half:]
     return alt(
-        cat(text(low[0]), _same_length(low[1:], "9" * num)),
-        cat(_digit(int(low[0]) + 1, int(high[0]) - 1), repeat(_DIGIT, num, num)),
-        cat(text(high[0]), _same_length("0" * num, high[1:])),
+        _differing(first, other, num_behind + len(second)),
+        cat(text(first), _differing(second, other, num_behind)),
     )

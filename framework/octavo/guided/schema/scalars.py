@@ -46,9 +46,9 @@ class Numbers:
         return all(number % step for step, _ in self.not_multiples)
 
     def tightened(self) -> Numbers:
-        """With bounds that are multiples themselves, where the steps are whole numbers."""
+        """With bounds that are multiples themselves."""
         step = self.multiple
-        if step is None or step.denominator != 1:
+        if step is None:
             return self
         low, high = self.low, self.high
         if low is not None:

@@ -35,6 +35,7 @@ from octavo.guided.schema.regex import (
     text,
 )
 from octavo.guided.schema.regex_parse import PatternError, parse_pattern
+from octavo.guided.schema.values import literal
 
 LEVELS_OF_ANY = 2
 """Lists and objects inside one another, where a schema says nothing; four times the size each."""
@@ -209,7 +210,7 @@ def _pair(name: Regex, value: Regex) -> Regex:
 
 
 def _scalar(value: Any) -> Regex:
-    return quoted(text(value)) if isinstance(value, str) else text(json.dumps(value))
+    return quoted(text(value)) if isinstance(value, str) else text(literal(value))
 
 
 def _string(core: Mapping[str, Any]) -> Regex:

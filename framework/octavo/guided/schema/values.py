@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
 from decimal import Decimal
 from fractions import Fraction
@@ -37,11 +38,25 @@ def written(number: Fraction) -> int | float:
     return number.numerator if number.denominator == 1 else float(number)
 
 
-def is_kept(bound: Fraction, *, is_low: bool, is_whole: bool) -> bool:
-    """Whether nothing beyond it passes where bounds are floats, and whole ones have 64 bits."""
-    if is_whole and (bound <= -(2**63) if is_low else bound >= 2**63 - 1):
-        return True  # it is cut off, which leaves out more
-    return abs(bound) < 2**63 and (bound.denominator != 1 or float(bound) == bound)
+def canonical(value: Any) -> Any:
+    """The value, a number as the least that equals it: -2 for -2.0, and 0 for -0.0."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return written(exact(value)) if is_number else value
+
+
+def literal(value: Any) -> str:
+    """The one text of a null, boolean, number or string; numbers have no exponent."""
+    if isinstance(value, float):
+        return f"{Decimal(repr(value)):f}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def is_float(number: float) -> bool:
+    """Whether a binary float of 64 bits is the same number, or nearest to a decimal."""
+    try:
+        return float(number) == number
+    except OverflowError:
+        return False
 
 
 def identity(value: Any) -> Hashable:

@@ -11,6 +11,7 @@ KEYWORDS = (
     "null",
     "boolean",
     "enum",
+    "enum:large",
     "controls",
     "number",
     "number:minimum",

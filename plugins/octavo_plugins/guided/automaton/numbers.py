@@ -15,8 +15,8 @@ from octavo_plugins.guided.automaton.parts import Graph, byte_set
 from octavo_plugins.guided.automaton.strings import plain
 
 MOST_STATES = 4096
-MOST_DIGITS = 20
-"""Of a bound, before and behind the point: more take more than a tenth of a second."""
+MOST_DIGITS = 400
+"""Of a bound, before and behind the point; all floats have fewer."""
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _ANY = numbers({})
 _SIGN = regex.alt(regex.EMPTY_TEXT, regex.text("-"))

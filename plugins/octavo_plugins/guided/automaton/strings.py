@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.schema import regex
+from octavo.guided.schema import regex, values
 from octavo.guided.schema.regex import (
     Alt,
     Both,
@@ -97,7 +96,7 @@ def unlisted(graph: Graph, names: Iterable[str], target: int) -> int:
 
 def literal(value: object) -> bytes:
     """A value as JSON writes it."""
-    return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
+    return values.literal(value).encode(errors="surrogatepass")
 
 
 def _built(graph: Graph, node: Regex, target: int, written: Writing) -> int:

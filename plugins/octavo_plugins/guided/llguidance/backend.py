@@ -111,7 +111,9 @@ class State:
         """Whether the token may come next."""
         if self.is_finished():  # the matcher has ended and takes nothing, not even a stop token
             return token in self._stop_token_ids
-        return self._matcher.validate_tokens([token]) == 1
+        is_valid = self._matcher.validate_tokens([token]) == 1
+        self._raise_error()
+        return is_valid
 
     def accept(self, token: int) -> bool:
         """Advance; a refused token would leave the matcher in error, so it is asked first."""
@@ -130,7 +132,9 @@ class State:
 
     def forced(self) -> list[int]:
         """The tokens that the library finds to be without a choice."""
-        return self._matcher.compute_ff_tokens()
+        tokens = self._matcher.compute_ff_tokens()
+        self._raise_error()
+        return tokens
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
         """Fill in place."""
@@ -150,7 +154,9 @@ class State:
 
     def is_complete(self) -> bool:
         """Whether a stop token may come."""
-        return self._matcher.is_accepting()
+        is_complete = self._matcher.is_accepting()
+        self._raise_error()
+        return is_complete
 
     def is_finished(self) -> bool:
         """Whether nothing but a stop token may come."""

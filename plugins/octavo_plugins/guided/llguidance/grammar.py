@@ -10,6 +10,7 @@ from typing import Any
 from llguidance import LLMatcher, regex_to_lark
 
 from octavo.guided.schema import without_nul
+from octavo_plugins.guided.llguidance.numbers import rewritten_numbers
 from octavo_registry.guided import Constraint
 from octavo_registry.structure import (
     Chain,
@@ -161,7 +162,7 @@ def _without(texts: list[str]) -> str:
 
 
 def _with_options(schema: Mapping[str, Any] | bool) -> Any:
-    written = without_nul(schema)
+    written = rewritten_numbers(without_nul(schema))
     if isinstance(written, bool):
         written = {} if written else {"not": {}}
     return {**written, "x-guidance": JSON_OPTIONS}

@@ -1,0 +1,23 @@
+"""A backend for tests whose machines are never done."""
+
+from __future__ import annotations
+
+from octavo_registry import LazyRegistry, hookimpl
+
+OCTAVO_API = "1"
+
+
+@hookimpl
+def register_guided_backends(backends: LazyRegistry) -> None:
+    target = "slow_machine:Mill"
+    backends.add("mill", target, keywords=("choice",), rank=1, native=True, machines=True)
+
+
+class Mill:
+    def __init__(self, vocabulary) -> None:
+        pass
+
+    @staticmethod
+    def machine(constraint):
+        while True:
+            pass
