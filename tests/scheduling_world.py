@@ -21,9 +21,10 @@ from octavo.execution.state_layout import StateLayout
 from octavo.guided.sequence import CompiledGuide
 from octavo.sampling.features import RowFeature
 from octavo.scheduling.guided import GuidedRows
-from octavo.scheduling.plan import StepPlan, StepRecord
+from octavo.scheduling.plan import SECTIONS, StepPlan, StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
+from plan_indices import check_deltas, check_indices, made_positions
 from scheduling_cases import (
     ADAPTERS,
     MACHINE_WORDS,
@@ -158,6 +159,7 @@ class World:
             cache_salt=salt,
             adapter=adapter,
             media=heard,
+            positions=b"" if heard else made_positions(prompt, sampling.max_tokens),
         )
         compiled = None
         if guide is not None:
@@ -210,7 +212,11 @@ class World:
         is_steady = last is not None and plan.query_lens is last.query_lens
         if is_steady:
             self.note_steady(plan)
+        check_indices(plan, self.device, rows, self.requests)
+        self.seen["positions"] += plan.sizes[SECTIONS.index("positions")] > 0
         step = self.device.submit(plan)
+        if not self.device.broken:
+            check_deltas(plan, self.device, rows, self.requests)
         self.under_way.append((is_steady, record, step))
         if plan.awaits_masks:
             self.awaiting = record, step
