@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from octavo.adapters.leases import AdapterLeases
 from octavo.adapters.loaded import LoadedAdapters
-from octavo.async_requests import Making, Submitted, is_guided, making_of, read_answer
+from octavo.async_requests import Making, Submitted, is_guided, make, making_of, read_answer
+from octavo.beams_async import search_beams
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.detokenizing.processor import RequestObserver
@@ -30,8 +31,8 @@ from octavo.inputs.processor import with_adapter
 from octavo.inputs.tokenizer import underlying
 from octavo.observability.engine_metrics import EngineReport, read_report
 from octavo.observability.tracing import Tracer
-from octavo.outputs import RequestOutput
-from octavo.params import LoRARequest, SamplingParams
+from octavo.outputs import BeamSearchOutput, RequestOutput
+from octavo.params import BeamSearchParams, LoRARequest, SamplingParams
 from octavo.streaming import Mailbox, Stream
 from octavo.tools.answer_format import AnswerFormat
 from octavo_registry import PluginHost
@@ -161,6 +162,26 @@ class AsyncLLM:
         )
         making = Making(prepare, in_thread=True, compiles=compiles)
         return self._stream(partial(self._submit, making, lora_request))
+
+    async def beam_search(
+        self,
+        prompt: Prompt,
+        params: BeamSearchParams,
+        request_id: str | None = None,
+        *,
+        lora_request: LoRARequest | None = None,
+        **options: Any,
+    ) -> BeamSearchOutput:
+        """Find the likeliest continuations of a prompt; ``options`` are those of ``generate``."""
+        one = SamplingParams(max_tokens=1, guided=params.guided)
+        making = self._making(request_id, prompt, one, **options)
+        head = await make(making, self._compiling, self._engine.check_open)
+        return await search_beams(
+            self._front,
+            head,
+            params,
+            lambda step: self._stream(partial(self._submit, step, lora_request)),
+        )
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the text's token ids, as a prompt of it would have them."""
@@ -338,12 +359,8 @@ class AsyncLLM:
         self.check_room()
         loop = asyncio.get_running_loop()
         adapter = await self._leases.lease(adapters, lora_request, engine.check_open)
-        prepare = making.prepare
         try:
-            if making.compiles:
-                prepared = await loop.run_in_executor(self._compiling, self._compile, prepare)
-            else:
-                prepared = await asyncio.to_thread(prepare) if making.in_thread else prepare()
+            prepared = await make(making, self._compiling, engine.check_open)
             if adapter is not None:
                 prepared = with_adapter(prepared, adapter.content_hash)
             if self._mailbox is None or self._mailbox.loop is not loop:
@@ -377,13 +394,3 @@ class AsyncLLM:
         finally:
             if not finished:
                 engine.release(prepared.request.request_id, stream)
-
-    def _compile(self, prepare: Callable[[], PreparedRequest]) -> PreparedRequest:
-        """Call it in a thread of ours; what fails since ``close`` ends it fails for that reason."""
-        engine = self._engine
-        engine.check_open()
-        try:
-            return prepare()
-        except Exception:
-            engine.check_open()
-            raise

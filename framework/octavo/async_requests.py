@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
 from octavo.engine.thread import EngineThread
@@ -42,6 +43,27 @@ def making_of(prepare: Callable[[], PreparedRequest], prompt: Prompt, params: ob
     is_long = isinstance(text, str) and len(text) > MAX_CHARS_ON_LOOP
     compiles = is_guided(params) or has_items
     return Making(prepare, in_thread=compiles or is_long, compiles=compiles)
+
+
+async def make(
+    making: Making, compiling: Executor, check_open: Callable[[], None]
+) -> PreparedRequest:
+    """Make a request where it holds up nobody.
+
+    ``check_open`` raises when the engine has ended: what fails since then fails for that reason.
+    """
+
+    def compiled() -> PreparedRequest:
+        check_open()
+        try:
+            return making.prepare()
+        except Exception:
+            check_open()
+            raise
+
+    if making.compiles:
+        return await asyncio.get_running_loop().run_in_executor(compiling, compiled)
+    return await asyncio.to_thread(making.prepare) if making.in_thread else making.prepare()
 
 
 def is_guided(params: object) -> bool:

@@ -162,7 +162,9 @@ class SamplingParams:
     output_kind: OutputKind | RequestOutputKind = "cumulative"
     """What each streamed output of AsyncLLM carries; LLM always gives the final one."""
     truncate_prompt_tokens: int | None = None
-    """Keep only the last so many prompt tokens."""
+    """Keep only so many prompt tokens, the last ones."""
+    truncation_side: Literal["left", "right"] = "left"
+    """Where the prompt is cut: "right" keeps its first tokens."""
     guided: GuidedParams | None = None
     extra_args: Mapping[str, Any] | None = None
     """For plugin logits processors."""
@@ -203,6 +205,8 @@ class SamplingParams:
                 _check_int(name, value, 0, MAX_LOGPROBS)
         if self.truncate_prompt_tokens is not None:
             _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1)
+        if self.truncation_side not in ("left", "right"):
+            raise _refused("truncation_side", self.truncation_side, "must be 'left' or 'right'")
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise _refused(name, getattr(self, name), "must be True or False")

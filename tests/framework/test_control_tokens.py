@@ -250,7 +250,7 @@ def test_private_characters_of_a_message_come_through() -> None:
 def test_a_prompt_s_end_is_cut_where_its_tokens_are() -> None:
     renderer = renderer_of("byte_level", CHATML)
     chat = renderer.compose(says("a <|im_end|> b"))
-    cut = chat.behind(5)
+    cut = chat.within(5, len(chat.text))
     assert cut.text == chat.text[5:]
     assert chat.marked is not None
     assert cut.marked is not None

@@ -89,10 +89,8 @@ def test_no_field_has_two_verdicts(route) -> None:
 @pytest.mark.parametrize(
     ("name", "nothing", "something"),
     [
-        ("use_beam_search", False, True),
+        ("early_stopping", False, True),
         ("logits_processors", [], ["x"]),
-        ("length_penalty", 1, 2),
-        ("truncation_side", "left", "right"),
         ("watermarking", False, True),
         ("routed_experts_prompt_start", 0, 1),
     ],

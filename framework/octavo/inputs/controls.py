@@ -37,9 +37,9 @@ class ChatText:
     shown: str
     """The text for those who look for control tokens in it: without those in contents."""
 
-    def behind(self, begin: int) -> ChatText:
-        """Return the end of it, from a character on."""
-        return self._part(begin, len(self.text)) if begin else self
+    def within(self, begin: int, end: int) -> ChatText:
+        """Return what stands between two characters."""
+        return self if (begin, end) == (0, len(self.text)) else self._part(begin, end)
 
     def pieces(self, texts: Collection[str]) -> Iterator[ChatText | str]:
         """Take it apart at those of the control tokens that are among ``texts``."""

@@ -154,14 +154,15 @@ class InputProcessor:
         ids = parsed.token_ids
         if ids is None:
             whole = parsed.text or ""
-            text = self._shortened(whole, params.truncate_prompt_tokens)
+            is_right = params.truncation_side == "right"
+            begin, end = self._kept(whole, params.truncate_prompt_tokens, is_right=is_right)
             marks = self._media.marks if self._media else {}
             if chat is None or chat.marked is None:
-                ids = self._encode_around(marks, text, add_special_tokens)
+                ids = self._encode_around(marks, whole[begin:end], add_special_tokens)
             else:
-                ids = self._encode_chat(chat.behind(len(whole) - len(text)), marks)
-        if params.truncate_prompt_tokens is not None:
-            ids = ids[-params.truncate_prompt_tokens :]
+                ids = self._encode_chat(chat.within(begin, end), marks)
+        if (most := params.truncate_prompt_tokens) is not None:
+            ids = ids[:most] if params.truncation_side == "right" else ids[-most:]
         salt = _checked_salt(cache_salt or parsed.cache_salt)
         placed = PlacedMedia(token_ids=ids)
         if self._media is not None:
@@ -272,26 +273,33 @@ class InputProcessor:
                 "were its bytes UTF-8?"
             ) from error
 
-    def _shortened(self, text: str, keep_last: int | None) -> str:
-        """Return the text, or its end if more than that will not be kept.
+    def _kept(self, text: str, keep: int | None, *, is_right: bool) -> tuple[int, int]:
+        """Return the part of a text that has to be read for so many tokens, from its end or begin.
 
         Raises for what is too long as soon as that is seen: to count 8 million tokens takes 15 s.
         """
         limit = self._limits.max_model_len
         if len(text) <= limit * USUAL_CHARS_PER_TOKEN:
-            return text
+            return 0, len(text)
         self._check_text(text)
-        begin, num_tokens = len(text), 0
-        while begin and num_tokens < _MARGIN * (keep_last or limit):
+        num_tokens = 0
+        if is_right and keep is not None:
+            end = 0
+            while end < len(text) and num_tokens < _MARGIN * keep:
+                num_tokens += len(self._ids(text[end : end + _PIECE_CHARS], False))
+                end += _PIECE_CHARS
+            return 0, min(end, len(text))
+        begin = len(text)
+        while begin and num_tokens < _MARGIN * (keep or limit):
             end, begin = begin, max(0, begin - _PIECE_CHARS)
             num_tokens += len(self._ids(text[begin:end], False))
-        if begin and keep_last is None:
+        if begin and keep is None:
             raise PromptTooLongError(
                 f"the prompt has {len(text)} characters, and already the last {len(text) - begin} "
                 f"are more tokens than the context of {limit}; shorten it, or set "
                 f"truncate_prompt_tokens={limit - 1} or less"
             )
-        return text[begin:]
+        return begin, len(text)
 
     def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
         return self._tokenized(

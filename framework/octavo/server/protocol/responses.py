@@ -13,7 +13,7 @@ from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo.server.protocol.guided import format_guided
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_items import KEPT_ADVICE, Item
-from octavo.server.protocol.sampling import NOT_AVAILABLE, NOTED, SamplingFields
+from octavo.server.protocol.sampling import NO_BEAMS, NOT_AVAILABLE, NOTED, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The one value of ``include`` that has an effect."""
@@ -29,6 +29,7 @@ RESPONSE_FIELDS: Final = FieldTable(
     },
     refused={
         **NOT_AVAILABLE,
+        **NO_BEAMS,
         "background_options": Refused("leave it out: background alone works"),
         "conversation": Refused(KEPT_ADVICE),
         "prompt": Refused("this server keeps no prompts; send input and instructions"),

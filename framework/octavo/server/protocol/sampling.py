@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -17,21 +17,23 @@ MAX_LOGPROBS: Final = 20
 """Of a token, as OpenAI has it, where the operator has not chosen."""
 NOT_AVAILABLE: Final = {
     "guided_whitespace_pattern": Refused("put the blanks into guided_regex or guided_grammar"),
-    "use_beam_search": Refused("use LLM.beam_search", (False,)),
-    "length_penalty": Refused("it belongs to beam search", (1, 1.0)),
-    "early_stopping": Refused("it belongs to beam search", (False,)),
+    "early_stopping": Refused("a beam search ends when no beam can become better", (False,)),
     "logits_processors": Refused("start the server with --logits-processors", ([],)),
     "kv_transfer_params": Refused("prefill and decode run in one engine"),
     "ec_transfer_params": Refused("encoders run in the same engine"),
     "return_token_offsets": Refused("/tokenize has return_token_strs", (False,)),
     "logprob_token_ids": Refused("logprobs gives those of the likeliest tokens"),
     "watermarking": Refused("no answer has a mark", (False,)),
-    "truncation_side": Refused("truncate_prompt_tokens keeps the last tokens", ("left",)),
     "routed_experts_prompt_start": Refused("which experts were used is not told", (0,)),
     "repetition_detection": Refused("set max_tokens or repetition_penalty"),
     "thinking_token_budget": Refused("set max_tokens"),
 }
 """Refused by every route that samples."""
+NO_BEAMS: Final = {
+    "use_beam_search": Refused("/v1/chat/completions has it", (False,)),
+    "length_penalty": Refused("it belongs to beam search", (1, 1.0)),
+}
+"""Refused by those that have one answer."""
 NOTED: Final[Mapping[str, Noted]] = {
     "user": Noted(str, ("",)),
     "metadata": Noted(dict[str, Any], ({},)),
@@ -71,6 +73,7 @@ class SamplingFields(GuidedFields, kw_only=True):
     spaces_between_special_tokens: bool | msgspec.UnsetType = msgspec.UNSET
     include_stop_str_in_output: bool | msgspec.UnsetType = msgspec.UNSET
     truncate_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    truncation_side: Literal["left", "right"] | msgspec.UnsetType = msgspec.UNSET
     vllm_xargs: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     def params(self, default: SamplingParams, *, room: int, **more: Any) -> SamplingParams:
@@ -98,9 +101,20 @@ class SeveralFields(SamplingFields, kw_only=True):
 
     n: int | msgspec.UnsetType = msgspec.UNSET
     prompt_logprobs: int | msgspec.UnsetType = msgspec.UNSET
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+
+    def check_beams(self) -> None:
+        """Raise for what means something in a beam search alone."""
+        if self.length_penalty != 1.0 and not self.use_beam_search:
+            raise HttpError(
+                400, "length_penalty belongs to use_beam_search", param="length_penalty"
+            )
 
 
-_PARAMETERS: Final = set(SeveralFields.__struct_fields__).difference(GuidedFields.__struct_fields__)
+_PARAMETERS: Final = set(SeveralFields.__struct_fields__).difference(
+    GuidedFields.__struct_fields__, ("use_beam_search", "length_penalty")
+)
 
 
 def checked_max_tokens(name: str, max_tokens: int, context: int) -> int:

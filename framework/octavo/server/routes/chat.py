@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.inputs.media_parts import has_media
 from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput
 from octavo.params import LoRARequest, SamplingParams
 from octavo.server.context import ServerContext
@@ -15,6 +16,7 @@ from octavo.server.errors import HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, event
 from octavo.server.merging import final_output, final_outputs
 from octavo.server.openapi import operation
+from octavo.server.protocol.beams import as_output, beam_params
 from octavo.server.protocol.chat import (
     CHAT_FIELDS,
     BatchChatRequest,
@@ -64,6 +66,9 @@ class ChatRoutes:
         self._server.check_sequences(1, params)
         named = request.request_id or exchange.request_id
         answer = _Answer(request, f"chatcmpl-{named}", model, params.n, self._server, notes)
+        if request.use_beam_search:
+            found = await self._beams(request, params, adapter, notes, named)
+            return Reply(encode(answer.whole(found)))
         outputs = self._begin(request, params, adapter, notes, request.request_id)
         if request.stream:
             return EventStream(answer.events(outputs))
@@ -74,7 +79,7 @@ class ChatRoutes:
         notes = exchange.notes
         batch = self._server.read(exchange, BatchChatRequest, CHAT_FIELDS)
         model, adapter = await self._server.check_model(batch.model)
-        for name in ("stream", "tools", "functions"):
+        for name in ("stream", "tools", "functions", "use_beam_search"):
             if getattr(batch, name):
                 raise HttpError(400, f"a batch takes no {name}", param=name)
         if batch.n not in (msgspec.UNSET, 1):
@@ -90,6 +95,42 @@ class ChatRoutes:
             for index, each in enumerate(batch.requests())
         ]
         return Reply(encode(answer.batch(await final_outputs(outputs))))
+
+    async def _beams(
+        self,
+        request: ChatRequest,
+        params: SamplingParams,
+        adapter: LoRARequest | None,
+        notes: Notes,
+        name: str,
+    ) -> RequestOutput:
+        tools = {"tools": request.tools, "functions": request.functions}
+        wanted = beam_params(
+            request,
+            max_tokens=params.max_tokens or self._server.engine.max_model_len,
+            notes=notes,
+            others={"logprobs": request.logprobs, **tools},
+        )
+        messages = plain_messages(request.messages, notes)
+        if has_media(messages, self._server.engine.model_folder.capabilities.modalities):
+            raise HttpError(400, "a beam search takes texts alone", param="use_beam_search")
+        ids = await self._server.engine.tokenize_chat(
+            messages,
+            documents=request.documents,
+            chat_template=self._server.checked_template(request.chat_template),
+            chat_template_kwargs=self._template_kwargs(request, notes),
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            strict=True,
+        )
+        found = await self._server.engine.beam_search(
+            {"prompt_token_ids": ids, "cache_salt": request.cache_salt},
+            wanted,
+            request.request_id,
+            lora_request=adapter,
+            priority=request.priority,
+        )
+        return as_output(found, name, None)
 
     def _begin(
         self,
@@ -125,6 +166,7 @@ class ChatRoutes:
         )
 
     def _params(self, request: ChatRequest) -> SamplingParams:
+        request.check_beams()
         check_num_logprobs("top_logprobs", request.top_logprobs, self._server.max_logprobs)
         if request.top_logprobs and not request.logprobs:
             raise HttpError(400, "top_logprobs needs logprobs=true", param="top_logprobs")

@@ -17,6 +17,7 @@ from octavo.server.errors import HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode, event
 from octavo.server.merging import final_outputs, merge_streams
 from octavo.server.openapi import operation
+from octavo.server.protocol.beams import as_output, beam_params
 from octavo.server.protocol.completions import (
     COMPLETION_FIELDS,
     Completion,
@@ -56,11 +57,45 @@ class CompletionRoutes:
         self._server.check_sequences(len(prompts), params)
         named = request.request_id or exchange.request_id
         answer = _Answer(request, f"cmpl-{named}", model, params.n, self._server, exchange.notes)
+        if request.use_beam_search:
+            found = await self._beams(request, prompts, params, adapter, exchange.notes, named)
+            return Reply(encode(answer.whole(found)))
         streams = [self._generate(prompt, number, request, params, adapter, len(prompts))
                    for number, prompt in enumerate(prompts)]  # fmt: skip
         if request.stream:
             return EventStream(answer.events(streams))
         return Reply(encode(answer.whole(await final_outputs(streams))))
+
+    async def _beams(
+        self,
+        request: CompletionRequest,
+        prompts: list[Prompt],
+        params: SamplingParams,
+        adapter: LoRARequest | None,
+        notes: Notes,
+        name: str,
+    ) -> list[RequestOutput]:
+        wanted = beam_params(
+            request,
+            max_tokens=params.max_tokens or self._server.engine.max_model_len,
+            notes=notes,
+            others={"logprobs": request.logprobs is not None, "echo": request.echo},
+        )
+        made = []
+        for number, prompt in enumerate(prompts):  # the beams of one fill a step as well
+            given: dict[str, Any] = (
+                {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": prompt}
+            )
+            found = await self._server.engine.beam_search(
+                {**given, "cache_salt": request.cache_salt},
+                wanted,
+                lora_request=adapter,
+                priority=request.priority,
+                add_special_tokens=request.add_special_tokens,
+            )
+            text = prompt if isinstance(prompt, str) else None
+            made.append(as_output(found, f"{name}-{number}", text))
+        return made
 
     def _check_length(self, prompt: str | list[Any]) -> None:
         """Raise for a list that is too long whatever it holds, before anybody looks into it."""
@@ -101,6 +136,7 @@ class CompletionRoutes:
             more["max_tokens"] = 1  # the engine gives one at least, which is not shown
         elif request.max_tokens is not None:
             more["max_tokens"] = checked_max_tokens("max_tokens", request.max_tokens, context)
+        request.check_beams()
         if request.logprobs is not None:
             check_num_logprobs("logprobs", request.logprobs, self._server.max_logprobs)
             more["logprobs"] = request.logprobs

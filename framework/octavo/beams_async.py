@@ -1,0 +1,79 @@
+"""A beam search among the other requests of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from octavo.async_requests import Making
+from octavo.beam_search import BeamSearch, Candidates, num_candidates
+from octavo.beam_steps import candidates_of, guided_by
+from octavo.detokenizing import IncrementalDetokenizer
+from octavo.errors import DeadEndError, ParameterError
+from octavo.frontend import Frontend
+from octavo.inputs import PreparedRequest
+from octavo.outputs import BeamSearchOutput, RequestOutput
+from octavo.params import MAX_LOGPROBS, BeamSearchParams, SamplingParams
+
+Submit = Callable[[Making], AsyncGenerator[RequestOutput, None]]
+"""Hands a request to the engine."""
+
+
+async def search_beams(
+    front: Frontend, head: PreparedRequest, params: BeamSearchParams, submit: Submit
+) -> BeamSearchOutput:
+    """Extend the prompt of ``head``; each step of a beam is a request of one token."""
+    request, ids = head.request, [*head.request.prompt_token_ids]
+    if request.media:
+        raise ParameterError("a beam search takes prompts of text", param="use_beam_search")
+    ready, eos = front.client.ready, front.eos_token_ids
+    count = min(num_candidates(params, len(eos)), MAX_LOGPROBS, ready.vocab_size)
+    one_token = SamplingParams(
+        max_tokens=1, temperature=0.0, logprobs=count, detokenize=False, ignore_eos=True
+    )
+
+    def step(name: str, tokens: list[int]) -> PreparedRequest:
+        prompt = {"prompt_token_ids": ids + tokens, "cache_salt": request.cache_salt}
+        made = front.inputs.process(name, prompt, one_token, priority=request.priority)
+        return guided_by(request.guide, made, len(tokens))
+
+    most = min(params.max_tokens, ready.max_model_len - len(ids))
+    search = BeamSearch(params, max_tokens=most, eos_token_ids=eos)
+    num_steps = 0
+    while search.live:
+        names = [f"{request.request_id}-{num_steps}-{n}" for n in range(len(search.live))]
+        steps = [
+            submit(Making(partial(step, name, beam.token_ids), in_thread=False, compiles=False))
+            for name, beam in zip(names, search.live, strict=True)
+        ]
+        search.advance(await _candidates_of_all(steps))
+        num_steps += 1
+    found = BeamSearchOutput(prompt_token_ids=ids, sequences=search.best)
+    if front.tokenizer is not None:
+        for beam in found.sequences:
+            text = IncrementalDetokenizer(front.tokenizer, prompt_ids=ids)
+            beam.text = text.push(beam.token_ids) + text.finish()
+    return found
+
+
+async def _candidates_of_all(
+    steps: Sequence[AsyncGenerator[RequestOutput, None]],
+) -> list[Candidates | None]:
+    tasks = [asyncio.create_task(_candidates(each)) for each in steps]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _candidates(outputs: AsyncGenerator[RequestOutput, None]) -> Candidates | None:
+    try:
+        async with aclosing(outputs):
+            async for output in outputs:
+                last = output
+    except DeadEndError:
+        return None
+    return candidates_of(last)

@@ -1,0 +1,123 @@
+"""Beam search and the side at which prompts are cut, over HTTP and beside ``LLM``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.params import BeamSearchParams, GuidedParams
+
+PROMPT = "The capital of France is"
+CHAT = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM("octavo/tiny", max_model_len=1024) as made:
+        yield made
+
+
+def post(http: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
+    reply = http.post(path, json={"return_token_ids": True, **body})
+    assert reply.status_code == 200, reply.text
+    answer: dict[str, Any] = reply.json()
+    return answer
+
+
+def test_the_beams_are_those_of_the_library(http, llm) -> None:
+    for more in ({}, {"length_penalty": 0.0}, {"ignore_eos": True}):
+        params = BeamSearchParams(beam_width=3, max_tokens=6, **more)
+        (wanted,) = llm.beam_search([PROMPT], params)
+        asked = {"prompt": PROMPT, "use_beam_search": True, "n": 3, "max_tokens": 6, **more}
+        answer = post(http, "/v1/completions", **asked)
+        choices = answer["choices"]
+        assert [each["index"] for each in choices] == [0, 1, 2]
+        assert [each["token_ids"] for each in choices] == [b.token_ids for b in wanted.sequences]
+        assert [each["text"] for each in choices] == [b.text for b in wanted.sequences]
+        assert {each["finish_reason"] for each in choices} <= {"stop", "length"}
+        count = sum(len(beam.token_ids) for beam in wanted.sequences)
+        assert answer["usage"]["completion_tokens"] == count
+
+
+def test_each_prompt_and_a_chat_have_beams(http, llm) -> None:
+    asked = {"use_beam_search": True, "n": 2, "max_tokens": 4}
+    both = post(http, "/v1/completions", prompt=[PROMPT, "Once upon"], **asked)["choices"]
+    alone = post(http, "/v1/completions", prompt="Once upon", **asked)["choices"]
+    assert [each["index"] for each in both] == [0, 1, 2, 3]
+    assert [each["text"] for each in both[2:]] == [each["text"] for each in alone]
+    answer = post(http, "/v1/chat/completions", messages=CHAT, **asked)
+    prompt = {"prompt_token_ids": answer["prompt_token_ids"]}
+    (wanted,) = llm.beam_search([prompt], BeamSearchParams(beam_width=2, max_tokens=4))
+    said = [each["message"]["content"] for each in answer["choices"]]
+    assert said == [beam.text for beam in wanted.sequences]
+
+
+def test_beams_keep_to_a_constraint(http, llm) -> None:
+    asked = {"prompt": PROMPT, "use_beam_search": True, "n": 2, "max_tokens": 8}
+    answer = post(http, "/v1/completions", **asked, guided_choice=["Rome", "Paris"])
+    guided = GuidedParams(choice=["Rome", "Paris"])
+    params = BeamSearchParams(beam_width=2, max_tokens=8, guided=guided)
+    (wanted,) = llm.beam_search([PROMPT], params)
+    assert {each["text"] for each in answer["choices"]} == {"Rome", "Paris"}
+    assert [each["text"] for each in answer["choices"]] == [b.text for b in wanted.sequences]
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"stream": True}, "stream"),
+        ({"stop": ["x"]}, "stop"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"echo": True}, "echo"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"n": 100}, "n=100"),
+        ({"use_beam_search": False, "length_penalty": 2.0}, "length_penalty"),
+    ],
+)
+def test_what_a_search_cannot_have_is_refused(http, more: dict[str, Any], name: str) -> None:
+    body = {"prompt": PROMPT, "use_beam_search": True, "n": 2, "max_tokens": 2, **more}
+    reply = http.post("/v1/completions", json=body)
+    assert reply.status_code == 400
+    assert name in reply.json()["error"]["message"]
+
+
+def test_what_is_drawn_with_has_no_effect_and_is_told(http) -> None:
+    asked = {"prompt": PROMPT, "use_beam_search": True, "n": 2, "max_tokens": 2}
+    one = post(http, "/v1/completions", **asked, temperature=0, presence_penalty=0)
+    assert "warnings" not in one
+    two = post(http, "/v1/completions", **asked, top_p=0.5, seed=3)
+    assert [line.split()[0] for line in two["warnings"]] == ["top_p", "seed"]
+    assert one["choices"] == two["choices"]
+
+
+def test_a_prompt_is_cut_at_the_side_that_is_asked_for(http, llm) -> None:
+    text = "one two three four five six seven eight nine ten"
+    ids = post(http, "/tokenize", prompt=text)["tokens"]
+    for side, kept in (("left", ids[-3:]), ("right", ids[:3])):
+        cut = {"truncate_prompt_tokens": 3, "truncation_side": side, "max_tokens": 1}
+        (choice,) = post(http, "/v1/completions", prompt=text, **cut)["choices"]
+        assert choice["prompt_token_ids"] == kept
+        params = SamplingParams(max_tokens=1, truncate_prompt_tokens=3, truncation_side=side)
+        (output,) = llm.generate([text], params)
+        assert output.prompt_token_ids == kept
+    reply = http.post("/v1/completions", json={"prompt": text, "truncation_side": "middle"})
+    assert reply.status_code == 400
+
+
+def test_of_a_long_text_only_what_is_kept_is_read(http) -> None:
+    text = "begin " + "and on it goes " * 3000 + "end"
+    first, last = (
+        post(
+            http, "/v1/completions", prompt=text, max_tokens=1,
+            truncate_prompt_tokens=5, truncation_side=side,
+        )["choices"][0]["prompt_token_ids"]
+        for side in ("right", "left")
+    )  # fmt: skip
+    whole = post(http, "/tokenize", prompt="begin " + "and on it goes " * 3)["tokens"]
+    assert first == whole[:5]
+    assert len(last) == 5
+    assert last[-1] == post(http, "/tokenize", prompt=" goes end")["tokens"][-1]
