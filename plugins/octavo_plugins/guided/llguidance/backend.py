@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -23,6 +24,7 @@ SLICES = [
 are then known at once. With the library's own, of 10 and 30, masks take a fifth more."""
 LIMITS = LLParserLimits(verbose_errors=False)
 """The library's own: some 20 ms of lexing and 3 ms of parsing a token at most."""
+_Answer = TypeVar("_Answer")
 
 
 class Backend:
@@ -45,10 +47,14 @@ class Backend:
     def compile(self, constraint: Constraint) -> Guide:
         """Build the matcher that all states are copies of."""
         grammar = grammar_of(constraint, self._vocabulary.special_ids)
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
-        if matcher.is_error():
-            raise UnsupportedConstraint(f"llguidance: {matcher.get_error().splitlines()[0]}")
-        return Guide(matcher, frozenset(self._vocabulary.stop_token_ids), self._executor)
+
+        def make() -> LLMatcher:
+            matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+            if matcher.is_error():
+                raise _error_of(matcher)
+            return matcher
+
+        return Guide(make, frozenset(self._vocabulary.stop_token_ids), self._executor)
 
 
 class _Tokens:
@@ -82,93 +88,151 @@ class Executor:
         return LLExecutor()
 
 
+class _Family:
+    """A matcher at its beginning; its copies share a lexer, and at a limit of that all fail."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+        self.num_copies = 0
+        self.is_at_limit = False
+
+    def copy(self, matcher: LLMatcher | None = None) -> LLMatcher:
+        """Of the beginning, or of one of the family."""
+        self.num_copies += 1
+        return (matcher or self._matcher).deep_copy()
+
+
 class Guide:
-    """A matcher at its beginning."""
+    """Makes states, which share a lexer as long as it is within its limits."""
 
     def __init__(
-        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: Executor
+        self, make: Callable[[], LLMatcher], stop_token_ids: frozenset[int], executor: Executor
     ) -> None:
-        self._matcher = matcher
-        self._stop_token_ids = stop_token_ids
-        self._executor = executor
+        self.stop_token_ids = stop_token_ids
+        self.executor = executor
+        self._make = make
+        self._family = self.new_family()
+
+    def new_family(self) -> _Family:
+        """With a lexer of its own."""
+        return _Family(self._make())
 
     def start(self) -> State:
-        """Copy it."""
-        return State(self._matcher.deep_copy(), self._stop_token_ids, self._executor)
+        """Copy the matcher; never one whose lexer has come to a limit."""
+        if self._family.is_at_limit:
+            self._family = self.new_family()
+        return State(self, self._family, self._family.copy(), [])
 
 
 class State:
-    """One matcher."""
+    """One matcher, and the tokens that it has taken.
+
+    In error by a lexer that others have used too, it is made anew once, with a lexer of its own:
+    who has brought the lexer to its limit will do so again, and then fails alone. One that has had
+    the lexer for itself fails at once, as where a guide is tried before it is served.
+    """
 
     def __init__(
-        self, matcher: LLMatcher, stop_token_ids: frozenset[int], executor: Executor
+        self, guide: Guide, family: _Family, matcher: LLMatcher, tokens: list[int]
     ) -> None:
+        self._guide = guide
+        self._family = family
         self._matcher = matcher
-        self._stop_token_ids = stop_token_ids
-        self._executor = executor
+        self._tokens = tokens
 
     def allowed(self, token: int) -> bool:
         """Whether the token may come next."""
         if self.is_finished():  # the matcher has ended and takes nothing, not even a stop token
-            return token in self._stop_token_ids
-        is_valid = self._matcher.validate_tokens([token]) == 1
-        self._raise_error()
-        return is_valid
+            return token in self._guide.stop_token_ids
+        return self._takes(lambda matcher: matcher.validate_tokens([token]))
 
     def accept(self, token: int) -> bool:
         """Advance; a refused token would leave the matcher in error, so it is asked first."""
-        is_taken = self._matcher.try_consume_tokens([token]) == 1
-        self._raise_error()
+        is_taken = self._takes(lambda matcher: matcher.try_consume_tokens([token]))
+        if is_taken:
+            self._tokens.append(token)
         return is_taken
 
     def rollback(self, num_tokens: int) -> None:
         """Undo tokens."""
-        if num_tokens and not self._matcher.rollback(num_tokens):
-            raise ValueError(self._matcher.get_error())
+        if not num_tokens:
+            return
+        if not self._matcher.rollback(num_tokens) and not self._matcher.is_error():
+            raise ValueError("the matcher takes no tokens back")
+        del self._tokens[len(self._tokens) - num_tokens :]
+        self._asked(lambda matcher: None)
 
     def fork(self) -> State:
         """Copy the matcher."""
-        return State(self._matcher.deep_copy(), self._stop_token_ids, self._executor)
+        return State(
+            self._guide, self._family, self._family.copy(self._matcher), list(self._tokens)
+        )
 
     def forced(self) -> list[int]:
         """The tokens that the library finds to be without a choice."""
-        tokens = self._matcher.compute_ff_tokens()
-        self._raise_error()
-        return tokens
+        return self._asked(LLMatcher.compute_ff_tokens)
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
         """Fill in place."""
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        self._raise_error()
+        self._asked(lambda matcher: matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes))
 
     def fill_bitmasks(
         self, states: Sequence[State], rows_MW: NDArray[np.int32]
-    ) -> list[UnsupportedConstraint | None]:
-        """In the library's own threads."""
+    ) -> list[Exception | None]:
+        """In the library's own threads; what is in error then, once more and alone."""
         matchers = [(state._matcher, place) for place, state in enumerate(states)]
         size = rows_MW.shape[1] * rows_MW.itemsize
-        self._executor.threads.unsafe_compute_mask_ptr(
+        self._guide.executor.threads.unsafe_compute_mask_ptr(
             matchers, rows_MW.ctypes.data, size, len(states)
         )
-        return [state._error() for state in states]
+        return [
+            state._filled_again(row) if state._matcher.is_error() else None
+            for state, row in zip(states, rows_MW, strict=True)
+        ]
 
     def is_complete(self) -> bool:
         """Whether a stop token may come."""
-        is_complete = self._matcher.is_accepting()
-        self._raise_error()
-        return is_complete
+        return self._asked(LLMatcher.is_accepting)
 
     def is_finished(self) -> bool:
         """Whether nothing but a stop token may come."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
-    def _raise_error(self) -> None:
-        error = self._error()
-        if error is not None:
-            raise error
+    def _filled_again(self, row: NDArray[np.int32]) -> Exception | None:
+        try:
+            self.fill_bitmask(row)
+        except UnsupportedConstraint as error:
+            return error
+        return None
 
-    def _error(self) -> UnsupportedConstraint | None:
-        """What keeps the matcher from going on: a limit, most often."""
-        if not self._matcher.is_error():
-            return None
-        return UnsupportedConstraint(f"llguidance: {self._matcher.get_error().splitlines()[0]}")
+    def _takes(self, token: Callable[[LLMatcher], int]) -> bool:
+        """Whether it is taken: one, of one."""
+        matcher = self._matcher
+        if self._asked(token) == 1:
+            return True
+        if self._matcher.is_stopped():
+            return False
+        # At a limit of the lexer all tokens are refused, without an error; a mask would fail.
+        self._asked(LLMatcher.compute_bitmask)
+        return self._matcher is not matcher and self._asked(token) == 1
+
+    def _asked(self, question: Callable[[LLMatcher], _Answer]) -> _Answer:
+        """The matcher's answer; raises what keeps it from going on: a limit, most often."""
+        if not self._family.is_at_limit:
+            answer = question(self._matcher)
+            if not self._matcher.is_error():
+                return answer
+            self._family.is_at_limit = True
+        if self._family.num_copies > 1:
+            self._family = self._guide.new_family()
+            self._matcher = self._family.copy()
+            self._matcher.try_consume_tokens(self._tokens)
+            answer = question(self._matcher)
+            if not self._matcher.is_error():
+                return answer
+            self._family.is_at_limit = True
+        raise _error_of(self._matcher)
+
+
+def _error_of(matcher: LLMatcher) -> UnsupportedConstraint:
+    return UnsupportedConstraint(f"llguidance: {matcher.get_error().splitlines()[0]}")
