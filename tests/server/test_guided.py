@@ -54,6 +54,10 @@ ASKS: dict[str, tuple[dict[str, Any], str]] = {
     "guided_choice": ({"guided_choice": ["yes", "no"]}, "choice"),
     "guided_grammar": ({"guided_grammar": 'start: /[ab]{3}/ "-" /[0-9]/'}, "regex"),
     "guided_grammar in GBNF": ({"guided_grammar": 'root ::= [ab]{3} "-" [0-9]'}, "regex"),
+    "one under its old name and its new one": (
+        {"guided_regex": "[ab]{3}-[0-9]", "structured_outputs": {"regex": "[ab]{3}-[0-9]"}},
+        "regex",
+    ),
     "a text without a choice": ({"guided_choice": ["yes"]}, "choice"),
     "a backend by name": (
         {"guided_regex": "[ab]{3}-[0-9]", "guided_decoding_backend": "llguidance"},
@@ -169,6 +173,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "two constraints": (
         {"guided_regex": "a", "response_format": {"type": "json_object"}},
         "guided_regex",
+        "give one",
+    ),
+    "two that Python holds for equal": (
+        {"guided_json": {"const": 1}, "structured_outputs": {"json": {"const": True}}},
+        "guided_json",
         "give one",
     ),
     "two in one": ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "one"),

@@ -76,16 +76,26 @@ def test_a_model_without_eyes_refuses_a_picture(client) -> None:
     assert raised.value.param == "input"
 
 
-def test_a_tools_picture_is_a_part_of_its_message() -> None:
-    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
-    image = {"type": "input_image", "image_url": "data:,x"}
-    output = [{"type": "input_text", "text": "a"}, image]
-    given = {"type": "function_call_output", "call_id": "1", "output": output}
-    _, message = input_messages([call, given], None, Notes())
-    assert message["content"] == [
-        {"type": "text", "text": "a"},
-        {"type": "image_url", "image_url": {"url": "data:,x"}},
+def test_pictures_that_tools_gave_follow_all_results_as_the_users() -> None:
+    calls = [
+        {"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"} for id in "12"
     ]
+    image = {"type": "input_image", "image_url": "data:,x"}
+    results = [
+        {"type": "function_call_output", "call_id": id, "output": [text("a"), image, text("b")]}
+        for id in "12"
+    ]
+    given = [*calls, *results, *user_text("c")]
+    messages = input_messages(given, None, Notes())
+    assert [each["role"] for each in messages] == ["assistant", "tool", "tool", "user", "user"]
+    assert messages[1]["content"] == "a\nb"
+    part = {"type": "image_url", "image_url": {"url": "data:,x"}}
+    assert messages[3]["content"] == [part, part]
+    assert input_messages(given[:-1], None, Notes()) == messages[:-1]
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": said}
 
 
 @pytest.mark.parametrize("data", [TEXT, f"data:application/octet-stream;base64,{TEXT}"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from octavo.outputs import GuideReceipt
 from octavo.params import GuidedParams, shown
 from octavo.server.errors import HttpError
+from octavo.server.exchange import encode
 
 _Kinds = Mapping[str, type | tuple[type, ...]]
 _FORMATS: Final[Mapping[str, _Kinds]] = {
@@ -45,7 +47,7 @@ class TextRequest(msgspec.Struct, kw_only=True):
 
 
 class GuidedFields(TextRequest, kw_only=True):
-    """At most one of them may ask for something."""
+    """At most one constraint may be asked for, under one name or several."""
 
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -69,7 +71,9 @@ class GuidedFields(TextRequest, kw_only=True):
             ),
             *([] if more is None else [more]),
         ]
-        if len(found) > 1:
+        # Some clients give one constraint under its old name and its new one. By their text, since
+        # 1 == True.
+        if len(found) > 1 and len({encode(replace(each, origin="")) for each in found}) > 1:
             names = " and ".join(dict.fromkeys(each.origin for each in found))
             raise HttpError(400, f"{names}: give one constraint", param=found[1].origin)
         if backend is not None and not found:

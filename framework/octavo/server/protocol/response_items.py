@@ -33,6 +33,7 @@ _KEYS: Final = {
     "custom_tool_call_output": {"type", "id", "call_id", "output", "status", "name"},
     "reasoning": {"type", "id", "summary", "content", "status", "encrypted_content"},
 }
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 _NOTED: Final = frozenset(key for keys in _KEYS.values() for key in keys)
 """Keys that belong to items of other kinds."""
 
@@ -101,16 +102,39 @@ def input_messages(
     if not items:
         raise MessageError("input is an empty list")
     check_size("input", [*before, *items])
+    pictures: list[dict[str, Any]] = []
     for index, item in enumerate((*before, *items), -len(before)):
-        _add(messages, f"input[{index}]", item, notes)
+        if item.get("type") not in _OUTPUTS:
+            _show(messages, pictures)
+        _add(messages, f"input[{index}]", item, notes, pictures)
+    _show(messages, pictures)
     for message in messages:
         if "tool_calls" not in message:
             message.setdefault("content", "")
     return messages
 
 
-def _add(messages: list[dict[str, Any]], where: str, given: dict[str, Any], notes: Notes) -> None:
-    """Add an item; what a model wrote in one answer is one message."""
+def _show(messages: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
+    """Add images that tools gave, behind all of their results, as a message of the user's.
+
+    Few chat templates show any in a tool's message.
+    """
+    if parts:
+        messages.append({"role": "user", "content": [*parts]})
+        parts.clear()
+
+
+def _add(
+    messages: list[dict[str, Any]],
+    where: str,
+    given: dict[str, Any],
+    notes: Notes,
+    pictures: list[dict[str, Any]],
+) -> None:
+    """Add an item; what a model wrote in one answer is one message.
+
+    Images that a tool gave go to the ``pictures``.
+    """
     kind = "message" if given.get("type") is None else given["type"]
     if not isinstance(kind, str) or kind not in _KEYS:
         raise MessageError(f"{where} is of type {shown(kind)}; known: {', '.join(_KEYS)}")
@@ -148,7 +172,7 @@ def _add(messages: list[dict[str, Any]], where: str, given: dict[str, Any], note
             call = {"id": text_of(where, item, "call_id"), "type": "function", "function": function}
             last.setdefault("tool_calls", []).append(call)
         case _:
-            content = _output(where, item.get("output"), notes)
+            content = _output(where, item.get("output"), notes, pictures)
             call_id = text_of(where, item, "call_id")
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
@@ -172,8 +196,8 @@ def _message(where: str, item: dict[str, Any], notes: Notes) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def _output(where: str, output: Any, notes: Notes) -> Any:
-    """What a tool gave, as a text where it is nothing else."""
+def _output(where: str, output: Any, notes: Notes, pictures: list[dict[str, Any]]) -> str:
+    """The texts of what a tool gave."""
     if isinstance(output, str):
         return output
     if not isinstance(output, list):
@@ -181,9 +205,8 @@ def _output(where: str, output: Any, notes: Notes) -> Any:
     parts = [
         chat_part(f"{where}.output[{n}]", part, notes, OF_OUTPUTS) for n, part in enumerate(output)
     ]
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return parts
+    pictures += [part for part in parts if part["type"] != "text"]
+    return "\n".join(part["text"] for part in parts if part["type"] == "text")
 
 
 def _list(where: str, given: Any) -> list[Any]:
