@@ -13,6 +13,7 @@ import pytest
 from octavo.cli import main
 from octavo.cli.batch.answers import ResultsFile, refusal
 from octavo.errors import ConfigError, RequestFailedError
+from octavo.server.routes import completions
 from octavo.testing.random_model import make_random_model
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -37,8 +38,8 @@ def chat(custom_id: str, **body: Any) -> dict[str, Any]:
 def run(folder: Path, model: Path, lines: list[object]) -> tuple[int, dict[Any, dict[str, Any]]]:
     """The exit code, and the results by custom_id."""
     file = folder / "in.jsonl"
-    text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    file.write_text("\n".join(text) + "\n")
+    text = [line if isinstance(line, bytes) else _text(line).encode() for line in lines]
+    file.write_bytes(b"\n".join(text) + b"\n")
     arguments = ["--model", str(model), "--served-model-name", "tiny", "--num-blocks", "64"]
     code = main(["run-batch", str(file), *arguments])
     results = (folder / "in.results.jsonl").read_bytes().splitlines()
@@ -48,6 +49,10 @@ def run(folder: Path, model: Path, lines: list[object]) -> tuple[int, dict[Any, 
         assert line["error"] is None
         by_id[line["custom_id"]] = line["response"]
     return code, by_id
+
+
+def _text(line: object) -> str:
+    return line if isinstance(line, str) else json.dumps(line)
 
 
 def error_of(response: dict[str, Any]) -> str:
@@ -127,6 +132,72 @@ def test_each_bad_line_gets_its_own_error_and_the_others_are_answered(tmp_path, 
     }
     assert details["long"]["code"] == "context_length_exceeded"
     assert details["range"]["type"] == "invalid_request_error"
+
+
+DOUBTFUL = {
+    "bytes that are no text": b'{"custom_id": "a", "body": "\xff"}',
+    "no object": b"[1]",
+    "half a line": b'{"custom_id": "a", "body": {',
+    "deep": b'{"custom_id": "a", "body": ' + b"[" * 100_000,
+    "digits": b'{"custom_id": "a", "body": {"seed": ' + b"9" * 10_000 + b"}}",
+    "a zero byte": b"\0",
+}
+
+
+@pytest.mark.parametrize("kind", DOUBTFUL)
+def test_a_line_that_cannot_be_read_hurts_itself_alone(tmp_path, model, kind) -> None:
+    good = [json.dumps(completion(name)).encode() for name in ("one", "two")]
+    lines = (good[0], DOUBTFUL[kind], good[1])
+    code, results = run(tmp_path, model, list(lines))
+    assert code == 1
+    assert error_of(results.pop(None)).startswith("400 line 2: ")
+    assert {name: each["status_code"] for name, each in results.items()} == {"one": 200, "two": 200}
+
+
+ODD = {
+    "no number": {"temperature": float("nan")},
+    "no bias": {"logit_bias": {"5": float("inf")}},
+    "half a character": {"prompt": "\ud800"},
+    "half a character of a stop": {"stop": ["\ud800"]},
+    "a key of another kind": {"model": ["tiny"]},
+    "an object as text": {"prompt": {"a": 1}},
+    "an integer without end": {"seed": 10**400},
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_json_can_say_and_a_server_would_not_take_hurts_its_line_alone(
+    tmp_path, model, kind
+) -> None:
+    odd = {**completion("odd"), "body": {**completion("odd")["body"], **ODD[kind]}}
+    code, results = run(tmp_path, model, [completion("one"), odd, completion("two")])
+    assert code == 1
+    assert results["odd"]["status_code"] in (400, 404)
+    assert results["one"]["status_code"] == results["two"]["status_code"] == 200
+
+
+@pytest.mark.parametrize("error", [KeyError("logprobs"), RecursionError(), OSError(5, "gone")])
+def test_a_line_whose_answer_fails_hurts_itself_alone_and_is_tried_again(
+    tmp_path, model, monkeypatch, error
+) -> None:
+    def fail(answer: Any, output: Any) -> Any:
+        if answer._request.seed == 7:
+            raise error
+        return whole(answer, output)
+
+    lines = [completion("one"), completion("bad", seed=7), completion("two")]
+    answer_type = completions._Answer
+    whole = answer_type.whole
+    for num_before in (0, 2):  # and again when it goes on
+        with monkeypatch.context() as patch:
+            patch.setattr(answer_type, "whole", fail)
+            code, results = run(tmp_path, model, lines)
+        assert code == 1
+        assert results.keys() == {"one", "bad", "two"}, num_before
+        assert error_of(results["bad"]).startswith(f"500 {type(error).__name__}")
+    code, results = run(tmp_path, model, lines)
+    assert code == 0
+    assert results["bad"]["status_code"] == 200
 
 
 def test_a_failure_of_ours_says_its_cause_to_whom_the_machine_belongs() -> None:

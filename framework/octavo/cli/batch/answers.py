@@ -9,8 +9,9 @@ import uuid
 from pathlib import Path
 from typing import IO, Any
 
-from octavo.errors import ConfigError, OctavoError
+from octavo.errors import ConfigError, OctavoError, RequestFailedError
 from octavo.server.errors import full_reply_to
+from octavo_registry.faults import one_line
 
 RETRIED_FROM = 500
 """Statuses from here on are failures of ours: the next run tries those lines again."""
@@ -26,8 +27,10 @@ def answer(custom_id: str | None, status: int, body: dict[str, Any]) -> dict[str
     }
 
 
-def refusal(custom_id: str | None, error: OctavoError, url: str = "") -> dict[str, Any]:
+def refusal(custom_id: str | None, error: Exception, url: str = "") -> dict[str, Any]:
     """The line of a request to ``url`` that was refused or has failed."""
+    if not isinstance(error, OctavoError):
+        error = RequestFailedError(one_line(error))
     reply = full_reply_to(error, url)
     return answer(custom_id, reply.status, reply.body())
 

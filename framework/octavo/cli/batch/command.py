@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from argparse import ArgumentParser, Namespace
+from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +19,18 @@ from octavo.cli.fields import add_fields, given_fields
 from octavo.cli.terminal import Terminal
 from octavo.config.server import AccessConfig, AdapterConfig, ServerConfig
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
-from octavo.server.errors import HttpError
+from octavo.params import shown
+from octavo.server.errors import HttpError, full_reply_to
 from octavo_registry import PluginHost
+from octavo_registry.faults import one_line
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
     from octavo.cli.batch.answers import ResultsFile
     from octavo.progress import ProgressBar
     from octavo.server.context import ServerContext
+
+log = logging.getLogger(__name__)
 
 NUM_UNDER_WAY = 2048
 """Requests that the engine has at a time: more than run, so that it always finds one to start."""
@@ -153,7 +159,9 @@ class _Work:
             num_tokens = body["usage"]["completion_tokens"]
         except EngineDeadError:
             raise
-        except OctavoError as error:
+        except Exception as error:  # whatever it is, the other lines are answered
+            if not isinstance(error, OctavoError):
+                log.exception("the line %s failed", shown(request.custom_id))
             result = refusal(request.custom_id, error, request.url)
             self._num_failed += 1
         self._results.append(result)
@@ -183,16 +191,17 @@ def _summary(num_lines: int, num_done: int, num_bad: int) -> str:
     return f"{lines}: {', '.join(f'{count} {what}' for what, count in counts.items() if count)}"
 
 
-def _lines(file: Path) -> list[tuple[int, str]]:
+def _lines(file: Path) -> list[tuple[int, bytes]]:
     """By number; read once, since the file may be a pipe."""
     try:
-        with file.open(encoding="utf-8-sig") as lines:  # Windows may write a mark at its beginning
-            return [(number, text) for number, text in enumerate(lines, start=1) if text.strip()]
-    except (OSError, UnicodeDecodeError) as error:
+        text = file.read_bytes().removeprefix(BOM_UTF8)  # Windows may write it
+    except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
+    lines = enumerate(text.splitlines(), start=1)
+    return [(number, line) for number, line in lines if line.strip()]
 
 
-def _read(lines: list[tuple[int, str]], model_names: Collection[str]) -> Iterator[Line]:
+def _read(lines: list[tuple[int, bytes]], model_names: Collection[str]) -> Iterator[Line]:
     seen: set[str] = set()
     for number, text in lines:
         custom_id = None
@@ -203,13 +212,13 @@ def _read(lines: list[tuple[int, str]], model_names: Collection[str]) -> Iterato
                 raise HttpError(400, f"custom_id={again!r} is that of an earlier line")
             seen.add(custom_id)
             yield read_request(custom_id, line, model_names)
-        except HttpError as error:
-            told = f"line {number}: {error}"
-            bad = HttpError(error.status, told, param=error.param, code=error.code)
-            yield custom_id, bad
+        except Exception as error:
+            told = f"line {number}: {error if isinstance(error, OctavoError) else one_line(error)}"
+            reply = full_reply_to(error)
+            yield custom_id, HttpError(reply.status, told, param=reply.param, code=reply.code)
 
 
-def _first_model(file: Path, lines: list[tuple[int, str]], adapters: Collection[str]) -> str:
+def _first_model(file: Path, lines: list[tuple[int, bytes]], adapters: Collection[str]) -> str:
     reasons = []
     for number, text in lines:
         try:

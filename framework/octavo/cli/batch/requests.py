@@ -31,10 +31,10 @@ class BatchRequest:
     body: dict[str, Any]
 
 
-def parse_line(text: str) -> tuple[str, dict[str, Any]]:
+def parse_line(text: bytes) -> tuple[str, dict[str, Any]]:
     """The custom_id and the line as an object."""
     try:
-        line = json.loads(text)
+        line = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise HttpError(400, f"the line is no JSON: {error}") from error
     custom_id = line.get("custom_id") if isinstance(line, dict) else None
