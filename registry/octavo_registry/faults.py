@@ -20,14 +20,22 @@ from octavo_registry.events import PluginFailure
 QUARANTINE_SECONDS = 30.0
 MAX_LINE_CHARS = 500
 """Of an exception's message: torch puts the stack of its C++ code there."""
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
-"""Of an object: libraries show the file that they read from so."""
+_OBJECT = re.compile(
+    r"(?: (?:in|of|from|at|on|for))? ?"
+    r"<(?:[^<>]|<(?:locals|lambda)>)*(?: at 0x[0-9a-fA-F]+|_io\.[^<>]*)>"
+)
+"""How Python shows an object; libraries show the file that they read from so."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's type and message on a single line, without addresses of objects."""
-    text = _ADDRESS.sub("", " ".join(str(error).split()))
+    """Return an exception's type and message on a single line, without objects of this process."""
+    text = without_objects(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text[:MAX_LINE_CHARS]}"
+
+
+def without_objects(text: str) -> str:
+    """Return a message without what it shows of objects: types of Python's, and addresses."""
+    return _OBJECT.sub("", text) if "<" in text else text
 
 
 @dataclass(slots=True)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from io import BytesIO
+from pathlib import Path
+
 import pytest
 
 from octavo_registry import OctavoError, PluginError, PluginFailure
@@ -136,6 +139,12 @@ def test_calls_failures_and_time_are_kept_by_plugin(monkeypatch: pytest.MonkeyPa
     assert uses is not faults.uses
 
 
-def test_a_message_is_one_line_without_the_addresses_of_objects() -> None:
+def test_a_message_is_one_line_without_objects() -> None:
     error = ValueError(f"no image\nin {object()!r}, damaged at 0x1F")
-    assert one_line(error) == "ValueError: no image in <object object>, damaged at 0x1F"
+    assert one_line(error) == "ValueError: no image, damaged at 0x1F"
+    for shown in (BytesIO(), one_line, error.__str__, iter([]), lambda: None):
+        assert one_line(ValueError(f"cannot read {shown!r}: bad")) == "ValueError: cannot read: bad"
+    with Path(__file__).open("rb") as file:
+        assert one_line(ValueError(f"cannot read {file!r}")) == "ValueError: cannot read"
+    for text in ("a < b and c > d at 0x1F", "<b>bold</b>", "no <token> at 5"):
+        assert one_line(ValueError(text)) == f"ValueError: {text}"

@@ -121,7 +121,7 @@ def test_a_refusal_names_the_field_whatever_words_its_message_has(refused, param
     reply = reply_to(error, COMPLETIONS)
     over_http = {"extra_args": "vllm_xargs"}.get(param, param)
     assert (reply.status, reply.param) == (400, over_http)
-    assert reply.message == str(error)
+    assert reply.message == str(error).replace("extra_args", "vllm_xargs")
     as_chat = "messages" if param == "prompt" else over_http
     assert reply_to(error, CHAT).body()["error"]["param"] == as_chat
     names = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens",
@@ -200,3 +200,31 @@ def test_a_message_is_short_and_plain_whatever_it_quotes() -> None:
     assert told.startswith("no parser x?[31m?x?")
     assert told.endswith("; known: a")
     assert reply_to(HttpError(400, "line 1\nline 2")).message == "line 1\nline 2"
+
+
+NAMES = [
+    ("/v1/messages", "stop has 17 entries", "stop_sequences has 17 entries"),
+    ("/v1/messages", "tools[2].function.parameters=3 must", "tools[2].input_schema=3 must"),
+    ("/v1/messages", "tools[0].function.name='' must", "tools[0].name='' must"),
+    ("/v1/messages", "a; shorten it, or set truncate_prompt_tokens=9 or less", "a; shorten it"),
+    ("/v1/messages", "max_tokens=5 is", "max_tokens=5 is"),
+    ("/v1/responses", "above max_tokens=4", "above max_output_tokens=4"),
+    ("/v1/responses", "tools[1].function.parameters must", "tools[1].parameters must"),
+    ("/v1/responses", "messages[3].content[0]: no image", "input: no image"),
+    ("/v1/responses", "messages[0].role is 5", "input: role is 5"),
+    ("/v1/responses", "messages[0].tool_calls[0].function.arguments is", "input: arguments is"),
+    ("/v1/responses", "prompt must be text", "input must be text"),
+    ("/v1/responses", "the prompt has 5 tokens", "the prompt has 5 tokens"),
+    ("/v1/chat/completions", "prompt must be text", "messages must be text"),
+    ("/v1/chat/completions", "tools[1].function.name is", "tools[1].function.name is"),
+    ("/v1/completions", "extra_args['a']=1 must", "vllm_xargs['a']=1 must"),
+    ("/v1/completions", "stop has 17 entries", "stop has 17 entries"),
+    ("/v1/completions", "cannot read <_io.BytesIO object at 0x7f0000000000>", "cannot read"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "said", "told"), NAMES)
+def test_an_error_has_no_name_that_its_route_does_not_know(path, said, told) -> None:
+    assert reply_to(BadRequestError(said), path).message == told
+    if "<" not in said:
+        assert reply_to(HttpError(400, said), path).message == said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,6 +31,17 @@ class Dialect:
     is_anthropic: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     """Of parameters: the engine's to the path's, where they differ."""
+    places: Mapping[re.Pattern[str], str] = field(default_factory=dict)
+    """How messages name what the path has elsewhere or not at all."""
+
+    def worded(self, text: str) -> str:
+        """A message of the engine's, by the names that the path's clients know."""
+        for place, here in self.places.items():
+            text = place.sub(here, text)
+        for name, here in self.names.items():
+            # At the beginning, where the parameter stands that is wrong, and with a value.
+            text = re.sub(rf"^{name}(?=[ =:.\[])|\b{name}(?==)", here, text)
+        return text
 
     def type(self, status: int) -> str:
         """The name of errors of this status."""
@@ -48,15 +60,31 @@ class Dialect:
 
 _NAMES: Final = {"extra_args": "vllm_xargs"}
 OPENAI: Final = Dialect(names=_NAMES)
-ANTHROPIC: Final = Dialect(is_anthropic=True)
+_FUNCTION: Final = re.compile(r"\b(tools\[\d+\])\.function\b")
+ANTHROPIC: Final = Dialect(
+    is_anthropic=True,
+    names={"stop": "stop_sequences"},
+    places={
+        re.compile(r"\b(tools\[\d+\])\.function\.parameters\b"): r"\1.input_schema",
+        _FUNCTION: r"\1",
+        re.compile(r", or set truncate_prompt_tokens=\d+ or less"): "",
+    },
+)
 _RESPONSES: Final = Dialect(
+    places={
+        _FUNCTION: r"\1",
+        # Items have become messages: their numbers are others.
+        re.compile(
+            r"^messages\[\d+\](?:\.(?:content|tool_calls)(?:\[\d+\])?)?(?:\.function)?[.:]? ?"
+        ): "input: ",
+    },
     names={
         **_NAMES,
         "prompt": "input",
         "messages": "input",
         "max_tokens": "max_output_tokens",
         "logprobs": "top_logprobs",
-    }
+    },
 )
 _DIALECTS: Final = {
     "chat/completions": Dialect(names={**_NAMES, "prompt": "messages"}),

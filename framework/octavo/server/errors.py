@@ -21,6 +21,7 @@ from octavo.errors import (
 )
 from octavo.multimodal.errors import MediaTooLargeError
 from octavo.server.dialects import OPENAI, Dialect, dialect_of
+from octavo_registry.faults import without_objects
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,8 @@ def reply_to(error: Exception, path: str = "") -> ErrorReply:
 def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
     """The same, with all that the error says: for who may see this process's errors."""
     dialect, text = dialect_of(path), _plain(str(error))
+    if not isinstance(error, HttpError):  # which already has the path's names
+        text = dialect.worded(text)
     match error:
         case HttpError():
             reply = ErrorReply(error.status, text, error.param, error.code, error.retry_after)
@@ -135,7 +138,8 @@ def _is_a_plugins(error: OctavoError) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The message, short and printable; its end, which says what to do, stays."""
+    """The message, short, printable and without objects; its end, which says what to do, stays."""
+    text = without_objects(text)
     if len(text) > MAX_MESSAGE_CHARS:
         half = MAX_MESSAGE_CHARS // 2
         text = f"{text[:half]} ... {text[-half:]}"
