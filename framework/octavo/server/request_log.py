@@ -22,8 +22,10 @@ class LoggedLLM(AsyncLLM):
     serve: ServeConfig = ServeConfig()
 
     async def _submit(self, making: Making, lora_request: LoRARequest | None) -> Submitted:
+        prepare = making.prepare
+
         def logged() -> PreparedRequest:
-            prepared = making.prepare()
+            prepared = prepare()
             described = _described(prepared, self.serve.max_log_chars)
             log.info("%s asks: %s", prepared.request.request_id, described)
             return prepared
