@@ -20,6 +20,13 @@ class Logprob:
     logprob: float
     rank: int | None = None
     decoded_token: str | None = None
+    part: bytes | None = None
+    """The token's bytes, where they are only part of a character: its text has "\\ufffd" there."""
+
+    @property
+    def token_bytes(self) -> bytes:
+        """What the token adds to the text."""
+        return (self.decoded_token or "").encode() if self.part is None else self.part
 
 
 TokenLogprobs = dict[int, Logprob]

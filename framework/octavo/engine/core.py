@@ -212,9 +212,10 @@ class EngineCore:
     def stats(self) -> dict[str, int]:
         """Counts of the scheduler and the cache, now or since the start."""
         scheduler, placement = self._scheduler, self._scheduler.placement
+        num_running = len(scheduler.running_order())
         return {
-            "num_running": len(scheduler.running_order()),
-            "num_waiting": len(scheduler.waiting),
+            "num_running": num_running,
+            "num_waiting": len(scheduler.sequences) - num_running + self._compiling.num_sequences,
             "num_live_blocks": placement.pool.num_live,
             "num_cached_blocks": placement.pool.num_cached,
             "num_preemptions": placement.num_preemptions,

@@ -115,6 +115,11 @@ class CompilingRequests:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def num_sequences(self) -> int:
+        """Of all these requests."""
+        return sum(len(request.sequences) for request, _, _ in self._waiting)
+
     def add(self, request: EngineRequest, guide: GuideRequest) -> None:
         """Begin to compile."""
         future = self._guides.guide(guide)

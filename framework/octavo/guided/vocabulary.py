@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
+from octavo.detokenizing.token_bytes import byte_level, fallback_byte
 from octavo.errors import ModelError
 from octavo_registry.guided import GuideVocabulary
 from octavo_registry.tokenizer import Tokenizer
@@ -57,7 +58,7 @@ def _read(
 ) -> GuideVocabulary:
     """``texts`` are the bytes of tokens that are spelled as their text; others follow a rule."""
     special = {*special_ids.values(), *stop_token_ids}
-    for read in (_byte_level, _sentence_piece, _plain):
+    for read in (byte_level, _sentence_piece, _plain):
         found = [
             None if token in special else texts.get(token, read(spelling or ""))
             for token, spelling in enumerate(spellings)
@@ -128,26 +129,10 @@ def _spells(tokenizer: Any, token_bytes: Sequence[bytes | None], text: str) -> b
     return joined.lstrip(b" ") == text.encode().lstrip(b" ")
 
 
-def _byte_level(spelling: str) -> bytes | None:
-    table = _byte_of_character()
-    found = [table.get(character) for character in spelling]
-    return None if None in found else bytes(byte for byte in found if byte is not None)
-
-
 def _plain(spelling: str) -> bytes:
     return spelling.encode()
 
 
 def _sentence_piece(spelling: str) -> bytes | None:
-    if len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">"):
-        return bytes.fromhex(spelling[3:5])
-    return spelling.replace("\u2581", " ").encode()
-
-
-@cache
-def _byte_of_character() -> dict[str, int]:
-    """Byte-level vocabularies write bytes that are no visible character as those from 256 on."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in visible]
-    table = {chr(byte): byte for byte in visible}
-    return table | {chr(256 + place): byte for place, byte in enumerate(others)}
+    byte = fallback_byte(spelling)
+    return byte if byte is not None else spelling.replace("\u2581", " ").encode()

@@ -241,7 +241,7 @@ class Placement:
         if not self._fits(max(needed, 0) + self.pool.num_unreferenced(adopted)):
             return -1
         start = length * layout.block_tokens
-        if usable:
+        if usable and sequence.placed_seconds is None:  # again after a preemption it is not news
             self.num_prefix_query_tokens += num_tokens
             self.num_prefix_hit_tokens += start
         if not sequence.reported:

@@ -209,11 +209,13 @@ class StepResults:
             self._rows.reported_S[slot] = sequence.reported = True
             asked = self._rows.prompt_logprobs_S[slot]
             self._rows.prompt_logprobs_S[slot] = False
+            # The list is the report's from here on: a client in this process reads it later.
+            logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, []
             reports.append(
                 PromptReport(
                     sequence.id,
                     sequence.num_cached_tokens,
-                    sequence.prompt_logprobs if asked else None,
+                    logprobs if asked else None,
                     placed - sequence.arrival_seconds,
                     now - placed,
                     None if sequence.guide is None else sequence.guide.seconds,

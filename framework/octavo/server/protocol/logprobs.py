@@ -50,7 +50,7 @@ def chat_logprobs(tokens: list[TokenLogprobs], num_top: int, *, as_ids: bool) ->
             TopLogprob(
                 token=f"token_id:{token}" if as_ids else (entry.decoded_token or ""),
                 logprob=_json_number(entry),
-                bytes=list((entry.decoded_token or "").encode()),
+                bytes=list(entry.token_bytes),
             )
             for token, entry in candidates.items()
         ]
