@@ -249,7 +249,6 @@ BAD = [
     Bad("no constraint's false", {"structured_outputs": {"regex": "a", "nonsense": False}}),
     Bad("a tier that is no word", {"service_tier": 1}, paths=TEXT),
     Bad("metadata that is a word", {"metadata": "me"}, paths=(CHAT, COMPLETIONS, MESSAGES)),
-    Bad("beam search", {"use_beam_search": True}),
     # Token ids.
     Bad("no tokens", {}, "tokens", (DETOKENIZE,), without=("tokens",)),
     Bad("tokens outside the vocabulary", {"tokens": [2048]}, paths=(DETOKENIZE,)),
