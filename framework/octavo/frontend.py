@@ -31,7 +31,7 @@ from octavo.inputs.extra_args import ExtraArgsCheck
 from octavo.inputs.media import MediaInputs, read_settings
 from octavo.inputs.media_parts import has_media, take_media
 from octavo.inputs.messages import Message
-from octavo.inputs.processor_kwargs import read_kwargs
+from octavo.inputs.processor_kwargs import asked_of_all, read_kwargs
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
 from octavo.multimodal.given import GivenMedia
 from octavo.observability.function_trace import trace_functions
@@ -196,7 +196,7 @@ def open_checked(config: EngineConfig, host: PluginHost) -> ModelFolder:
     folder = open_model(config.model, host)
     known = host.multimodal.kwargs(folder.architecture, folder.config)
     try:
-        read_kwargs(config.media.mm_processor_kwargs, known)
+        read_kwargs(asked_of_all(config.media), known)
     except PromptError as error:
         raise ConfigError(str(error)) from error
     return folder
@@ -319,8 +319,18 @@ def _chat_template(
 
 
 def as_found(config: EngineConfig, folder: ModelFolder) -> EngineConfig:
-    """Name the folder itself: asked again, a source on the network may answer otherwise."""
-    return replace(config, model=replace(config.model, model=str(folder.path), revision=None))
+    """Name the folder itself: asked again, a source on the network may answer otherwise.
+
+    A tokenizer elsewhere keeps its name and revision.
+    """
+    given = config.model
+    found = replace(given, model=str(folder.path), revision=None)
+    if given.tokenizer is not None or given.tokenizer_revision is not None:
+        revision = given.tokenizer_revision or given.revision
+        found = replace(
+            found, tokenizer=given.tokenizer or given.model, tokenizer_revision=revision
+        )
+    return replace(config, model=found)
 
 
 def _find_device(name: str) -> str:

@@ -72,9 +72,10 @@ _NOTED: Final[Mapping[str, tuple[str, ...]]] = {
         "ray_workers_use_nsight", "mm_encoder_tp_mode=", "dcp_comm_backend=",
         "dcp_kv_cache_interleave_size=", "cp_kv_cache_interleave_size=", "enable_ep_weight_filter",
     ),
-    "weights are read in parallel, straight into their places": (
-        "use_tqdm_on_load", "safetensors_load_strategy=", "safetensors_prefetch_num_threads=",
-        "safetensors_prefetch_block_size=", "pt_load_map_location=", "model_loader_extra_config=",
+    "what is read is fetched, and weights go straight into their places, in parallel": (
+        "ignore_patterns=*", "use_tqdm_on_load", "safetensors_load_strategy=",
+        "safetensors_prefetch_num_threads=", "safetensors_prefetch_block_size=",
+        "pt_load_map_location=", "model_loader_extra_config=",
     ),
     "media are read in `media_threads`, and kept within `mm_processor_cache_gb`": (
         "mm_processor_cache_type=", "mm_shm_cache_max_object_size_mb=", "mm_tensor_ipc=",
@@ -156,10 +157,8 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "it names release and model, so leave it out": (
         "fingerprint_mode=full|hash", "fingerprint_value=",
     ),
-    "not here": (
-        "code_revision=", "ignore_patterns=*", "language_model_only", "logprobs_mode=raw_logprobs",
-        "media_io_kwargs=", "tokenizer_revision=",
-    ),
+    "`revision`, which names code and weights alike": ("code_revision=",),
+    "logprobs are those of the model itself, raw_logprobs": ("logprobs_mode=raw_logprobs",),
 }  # fmt: skip
 """By what to do instead: flags that would change what one gets."""
 SHORT: Final[Mapping[str, str]] = {

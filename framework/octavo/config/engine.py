@@ -30,6 +30,8 @@ class ModelConfig:
     """A folder, or a name that a source plugin knows."""
     tokenizer: str | None = None
     """Folder or name of the tokenizer; None: the model's own."""
+    tokenizer_revision: str | None = None
+    """Of the tokenizer; None: as ``revision``."""
     tokenizer_mode: str = "auto"
     """A registered tokenizer's name."""
     task: str = "auto"

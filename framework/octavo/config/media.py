@@ -63,6 +63,10 @@ class MediaConfig:
     mm_processor_kwargs: dict[str, Any] = field(default_factory=dict)
     """Entries of the model's processors in the place of its folder's: {"max_pixels": 501760}.
     What a request may set, for those that do not."""
+    media_io_kwargs: dict[str, Any] = field(default_factory=dict)
+    """How videos are sampled, {"video": {"num_frames": 32, "fps": 2}}, as vLLM has it."""
+    language_model_only: bool = False
+    """Take no media, whatever the model could: no item of any modality."""
     mm_processor_cache_gb: float = 4.0
     """Host memory for what processors made of media, so that what comes again is not read again."""
 
@@ -94,6 +98,8 @@ class MediaConfig:
 
     def max_items(self, modality: str) -> int:
         """How many items of a modality a request may have."""
+        if self.language_model_only:
+            return 0
         return int(self._bounds(modality).get("count", self.max_media_items))
 
     def limits(

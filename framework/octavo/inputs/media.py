@@ -16,7 +16,7 @@ import numpy as np
 from octavo.config.media import MediaConfig
 from octavo.engine.messages import MediaInput
 from octavo.errors import PluginError, PromptError, PromptTooLongError
-from octavo.inputs.processor_kwargs import read_kwargs, with_kwargs
+from octavo.inputs.processor_kwargs import asked_of_all, read_kwargs, with_kwargs
 from octavo.inputs.tensor_cache import TensorCache, Tensors, write_tensor
 from octavo.multimodal.encoded import SUFFIX, EncodedItem
 from octavo.multimodal.errors import BadMediaError, MediaTooLargeError, about
@@ -78,7 +78,7 @@ class MediaInputs:
         """Ids of texts that are no tokens."""
         self._folder = replace(settings, token_ids={**settings.token_ids, **self.marks})
         self._kwargs = host.multimodal.kwargs(architecture, settings.config)
-        self._asked = read_kwargs(config.mm_processor_kwargs, self._kwargs)
+        self._asked = read_kwargs(asked_of_all(config), self._kwargs)
         self._settings = with_kwargs(self._folder, self._asked)
         self._host = host
         self._config = config

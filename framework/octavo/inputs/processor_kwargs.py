@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from octavo.config.media import MediaConfig
 from octavo.errors import PromptError
 from octavo.params import shown
 from octavo_registry.modalities import MediaSettings
 
 NAME: Final = "mm_processor_kwargs"
+IO: Final = "media_io_kwargs"
+IO_OF_VIDEOS: Final = ("num_frames", "fps")
 SAMPLED: Final = ("fps", "min_frames", "max_frames")
 """Entries that ``num_frames`` leaves without a meaning."""
 
@@ -44,6 +47,40 @@ def read_kwargs(
         if name.startswith("min_") and asked.get(other, least) < least:
             raise PromptError(f"{NAME}: {name}={least} is above {other}={asked[other]}", param=NAME)
     return asked
+
+
+def of_media_io(given: object) -> dict[str, Any]:
+    """vLLM's ``media_io_kwargs`` as entries of ``mm_processor_kwargs``: how videos are sampled.
+
+    There -1 is none.
+    """
+    found: dict[str, Any] = {}
+    by_modality = given if isinstance(given, Mapping) else {"": given}
+    for modality, kwargs in by_modality.items():
+        if not isinstance(modality, str) or not isinstance(kwargs, Mapping):
+            raise PromptError(f"{IO} must be a dict of dicts by modality", param=IO)
+        for name, value in kwargs.items():
+            if modality != "video" or name not in IO_OF_VIDEOS:
+                raise PromptError(
+                    f"{IO}.{modality}.{name} is not available; there is: "
+                    f"{', '.join(f'video.{known}' for known in IO_OF_VIDEOS)}",
+                    param=IO,
+                )
+            if value not in (None, -1):
+                found[name] = value
+    return found
+
+
+def asked_of_all(config: MediaConfig) -> dict[str, Any]:
+    """What the operator asks of the model's processors, by both names."""
+    return {**of_media_io(config.media_io_kwargs), **config.mm_processor_kwargs}
+
+
+def asked_by_request(
+    kwargs: Mapping[str, Any] | None, media_io: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """What a request asks, by both names; None for nothing."""
+    return kwargs if media_io is None else {**of_media_io(media_io), **(kwargs or {})}
 
 
 def with_kwargs(settings: MediaSettings, asked: Mapping[str, Any]) -> MediaSettings:

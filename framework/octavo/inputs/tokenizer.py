@@ -15,8 +15,10 @@ def load_tokenizer(config: ModelConfig, folder: ModelFolder, host: PluginHost) -
     """Load what the config names, or the model's own; None where none is wanted."""
     if config.skip_tokenizer_init:
         return None
-    named = config.tokenizer
-    path = folder.path if named is None else find_model(host, named, config.revision)
+    path = folder.path
+    if config.tokenizer is not None or config.tokenizer_revision is not None:
+        revision = config.tokenizer_revision or config.revision
+        path = find_model(host, config.tokenizer or config.model, revision, weights=False)
     load = host.tokenizers.load(config.tokenizer_mode)
     plugin = host.tokenizers.info(config.tokenizer_mode).plugin
     with host.faults.guard(plugin, f"loading the tokenizer in {path}", request=True):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from octavo.inputs.marked import encode_plain
 from octavo.inputs.media import read_settings
-from octavo.inputs.processor_kwargs import read_kwargs, with_kwargs
+from octavo.inputs.processor_kwargs import asked_of_all, read_kwargs, with_kwargs
 from octavo.multimodal.errors import BadMediaError
 from octavo.multimodal.given import GivenMedia
 from octavo.multimodal.pieces import cut_where_quiet
@@ -153,7 +153,7 @@ class Listener:
         engine, host = self._server.engine, self._server.host
         folder = engine.model_folder
         known = host.multimodal.kwargs(folder.architecture, folder.config)
-        asked = read_kwargs(engine.config.media.mm_processor_kwargs, known)
+        asked = read_kwargs(asked_of_all(engine.config.media), known)
         settings = replace(
             with_kwargs(read_settings(folder.path, folder.config), asked),
             encode_text=partial(encode_plain, engine.tokenizer),

@@ -27,7 +27,6 @@ CHAT_FIELDS: Final = FieldTable(
         "modalities": Refused("this model answers in text", (["text"],)),
         "add_special_tokens": Refused("the chat template writes them", (False,)),
         "moderation": Refused("no moderation is part of this server"),
-        "media_io_kwargs": Refused("mm_processor_kwargs says how items are read"),
         "return_prompt_text": Refused("return_token_ids has what the model reads", (False,)),
         "echo": Refused("/v1/completions has it", (False,)),
     },
@@ -57,6 +56,7 @@ class ChatRequest(SeveralFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     documents: list[dict[str, Any]] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool | None = None

@@ -39,7 +39,6 @@ RESPONSE_FIELDS: Final = FieldTable(
         "moderation": Refused("no moderation is part of this server"),
         "access_programs": Refused("there are none here"),
         "image": Refused("an image is a part of an item: input_image"),
-        "media_io_kwargs": Refused("mm_processor_kwargs says how items are read"),
         "n": Refused("/v1/chat/completions has it", (1,)),
     },
 )
@@ -122,6 +121,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     mm_processor_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, Any] | None = None
 
 
 class InputTokensDetails(msgspec.Struct):

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.inputs.media_parts import has_media
+from octavo.inputs.processor_kwargs import asked_by_request
 from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput
 from octavo.params import LoRARequest, SamplingParams
 from octavo.server.context import ServerContext
@@ -158,7 +159,9 @@ class ChatRoutes:
             chat_template_kwargs=self._template_kwargs(request, notes),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            mm_processor_kwargs=request.mm_processor_kwargs,
+            mm_processor_kwargs=asked_by_request(
+                request.mm_processor_kwargs, request.media_io_kwargs
+            ),
             priority=request.priority,
             cache_salt=request.cache_salt or "",
             strict=True,

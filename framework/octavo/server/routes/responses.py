@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
+from octavo.inputs.processor_kwargs import asked_by_request
 from octavo.outputs import CompletionOutput, GuideReceipt, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
@@ -83,7 +84,9 @@ class ResponseRoutes:
             parallel_tool_calls=request.parallel_tool_calls,
             request_id=request.request_id,
             chat_template_kwargs=template_kwargs,
-            mm_processor_kwargs=request.mm_processor_kwargs,
+            mm_processor_kwargs=asked_by_request(
+                request.mm_processor_kwargs, request.media_io_kwargs
+            ),
             priority=request.priority,
             cache_salt=request.cache_salt or "",
             strict=True,
