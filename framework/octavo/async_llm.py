@@ -8,14 +8,20 @@ import time
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from octavo.adapters.leases import AdapterLeases
 from octavo.adapters.loaded import LoadedAdapters
-from octavo.async_requests import Making, Submitted, is_guided, make, making_of, read_answer
+from octavo.async_requests import (
+    CompilingThreads,
+    Making,
+    Submitted,
+    is_guided,
+    making_of,
+    read_answer,
+)
 from octavo.beams_async import search_beams
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
@@ -25,6 +31,7 @@ from octavo.engine.thread import EngineThread
 from octavo.errors import ConfigError, QueueFullError, error_class
 from octavo.frontend import Frontend, start_frontend
 from octavo.inputs import ChatTemplate, PreparedRequest, Prompt
+from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.media_parts import has_media
 from octavo.inputs.messages import Message
 from octavo.inputs.processor import with_adapter
@@ -40,10 +47,6 @@ from octavo_registry.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
-
-COMPILING_THREADS: Final = 512
-"""Requests with constraints that are made ready at a time. Most of them only wait for a process;
-those whose constraint is known shall find a thread all the same."""
 
 
 class AsyncLLM:
@@ -80,7 +83,7 @@ class AsyncLLM:
         self.adapters = self._loaded_adapters()
         self._mailbox: Mailbox | None = None
         self._tracer: Tracer | None = None
-        self._compiling = ThreadPoolExecutor(COMPILING_THREADS, "octavo-compiling")
+        self._compiling = CompilingThreads()
         self._leases = AdapterLeases()
         # Also at the interpreter's exit, where the engine's thread must not be inside a kernel.
         self._close = weakref.finalize(self, self._engine.close)
@@ -132,7 +135,8 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer a conversation; the arguments are those of ``LLM.chat`` and ``generate``.
 
-        ``strict`` raises for what the chat template would drop without a word.
+        ``strict`` raises for what the chat template would drop without a word, and takes
+        ``chat_template`` for a stranger's, which runs under limits in another process.
         """
 
         def prepare() -> PreparedRequest:
@@ -159,6 +163,7 @@ class AsyncLLM:
             bool(tools)
             or is_guided(sampling_params)
             or has_media(messages, self._front.folder.capabilities.modalities)
+            or (strict and chat_template is not None)
         )
         making = Making(prepare, in_thread=True, compiles=compiles)
         return self._stream(partial(self._submit, making, lora_request))
@@ -175,7 +180,7 @@ class AsyncLLM:
         """Find the likeliest continuations of a prompt; ``options`` are those of ``generate``."""
         one = SamplingParams(max_tokens=1, guided=params.guided)
         making = self._making(request_id, prompt, one, **options)
-        head = await make(making, self._compiling, self._engine.check_open)
+        head = await self._compiling.make(making, self._engine.check_open)
         return await search_beams(
             self._front,
             head,
@@ -205,7 +210,7 @@ class AsyncLLM:
                 ids = inputs.encode_chat(self._front.chat.compose(messages, **options))
             return inputs.with_special_tokens(ids) if add_special_tokens else ids
 
-        return await asyncio.to_thread(encode)
+        return await self._compiling.run(encode)
 
     async def abort(self, request_id: str) -> None:
         """End a request; its generator gives what came so far, with the finish reason "abort"."""
@@ -263,9 +268,13 @@ class AsyncLLM:
         """The model's files, and what its architecture can do."""
         return self._front.folder
 
-    def chat_template(self, given: str | None = None) -> ChatTemplate:
-        """Return what ``chat`` uses; ``given`` as there. Raises PromptError if there is none."""
-        return self._front.chat.template(given)
+    def chat_template(self, given: str | None = None) -> ChatTemplate | ForeignTemplate:
+        """Return what ``chat`` uses if it is strict. Raises PromptError if there is none."""
+        return self._front.chat.template(given, is_foreign=True)
+
+    async def read_template(self, given: str) -> ChatTemplate | ForeignTemplate:
+        """Return the same, beside the event loop; what was read is remembered."""
+        return await self._compiling.run(partial(self.chat_template, given))
 
     @property
     def answer_format(self) -> AnswerFormat:
@@ -322,8 +331,7 @@ class AsyncLLM:
     def close(self) -> None:
         """End the engine; generators that still wait raise EngineDeadError. May be repeated."""
         self._close()
-        if self._front.guides is not None:
-            self._front.guides.close()
+        self._front.close()
         self._compiling.shutdown(wait=False)
         self._leases.close()
 
@@ -342,13 +350,9 @@ class AsyncLLM:
         sampling_params: SamplingParams | None,
         **options: Any,
     ) -> Making:
-        prepare = partial(
-            self._front.inputs.process,
-            request_id or uuid.uuid4().hex,
-            prompt,
-            sampling_params,
-            **options,
-        )
+        named = request_id or uuid.uuid4().hex
+        process = self._front.inputs.process
+        prepare = partial(process, named, prompt, sampling_params, **options)
         return making_of(prepare, prompt, sampling_params)
 
     async def _submit(self, making: Making, lora_request: LoRARequest | None) -> Submitted:
@@ -360,7 +364,7 @@ class AsyncLLM:
         loop = asyncio.get_running_loop()
         adapter = await self._leases.lease(adapters, lora_request, engine.check_open)
         try:
-            prepared = await make(making, self._compiling, engine.check_open)
+            prepared = await self._compiling.make(making, engine.check_open)
             if adapter is not None:
                 prepared = with_adapter(prepared, adapter.content_hash)
             if self._mailbox is None or self._mailbox.loop is not loop:

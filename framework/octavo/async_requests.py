@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
-from typing import Final, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeVar
 
 from octavo.engine.thread import EngineThread
 from octavo.inputs import PreparedRequest, Prompt
@@ -13,6 +13,10 @@ from octavo.outputs import RequestOutput
 from octavo.streaming import Stream
 from octavo.tools.answer_reader import AnswerReader
 
+COMPILING_THREADS: Final = 512
+"""Requests with constraints that are made ready at a time. Most of them only wait for a process;
+those whose constraint is known shall find a thread all the same."""
+_Made = TypeVar("_Made")
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
 
@@ -45,25 +49,34 @@ def making_of(prepare: Callable[[], PreparedRequest], prompt: Prompt, params: ob
     return Making(prepare, in_thread=compiles or is_long, compiles=compiles)
 
 
-async def make(
-    making: Making, compiling: Executor, check_open: Callable[[], None]
-) -> PreparedRequest:
-    """Make a request where it holds up nobody.
+class CompilingThreads(ThreadPoolExecutor):
+    """For calls that may wait for another process, for which others shall not wait."""
 
-    ``check_open`` raises when the engine has ended: what fails since then fails for that reason.
-    """
+    def __init__(self) -> None:
+        super().__init__(COMPILING_THREADS, "octavo-compiling")
 
-    def compiled() -> PreparedRequest:
-        check_open()
-        try:
-            return making.prepare()
-        except Exception:
+    async def run(self, call: Callable[[], _Made]) -> _Made:
+        """What it returns."""
+        return await asyncio.get_running_loop().run_in_executor(self, call)
+
+    async def make(self, making: Making, check_open: Callable[[], None]) -> PreparedRequest:
+        """Make a request where it holds up nobody.
+
+        ``check_open`` raises when the engine has ended: what fails since then fails for that
+        reason.
+        """
+
+        def compiled() -> PreparedRequest:
             check_open()
-            raise
+            try:
+                return making.prepare()
+            except Exception:
+                check_open()
+                raise
 
-    if making.compiles:
-        return await asyncio.get_running_loop().run_in_executor(compiling, compiled)
-    return await asyncio.to_thread(making.prepare) if making.in_thread else making.prepare()
+        if making.compiles:
+            return await self.run(compiled)
+        return await asyncio.to_thread(making.prepare) if making.in_thread else making.prepare()
 
 
 def is_guided(params: object) -> bool:

@@ -76,6 +76,12 @@ class Frontend:
         client = self.start_engine(as_found(self.config, self.folder), self.host)
         return replace(self, client=client, outputs=outputs)
 
+    def close(self) -> None:
+        """End the processes beside the engine's; calling it again does nothing."""
+        if self.guides is not None:
+            self.guides.close()
+        self.chat.close()
+
     def prepare_chat(
         self,
         request_id: str,

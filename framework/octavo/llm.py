@@ -285,8 +285,7 @@ class LLM:
             self._front.client.wake()
             with self._lock:
                 self._front.client.close()
-            if self._front.guides is not None:
-                self._front.guides.close()
+            self._front.close()
 
     def __enter__(self) -> LLM:
         return self

@@ -114,8 +114,7 @@ class LLMEngine:
         if not self._closed:
             self._closed = True
             self._front.client.close()
-            if self._front.guides is not None:
-                self._front.guides.close()
+            self._front.close()
 
     shutdown = close
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, SamplingParams
-from octavo.async_llm import COMPILING_THREADS
+from octavo.async_requests import COMPILING_THREADS
 from octavo.engine.process_client import ProcessClient
 from octavo.errors import (
     ConfigError,

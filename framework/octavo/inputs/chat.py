@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo.errors import ConfigError, PromptError
 from octavo.inputs.controls import ChatText, ContentGuard, Vocabulary, read_vocabulary
+from octavo.inputs.foreign_template import ForeignTemplate, ForeignTemplates
 from octavo.inputs.messages import (
     Message,
     check_dicts,
@@ -59,14 +60,17 @@ class ChatRenderer:
         if not trust_message_tokens:
             media = (*self._media_texts.values(), *media_marks)
             vocabulary = read_vocabulary(tokenizer, media)
-        self._guard = lru_cache(_MAX_COMPILED_TEMPLATES)(
-            lambda source: ContentGuard(vocabulary, self._compiled(source))
-        )
         # Compiling takes milliseconds, and a caller sends the same source with each request.
-        self._compiled = lru_cache(_MAX_COMPILED_TEMPLATES)(
-            lambda source: ChatTemplate(source, variables)
-        )
+        remember = lru_cache(_MAX_COMPILED_TEMPLATES)
+        self._compiled = remember(lambda source: ChatTemplate(source, variables))
+        self._guard = remember(lambda template: ContentGuard(vocabulary, template))
+        self._foreign = ForeignTemplates(variables)
+        self._read = remember(self._foreign.read)
         self._default_kwargs = self._checked_defaults(default_kwargs or {})
+
+    def close(self) -> None:
+        """End the processes that run templates of requests; calling it again does nothing."""
+        self._foreign.close()
 
     def render(self, messages: Sequence[Message], **options: Any) -> str:
         """Return the text of ``compose``."""
@@ -89,7 +93,8 @@ class ChatRenderer:
         ``chat_template`` is Jinja source or the name of one of the model's templates, never a
         file: requests of strangers end here. ``add_generation_prompt`` None means True, unless the
         final message is continued. ``strict`` raises for what the template would drop without a
-        word, and makes a developer's messages the system's where it knows no developer.
+        word, and makes a developer's messages the system's where it knows no developer; and it
+        takes the template for a stranger's, which runs under limits in another process.
         """
         if add_generation_prompt is None:
             add_generation_prompt = not continue_final_message
@@ -98,7 +103,7 @@ class ChatRenderer:
                 "add_generation_prompt and continue_final_message exclude each other; give one",
                 param="add_generation_prompt",
             )
-        template = self.template(chat_template, has_tools=bool(tools))
+        template = self.template(chat_template, has_tools=bool(tools), is_foreign=strict)
         kwargs = _checked_kwargs(chat_template_kwargs)
         lists = {
             "tools": check_dicts("tools", tools),
@@ -107,7 +112,7 @@ class ChatRenderer:
         plain = check_messages(messages, self._capabilities)
         if strict:
             _check_is_read(template, kwargs, lists)
-        finish = self._guard(template.source).hide(plain, kwargs, lists)
+        finish = self._guard(template).hide(plain, kwargs, lists)
         fit_contents(plain, template, self._media_texts, self._capabilities)
         fit_arguments(plain, template)
         if strict:
@@ -123,9 +128,12 @@ class ChatRenderer:
         check_shows_messages(template)
         return finish(text)
 
-    def template(self, given: str | None = None, *, has_tools: bool = False) -> ChatTemplate:
-        """Return what ``render`` uses with these arguments."""
-        return self._compiled(self._source(given, has_tools=has_tools))
+    def template(
+        self, given: str | None = None, *, has_tools: bool = False, is_foreign: bool = False
+    ) -> ChatTemplate | ForeignTemplate:
+        """Return what ``compose`` uses with these arguments; ``is_foreign`` as ``strict`` there."""
+        source = self._source(given, has_tools=has_tools)
+        return self._read(source) if is_foreign and source == given else self._compiled(source)
 
     def _checked_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What no template could take is an error, and what the model's does not read is told."""
@@ -169,7 +177,7 @@ class ChatRenderer:
         return named[name]
 
 
-def check_shows_messages(template: ChatTemplate) -> None:
+def check_shows_messages(template: ChatTemplate | ForeignTemplate) -> None:
     """Raise for one whose prompts would lack whatever the messages say, as a file's name would."""
     if template.ignores_messages:
         raise PromptError(
@@ -202,7 +210,7 @@ def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _check_is_read(
-    template: ChatTemplate, kwargs: Mapping[str, Any], lists: Mapping[str, Any]
+    template: ChatTemplate | ForeignTemplate, kwargs: Mapping[str, Any], lists: Mapping[str, Any]
 ) -> None:
     """Raise for what the template would drop without a word."""
     given = {f"chat_template_kwargs.{name}": name for name in kwargs}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.template import ChatTemplate, changed
 from octavo_registry.tokenizer import ControlTokens, Tokenizer
 
@@ -104,7 +105,7 @@ def read_vocabulary(tokenizer: Tokenizer | None, media: Iterable[str] = ()) -> V
 class ContentGuard:
     """Finds and hides control tokens in contents for one template; holds nothing of a request."""
 
-    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
+    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate | ForeignTemplate) -> None:
         written = {text for text in vocabulary.added if template.mentions(text)}
         self._template = template
         self._every = _Finder(vocabulary.special | written, vocabulary, template)
@@ -178,7 +179,10 @@ class _Finder:
     """Looks for a set of control tokens, whole and in pieces that others can complete."""
 
     def __init__(
-        self, controls: frozenset[str], vocabulary: Vocabulary, template: ChatTemplate
+        self,
+        controls: frozenset[str],
+        vocabulary: Vocabulary,
+        template: ChatTemplate | ForeignTemplate,
     ) -> None:
         self.controls = controls
         self.whole = any_of(controls)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import MessageError, PromptError
+from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.media_parts import PARTS, modality_of
 from octavo.inputs.prompt import check_modality
 from octavo.inputs.template import ChatTemplate
@@ -55,7 +56,7 @@ def check_messages(
 
 def fit_contents(
     messages: list[dict[str, Any]],
-    template: ChatTemplate,
+    template: ChatTemplate | ForeignTemplate,
     media_texts: Mapping[str, str],
     capabilities: ModelCapabilities,
 ) -> None:
@@ -88,7 +89,7 @@ def _as_text(
     return media_texts[kind]
 
 
-def fit_arguments(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
+def fit_arguments(messages: list[dict[str, Any]], template: ChatTemplate | ForeignTemplate) -> None:
     """Write the arguments of calls as JSON text for a template that takes them so."""
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
     if calls and not template.takes_objects:
@@ -97,7 +98,7 @@ def fit_arguments(messages: list[dict[str, Any]], template: ChatTemplate) -> Non
                 function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
 
 
-def fit_roles(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
+def fit_roles(messages: list[dict[str, Any]], template: ChatTemplate | ForeignTemplate) -> None:
     """Make developers systems for a template that has none; raise for what it would not show."""
     for index, message in enumerate(messages):
         role = message["role"]

@@ -36,8 +36,16 @@ def load_chat_template(path_or_text: str | os.PathLike[str]) -> str:
 class ChatTemplate:
     """A compiled template. ``variables`` are what it may name in each rendering: "bos_token" ..."""
 
-    def __init__(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        max_chars: int | None = None,
+    ) -> None:
+        """One that writes more than ``max_chars`` is ended; None: never."""
         self.source = source
+        self._max_chars = max_chars
         self._variables = dict(variables or {})
         try:
             self._template = _environment().from_string(source)
@@ -54,7 +62,7 @@ class ChatTemplate:
     def render(self, messages: list[dict[str, Any]], /, **variables: Any) -> str:
         """Run the template; whatever it raises is a MessageError with its message."""
         try:
-            return self._template.render({**self._variables, **variables, "messages": messages})
+            return self._run({**self._variables, **variables, "messages": messages})
         except TemplateError as error:
             reason = " ".join(str(error).split())
             raise MessageError(f"the chat template refuses the messages: {reason}") from error
@@ -62,6 +70,17 @@ class ChatTemplate:
             raise MessageError(
                 f"the chat template fails on these messages: {one_line(error)}"
             ) from error
+
+    def _run(self, variables: dict[str, Any]) -> str:
+        if self._max_chars is None:
+            return self._template.render(variables)
+        pieces, room = [], self._max_chars
+        for piece in self._template.generate(variables):
+            room -= len(piece)
+            if room < 0:
+                raise TemplateError(f"it writes more than {self._max_chars} characters")
+            pieces.append(piece)
+        return "".join(pieces)
 
     @cached_property
     def takes_text(self) -> bool:

@@ -180,8 +180,8 @@ class ServerContext:
                 param="n" if params.n > 1 else "prompt",
             )
 
-    def checked_template(self, given: str | None) -> str | None:
-        """Return a request's own chat template, where the operator trusts such."""
+    async def checked_template(self, given: str | None) -> str | None:
+        """Return a request's own chat template, where the operator trusts such; it is read then."""
         if given is not None and not self.config.access.trust_request_chat_template:
             raise HttpError(
                 400,
@@ -189,6 +189,8 @@ class ServerContext:
                 "may allow them with --trust-request-chat-template",
                 param="chat_template",
             )
+        if given is not None:
+            await self.engine.read_template(given)
         return given
 
     def effort_kwargs(

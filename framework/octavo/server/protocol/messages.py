@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from octavo.errors import MessageError
+from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.template import ChatTemplate
 from octavo.params import GuidedParams, shown
 from octavo.server.errors import HttpError
@@ -154,7 +155,7 @@ def answer_form(request: CountRequest) -> GuidedParams | None:
 
 
 def conversation(
-    request: CountRequest, notes: Notes, template: Callable[[], ChatTemplate]
+    request: CountRequest, notes: Notes, template: Callable[[], ChatTemplate | ForeignTemplate]
 ) -> list[dict[str, Any]]:
     """The messages, the system's first, as OpenAI's; raises for what cannot be one.
 

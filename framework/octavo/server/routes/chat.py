@@ -67,6 +67,7 @@ class ChatRoutes:
         self._server.check_sequences(1, params)
         named = request.request_id or exchange.request_id
         answer = _Answer(request, f"chatcmpl-{named}", model, params.n, self._server, notes)
+        await self._server.checked_template(request.chat_template)
         if request.use_beam_search:
             found = await self._beams(request, params, adapter, notes, named)
             return Reply(encode(answer.whole(found)))
@@ -91,6 +92,7 @@ class ChatRoutes:
         self._server.check_sequences(len(batch.messages), params)
         named = batch.request_id or exchange.request_id
         answer = _Answer(batch, f"chatcmpl-{named}", model, 1, self._server, notes)
+        await self._server.checked_template(batch.chat_template)
         outputs = [
             self._begin(each, params, adapter, notes, f"{named}-{index}")
             for index, each in enumerate(batch.requests())
@@ -118,7 +120,7 @@ class ChatRoutes:
         ids = await self._server.engine.tokenize_chat(
             messages,
             documents=request.documents,
-            chat_template=self._server.checked_template(request.chat_template),
+            chat_template=request.chat_template,
             chat_template_kwargs=self._template_kwargs(request, notes),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
@@ -155,7 +157,7 @@ class ChatRoutes:
             tool_choice=plain_tool_choice(choice, notes),
             parallel_tool_calls=parallel,
             documents=request.documents,
-            chat_template=self._server.checked_template(request.chat_template),
+            chat_template=request.chat_template,
             chat_template_kwargs=self._template_kwargs(request, notes),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,

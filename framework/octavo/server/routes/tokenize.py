@@ -92,7 +92,7 @@ class TokenizeRoutes:
             messages=plain_messages(request.messages or [], notes),
             tools=None if use is None else use.tools,
             documents=request.documents,
-            chat_template=self._server.checked_template(request.chat_template),
+            chat_template=await self._server.checked_template(request.chat_template),
             chat_template_kwargs=request.chat_template_kwargs,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
