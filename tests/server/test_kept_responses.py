@@ -115,9 +115,24 @@ async def test_input_items_are_paged_in_both_orders(client) -> None:
     assert await items_of(client, made.id, limit=2, after=every[3]["id"]) == every[2:0:-1]
     paged = [item async for item in client.responses.input_items.list(made.id, limit=1)]
     assert [item.id for item in paged] == [item["id"] for item in every[::-1]]
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("/input_items?order=up", "order"),
+        ("/input_items?limit=0", "limit"),
+        ("/input_items?limit=101", "limit"),
+        ("?stream=perhaps", "stream"),
+        ("?starting_after=-2", "starting_after"),
+        (f"?stream=true&starting_after={10**30}", "starting_after"),
+    ],
+)
+async def test_queries_out_of_range_are_named(client, path, param) -> None:
+    made = await client.responses.create(input="Hi", **GREEDY)
     with pytest.raises(openai.BadRequestError) as raised:
-        await client.responses.input_items.list(made.id, order="up")  # type: ignore[arg-type]
-    assert raised.value.param == "order"
+        await client.get(f"/responses/{made.id}{path}", cast_to=object)
+    assert raised.value.param == param
 
 
 async def test_what_is_deleted_or_was_not_stored_is_not_there(client) -> None:

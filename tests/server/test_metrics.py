@@ -58,6 +58,8 @@ OURS = (
     "http_request_duration_seconds",
     "event_loop_lag_seconds",
     "engine_up",
+    "stored_responses",
+    "stored_response_bytes",
     "num_swaps_total",
     "noted_fields_total",
     "num_adapters_on_device",
@@ -128,6 +130,16 @@ def test_a_completion_is_counted(http: httpx.Client) -> None:
         or ("prefix_cache_hits_total",) in delta
     )
     assert delta["iteration_tokens_total_count",] >= 8
+
+
+def test_an_answer_that_is_kept_counts_until_it_is_deleted(http: httpx.Client) -> None:
+    before = read(http)
+    made = http.post("/v1/responses", json={"input": "Hello", "max_output_tokens": 4}).json()
+    after = read(http)
+    assert after["stored_responses",] == before["stored_responses",] + 1
+    assert after["stored_response_bytes",] > before["stored_response_bytes",] + 500
+    http.delete(f"/v1/responses/{made['id']}")
+    assert read(http)["stored_responses",] == before["stored_responses",]
 
 
 def test_a_requests_stages_add_up_to_its_time(http: httpx.Client) -> None:

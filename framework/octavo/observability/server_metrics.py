@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final
 
@@ -98,6 +98,8 @@ class ServerMeter:
         self._engine = engine
         self._faults = faults
         self._noted = noted
+        self.stored_sizes: Callable[[], Awaitable[tuple[int, int]]] | None = None
+        """Tells how many answers are kept, and their bytes; None where none may be."""
         self._model_name = model_name
         self._asked: asyncio.Task[None] | None = None
         self._report: EngineReport | None = None
@@ -143,9 +145,18 @@ class ServerMeter:
             gauge("engine_up", "Whether the engine lives.", int(self._engine.alive)),
             *(report.engine if report is not None else ()),
             *add_up(processes),
+            *await self._stored(),
             self._cache_config(),
         ]
         return exposition(metrics, {"model_name": self._model_name})
+
+    async def _stored(self) -> list[MetricValues]:
+        """What all processes of the server keep together."""
+        count, num_bytes = (0, 0) if self.stored_sizes is None else await self.stored_sizes()
+        return [
+            gauge("stored_responses", "Answers that are kept.", count),
+            gauge("stored_response_bytes", "Their bytes.", num_bytes),
+        ]
 
     async def _engine_report(self) -> EngineReport | None:
         """Ask the engine, once for all who wait; without an answer the last one holds."""

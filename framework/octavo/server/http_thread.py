@@ -79,6 +79,8 @@ class HttpThread:
         )
         context.adapters.start()
         context.meter.shared = shared_metrics
+        if context.responses is not None:
+            context.meter.stored_sizes = context.responses.sizes
         self._engine = engine
         self._gate = context.gate
         self._meter = context.meter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -14,8 +14,6 @@ _PREFIXES: Final = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "cto",
 }
-_MAX_ITEMS: Final = 100
-"""Of a page."""
 
 
 class Deleted(msgspec.Struct, kw_only=True):
@@ -48,7 +46,7 @@ class PageQuery(msgspec.Struct, kw_only=True):
     """Which page of the items is wanted."""
 
     order: Literal["asc", "desc"] = "desc"
-    limit: int = 20
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
     after: str | None = None
     """An item's id; the page begins behind it."""
 
@@ -57,7 +55,7 @@ class ShowQuery(msgspec.Struct, kw_only=True):
     """How an answer is to be shown."""
 
     stream: bool = False
-    starting_after: int = -1
+    starting_after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
     """The number of the last event that is known."""
 
 
@@ -68,7 +66,7 @@ def page_of(items: list[dict[str, Any]], query: PageQuery) -> InputItems:
         ids = [item["id"] for item in ordered]
         begin = ids.index(query.after) + 1 if query.after in ids else len(ids)
         ordered = ordered[begin:]
-    data = ordered[: max(1, min(query.limit, _MAX_ITEMS))]
+    data = ordered[: query.limit]
     return InputItems(
         data=data,
         has_more=len(data) < len(ordered),
