@@ -8,6 +8,8 @@ from anthropic.types import (
     MessageCountTokensParams,
     message_create_params,
 )
+from anthropic.types.beta import message_count_tokens_params as beta_count_params
+from anthropic.types.beta import message_create_params as beta_create_params
 from openai.types import completion_create_params
 from openai.types.audio import transcription_create_params, translation_create_params
 from openai.types.chat import completion_create_params as chat_create_params
@@ -87,13 +89,17 @@ ROUTES = {
         messages.MessageRequest,
         messages.MESSAGE_FIELDS,
         names(
-            message_create_params.MessageCreateParamsStreaming, more=OLDER_ANTHROPIC + VLLM_MESSAGES
+            message_create_params.MessageCreateParamsStreaming,
+            beta_create_params.MessageCreateParamsStreaming,
+            more=OLDER_ANTHROPIC + VLLM_MESSAGES,
         ),
     ),
     "count_tokens": (
         messages.CountRequest,
         messages.COUNT_FIELDS,
-        names(MessageCountTokensParams, more=VLLM_MESSAGES),
+        names(
+            MessageCountTokensParams, beta_count_params.MessageCountTokensParams, more=VLLM_MESSAGES
+        ),
     ),
     "transcriptions": (
         transcriptions.TranscriptionRequest,

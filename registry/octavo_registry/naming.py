@@ -28,10 +28,12 @@ def misspelt(name: str, known: Iterable[str]) -> str | None:
     for candidate in sorted(known):
         wanted = _letters(candidate)
         most = 0 if len(wanted) < 3 else 1 if len(wanted) < 8 else 2
-        if abs(len(given) - len(wanted)) <= most:
-            slips = _num_slips(given, wanted)
-            if slips <= most and (best is None or slips < best[0]):
-                best = slips, candidate
+        # A slip changes two of the letters that there are at most.
+        if abs(len(given) - len(wanted)) > most or len({*given} ^ {*wanted}) > 2 * most:
+            continue
+        slips = _num_slips(given, wanted, most)
+        if slips <= most and (best is None or slips < best[0]):
+            best = slips, candidate
     return None if best is None else best[1]
 
 
@@ -39,8 +41,8 @@ def _letters(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def _num_slips(given: str, wanted: str) -> int:
-    """The least number of slips between two words (optimal string alignment)."""
+def _num_slips(given: str, wanted: str, most: int) -> int:
+    """The least number of slips between two words (optimal string alignment), if not above most."""
     before: list[int] = []
     row = list(range(len(wanted) + 1))
     for i, letter in enumerate(given, start=1):
@@ -49,4 +51,6 @@ def _num_slips(given: str, wanted: str) -> int:
             least = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
             swapped = i > 1 and j > 1 and letter == wanted[j - 2] and given[i - 2] == other
             row.append(min(least, above[j - 2] + 1) if swapped else least)
+        if min(row) > most < min(before):
+            break
     return row[-1]

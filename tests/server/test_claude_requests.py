@@ -137,7 +137,28 @@ def test_the_package_runs_tools(claude) -> None:
     )
     answers = list(runner)
     assert asked == ["Paris"]
-    assert [answer.stop_reason for answer in answers] == ["tool_use", answers[1].stop_reason]
+    call, end = answers
+    assert call.stop_reason == "tool_use"
+    asked_in_all = [u.input_tokens + u.cache_read_input_tokens for u in (call.usage, end.usage)]
+    assert asked_in_all[1] > asked_in_all[0] + 10  # the question and the call are there, too
+
+
+def test_a_thread_of_the_package_sends_all_messages_again(claude) -> None:
+    """No conversation is kept: what a thread sends after its first turn makes no sense alone."""
+    thread = claude.beta.messages.thread(model="octavo/tiny", max_tokens=16)
+    first = thread.send(HELLO[0])
+    second = thread.send({"role": "user", "content": "Hello"})
+    asked = first.usage.input_tokens + first.usage.cache_read_input_tokens
+    assert second.usage.input_tokens + second.usage.cache_read_input_tokens > asked + 5
+
+
+def test_a_thread_that_goes_on_is_told_in_anthropics_terms(claude) -> None:
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    with pytest.raises(anthropic.NotFoundError) as raised:
+        claude.messages.create(
+            model="octavo/tiny", messages=HELLO, max_tokens=4, extra_body={"thread": thread}
+        )
+    assert raised.value.body["error"]["details"] == {"error_code": "thread_not_found"}
 
 
 def png() -> str:
@@ -195,8 +216,8 @@ def text(value: str) -> dict[str, Any]:
     ("block", "said"),
     [
         ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf",
-          "data": ""}}, "PDF. cannot be read here"),
-        ({"type": "document", "source": {"type": "url", "url": "http://x/a.pdf"}}, "cannot be"),
+          "data": "JVBERi0xLjcK"}}, "is a PDF, and only texts can be read here"),
+        ({"type": "document", "source": {"type": "url", "url": "http://x/a.pdf"}}, "not fetched"),
         ({"type": "document", "source": {"type": "file", "file_id": "1"}}, "files are not kept"),
         ({"type": "document", "source": {"type": "text"}}, "data must be text"),
         ({"type": "document", "source": {"type": "content", "content": [

@@ -204,3 +204,21 @@ def test_hints_are_noted(http, path, more, field) -> None:
     assert reply.status_code == 200, reply.text
     assert reply.headers["x-octavo-warnings"].startswith(field)
     assert reply.json()["warnings"]
+
+
+def test_more_keys_of_media_and_a_detail_that_nobody_knows_are_noted() -> None:
+    image = {"url": "data:,", "detail": "best", "own": 1}
+    parts = [{"type": "image_url", "image_url": image, "own": 1}, {"type": "smell", "own": 1}]
+    notes = Notes()
+    (message,) = plain_messages([{"role": "user", "content": parts}], notes)
+    kept = {"type": "image_url", "image_url": {"url": "data:,"}}
+    assert message["content"] == [kept, {"type": "smell", "own": 1}]
+    place = "messages.content"
+    assert {note.path for note in notes} == {
+        f"{place}.own", f"{place}.image_url.own", f"{place}.image_url.detail",
+    }  # fmt: skip
+
+
+def test_names_of_other_apis_fields_are_no_slips(http) -> None:
+    reply = http.post("/v1/messages", json={**BODIES["/v1/messages"], "seed": 1, "models": []})
+    assert reply.headers["x-octavo-warnings"].count("is no field of this request") == 2

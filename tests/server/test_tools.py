@@ -187,7 +187,11 @@ def test_logprobs_and_ids_cover_every_token_of_a_call(client: OpenAI) -> None:
     [
         ({"tools": "a"}, "tools"),
         ({"tools": [{}]}, "tools"),
-        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "customs", "function": {"name": "f"}}]}, "tools"),
+        (
+            {"tools": [{"type": "custom", "custom": {"name": "f"}}], "tool_choice": "required"},
+            "tool_choice",
+        ),
         ({"tools": [tool("no good", "")]}, "tools"),
         ({"tools": [WEATHER] * 2}, "tools"),
         ({"tools": [tool(f"f{i}", "") for i in range(129)]}, "tools"),
@@ -200,7 +204,6 @@ def test_logprobs_and_ids_cover_every_token_of_a_call(client: OpenAI) -> None:
             "guided_regex",
         ),
         ({"tools": [WEATHER], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
-        ({"functions": [{"name": "f"}]}, "functions"),
         (
             {
                 "tools": [tool("f", "", x={"$dynamicRef": "#nowhere"})],

@@ -23,6 +23,9 @@ _ANTHROPIC_TYPES: Final = {
 }
 """Of a status; the others are the request's own fault."""
 
+_ANTHROPIC_CODES: Final = frozenset(("thread_not_found",))
+"""Codes that Anthropic's clients act on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -54,6 +57,8 @@ class Dialect:
         """The object that clients read."""
         told: dict[str, Any] = {"message": message, "type": self.type(status)}
         if self.is_anthropic:
+            if code in _ANTHROPIC_CODES:
+                told["details"] = {"error_code": code}
             return {"type": "error", "error": told}
         return {"error": {**told, "param": param, "code": code}}
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from octavo.errors import MessageError
 from octavo.params import shown
-from octavo.server.protocol.block_parts import NOTED, SHOWN, block_parts, text_of, text_part
-from octavo.server.protocol.conversation import check_hints, read_keys
+from octavo.server.protocol.block_parts import NOTED, SHOWN, block_parts, text_part
+from octavo.server.protocol.conversation import check_hints, read_keys, text_of
 from octavo.server.protocol.notes import Notes
 
 _KNOWN: Final = {

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from octavo.errors import MessageError
 from octavo.params import shown
-from octavo.server.protocol.conversation import check_hints, read_keys
+from octavo.server.protocol.conversation import check_hints, read_keys, text_of
+from octavo.server.protocol.documents import document_text
 from octavo.server.protocol.notes import Notes
 
 SHOWN: Final = ("text", "image", "document", "search_result")
@@ -45,14 +46,6 @@ def block_parts(where: str, given: Mapping[str, Any], notes: Notes) -> list[dict
             return _marked("document", where, block, about, within)
     within = _content(f"{where}.content", block.get("content"), notes)
     return _marked("search_result", where, block, {"source": "source", "title": "title"}, within)
-
-
-def text_of(where: str, given: Mapping[str, Any], key: str) -> str:
-    """The text that stands under the key; raises for anything else."""
-    text = given.get(key)
-    if not isinstance(text, str):
-        raise MessageError(f"{where}.{key} must be text")
-    return text
 
 
 def _marked(
@@ -95,11 +88,10 @@ def _document(where: str, given: Any, notes: Notes) -> list[dict[str, Any]]:
             return [text_part(text_of(where, source, "data"))]
         case "content":
             return _content(f"{where}.content", source.get("content"), notes)
-        case "base64" | "url":
-            raise MessageError(
-                f"{where}: a document in {source['type']} (PDF) cannot be read here; send its text "
-                "as a source of the type 'text', or its pages as images"
-            )
+        case "base64":
+            return [text_part(document_text(f"{where}.data", text_of(where, source, "data"), None))]
+        case "url":
+            raise MessageError(f"{where}: documents are not fetched here; send the text")
     raise MessageError(f"{where} is of type {shown(source['type'])}: {_NOT_KEPT} as text")
 
 

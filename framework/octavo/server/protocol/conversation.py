@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Any, Final
 
 from octavo.errors import MessageError
+from octavo.inputs.media_parts import DETAILS, PARTS
 from octavo.server.protocol.notes import Notes
 
 MAX_MESSAGES: Final = 4096
@@ -39,13 +40,29 @@ _TOOL: Final = frozenset(("type", "function"))
 _TOOL_FUNCTION: Final = frozenset(("name", "description", "parameters", "strict"))
 TOOL_HINTS: Final = frozenset(
     ("defer_loading", "allowed_callers", "eager_input_streaming", "input_examples",
-     "output_schema", "cache_control")
+     "output_schema", "cache_control", "async")
 )  # fmt: skip
 """Keys of tools that only say when or how a tool is shown: here all see it at once."""
+TOOLS_ELSEWHERE: Final = frozenset(
+    ("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview",
+     "custom", "file_search", "image_generation", "local_shell", "mcp", "shell", "tool_search",
+     "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
+)  # fmt: skip
+"""Types of tools that OpenAI's APIs have and this server cannot run."""
+LEFT_OUT: Final = "cannot run here and was left out"
 CACHE_HINTS: Final = frozenset(("prompt_cache_breakpoint", "cache_control"))
 """Keys of parts that only say what to keep: all prefixes are kept here."""
-_PARTS: Final = {"text": {"type", "text"} | CACHE_HINTS, "refusal": {"type", "refusal"}}
+_PARTS: Final = {
+    "text": {"type", "text"} | CACHE_HINTS,
+    "refusal": {"type", "refusal"} | CACHE_HINTS,
+    **{kind: {"type", kind, "uuid"} | CACHE_HINTS for kind in PARTS},
+}
 """Keys by a part's type; other types are refused by name where the model is known."""
+_MEDIA: Final = {
+    **{kind: {"url", "detail"} for kind in PARTS if kind.endswith("_url")},
+    "input_audio": {"data", "format"},
+}
+"""Keys of what such a part holds, where it is an object."""
 
 
 def plain_messages(messages: list[dict[str, Any]], notes: Notes) -> list[dict[str, Any]]:
@@ -60,7 +77,12 @@ def plain_tools(tools: list[dict[str, Any]] | None, notes: Notes) -> list[dict[s
         return None
     made = []
     for index, given in enumerate(tools):
-        tool = read_keys(f"tools[{index}]", given, _TOOL, notes, TOOL_HINTS)
+        kind = given.get("type")
+        if isinstance(kind, str) and kind in TOOLS_ELSEWHERE:
+            notes.add(f"tools[{index}]:{kind}", LEFT_OUT)
+            continue
+        known = given.keys() if kind not in (None, "function") else _TOOL
+        tool = read_keys(f"tools[{index}]", given, known, notes, TOOL_HINTS)
         function = tool.get("function")
         if isinstance(function, dict):
             place = f"tools[{index}].function"
@@ -127,6 +149,25 @@ def read_keys(
     return made
 
 
+def read_media(
+    where: str, given: Mapping[str, Any], known: Set[str], notes: Notes
+) -> dict[str, Any]:
+    """The object that a part of media holds; a detail that nobody knows is noted, too."""
+    made = read_keys(where, given, known, notes)
+    if made.get("detail", DETAILS[0]) not in DETAILS:
+        notes.add(f"{where}.detail")
+        del made["detail"]
+    return made
+
+
+def text_of(where: str, given: Mapping[str, Any], key: str) -> str:
+    """What stands under the key, which must be text."""
+    text = given.get(key)
+    if not isinstance(text, str):
+        raise MessageError(f"{where}.{key} must be text")
+    return text
+
+
 def check_hints(where: str, given: Mapping[str, Any]) -> None:
     """Raise for what cannot say what to keep."""
     for key in CACHE_HINTS.intersection(given):
@@ -168,6 +209,8 @@ def _parts(where: str, parts: list[Any], notes: Notes) -> list[Any]:
             place, kind = f"{where}[{index}]", part.get("type")
             known = _PARTS.get(kind) if isinstance(kind, str) else None
             part = read_keys(place, part, part.keys() if known is None else known, notes)
+            if kind in _MEDIA and isinstance(part.get(kind), dict):
+                part[kind] = read_media(f"{place}.{kind}", part[kind], _MEDIA[kind], notes)
             check_hints(place, part)
             part = {key: each for key, each in part.items() if key not in CACHE_HINTS}
         made.append(part)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from octavo.errors import ParameterError
 from octavo.params import shown
-from octavo.server.protocol.conversation import TOOL_HINTS, check_hints, read_keys
+from octavo.server.protocol.conversation import LEFT_OUT, TOOL_HINTS, check_hints, read_keys
 from octavo.server.protocol.notes import Notes
 
 _TOOL: Final = {"type", "name", "description", "input_schema", "strict", "cache_control"}
@@ -60,7 +60,7 @@ def _tool(where: str, given: dict[str, Any], notes: Notes) -> dict[str, Any] | N
                 f"{where}.type={shown(kind)} is not known; describe a tool of your own",
                 param="tools",
             )
-        notes.add(f"{where}:{known[1]}", "cannot run here and was left out")
+        notes.add(f"{where}:{known[1]}", LEFT_OUT)
         return None
     tool = read_keys(where, given, _TOOL, notes, TOOL_HINTS)
     check_hints(where, tool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -26,6 +26,11 @@ _NOTED: Final = {
     "context_management": Noted(dict[str, Any], ({},)),
     "diagnostics": Noted(dict[str, Any], ({},)),
     "speed": Noted(str, ("standard",)),
+    "betas": Noted(list[str], ([],)),
+    "billing_policy": Noted(dict[str, Any], ({},)),
+    "compaction": Noted(dict[str, Any], ({},)),
+    "fallbacks": Noted(list[Any] | str, ([],)),
+    "fallback_credit_token": Noted(dict[str, Any] | str),
     "mcp_servers": Noted(list[Any], ([],), "has no effect: their tools cannot run here"),
 }
 """They cannot make an answer wrong."""
@@ -58,6 +63,8 @@ class OutputConfig(msgspec.Struct):
     effort: str | None = None
     format: dict[str, Any] | None = None
     """A JSON schema, which the answer's text then follows."""
+    task_budget: Any = None
+    """Noted."""
 
 
 class Thinking(msgspec.Struct):
@@ -69,11 +76,20 @@ class Thinking(msgspec.Struct):
     """Noted: ``max_tokens`` is all that bounds thought here."""
     display: str | None = None
     """Noted: thoughts are shown whole."""
+    block_binding: Any = None
+    """Noted: nothing here is signed."""
 
     @property
     def is_on(self) -> bool:
         """Whether thought is asked for."""
         return self.type != "disabled"
+
+
+class Thread(msgspec.Struct):
+    """A conversation that a server keeps, which this one does not."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str | None = None
 
 
 class CountRequest(msgspec.Struct, kw_only=True):
@@ -96,6 +112,8 @@ class MessageRequest(CountRequest, kw_only=True):
     """A conversation to answer."""
 
     max_tokens: int
+    thread: Thread | None = None
+    """To begin one is noted; one that goes on is not found, on which clients send all messages."""
     stream: bool = False
     stop_sequences: list[str] = msgspec.field(default_factory=list)
     temperature: float | msgspec.UnsetType = msgspec.UNSET
@@ -130,6 +148,33 @@ class TokenCount(msgspec.Struct):
 
     input_tokens: int
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+def note_hints(request: CountRequest, notes: Notes) -> None:
+    """Note what of the objects within has no effect."""
+    thinking = request.thinking
+    if thinking is not None and thinking.budget_tokens is not None:
+        notes.add("thinking.budget_tokens", "has no effect: max_tokens bounds thought")
+    if thinking is not None and thinking.display is not None:
+        notes.add("thinking.display")
+    if thinking is not None and thinking.block_binding is not None:
+        notes.add("thinking.block_binding")
+    if request.output_config.task_budget is not None:
+        notes.add("output_config.task_budget")
+
+
+def check_thread(request: MessageRequest, notes: Notes) -> None:
+    """Note a thread that begins; raise for one that goes on, which is only its end."""
+    if request.thread is None:
+        return
+    if request.thread.type == "continue":
+        raise HttpError(
+            404,
+            "thread: no conversation is kept here; send all messages",
+            param="thread",
+            code="thread_not_found",
+        )
+    notes.add("thread", "has no effect: no conversation is kept here")
 
 
 def answer_form(request: CountRequest) -> GuidedParams | None:

@@ -22,6 +22,11 @@ MAX_NOTES: Final = 32
 """Of one request that are told; more are counted."""
 MAX_UNKNOWN: Final = 64
 """Of one request: each is compared with all known names, which takes some 0.2 ms."""
+_OTHERS: Final = frozenset(
+    ("ec_transfer_params", "files", "images", "languages", "max_tokens", "min_tokens", "mode",
+     "models", "seed", "session", "speed", "top_a")
+)  # fmt: skip
+"""Names of fields that other routes or servers have: they are no slips of any that are near."""
 _MAX_HEADER_BYTES: Final = 1024
 _MAX_LOGGED: Final = 1024
 """Pairs of a field and a client that the log has told of; the oldest is forgotten."""
@@ -75,7 +80,7 @@ class Notes:
             return
         place = where or "this request"
         param = re.split(r"[.\[]", where)[0] or name[:64]
-        meant = misspelt(name, known)
+        meant = None if name in _OTHERS else misspelt(name, known)
         if self._refuses or meant is not None:
             hint = f"; close: [{meant!r}]" if meant else _hint(name, known)
             text = f"{shown(name)} is no field of {place}{hint}"

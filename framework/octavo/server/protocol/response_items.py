@@ -10,7 +10,7 @@ import msgspec
 
 from octavo.errors import MessageError
 from octavo.params import shown
-from octavo.server.protocol.conversation import check_size, read_keys
+from octavo.server.protocol.conversation import check_size, read_keys, text_of
 from octavo.server.protocol.logprobs import ChatLogprob
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_parts import (
@@ -19,7 +19,6 @@ from octavo.server.protocol.response_parts import (
     OF_THOUGHTS,
     chat_part,
     part_text,
-    text_of,
 )
 from octavo.server.protocol.response_tools import flat_name
 from octavo_registry import Delta
@@ -34,8 +33,8 @@ _KEYS: Final = {
     "reasoning": {"type", "id", "summary", "content", "status", "encrypted_content"},
 }
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
-_NOTED: Final = frozenset(key for keys in _KEYS.values() for key in keys)
-"""Keys that belong to items of other kinds."""
+_NOTED: Final = frozenset(("async", "caller", *(key for keys in _KEYS.values() for key in keys)))
+"""Keys without effect, those of items of other kinds among them."""
 
 
 class OutputText(msgspec.Struct, tag="output_text"):

@@ -6,7 +6,13 @@ from typing import Any, Final
 
 from octavo.errors import MessageError
 from octavo.params import shown
-from octavo.server.protocol.conversation import CACHE_HINTS, check_hints, read_keys
+from octavo.server.protocol.conversation import (
+    CACHE_HINTS,
+    check_hints,
+    read_keys,
+    read_media,
+    text_of,
+)
 from octavo.server.protocol.documents import document_text
 from octavo.server.protocol.notes import Notes
 
@@ -44,9 +50,8 @@ def chat_part(where: str, given: Any, notes: Notes, kinds: tuple[str, ...]) -> d
     if "file_id" in part:
         raise MessageError(f"{where}.file_id: this server keeps no files; send the file itself")
     if kind == "input_image":
-        image = {"url": text_of(where, part, "image_url")}
-        if "detail" in part:
-            image["detail"] = part["detail"]
+        image = {"url": text_of(where, part, "image_url"), "detail": part.get("detail")}
+        image = read_media(where, image, {"url", "detail"}, notes)
         return {"type": "image_url", "image_url": image}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
@@ -58,14 +63,6 @@ def chat_part(where: str, given: Any, notes: Notes, kinds: tuple[str, ...]) -> d
 def part_text(where: str, given: Any, notes: Notes, kinds: tuple[str, ...]) -> str:
     """The same of kinds that are text."""
     text: str = chat_part(where, given, notes, kinds)["text"]
-    return text
-
-
-def text_of(where: str, given: dict[str, Any], key: str) -> str:
-    """What stands under the key, which must be text."""
-    text = given.get(key)
-    if not isinstance(text, str):
-        raise MessageError(f"{where}.{key} must be text")
     return text
 
 

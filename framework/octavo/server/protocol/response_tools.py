@@ -8,17 +8,11 @@ from typing import Any, Final
 
 from octavo.errors import ParameterError
 from octavo.params import shown
-from octavo.server.protocol.conversation import TOOL_HINTS, read_keys
+from octavo.server.protocol.conversation import LEFT_OUT, TOOL_HINTS, TOOLS_ELSEWHERE, read_keys
 from octavo.server.protocol.notes import Notes
 
 _TOOL: Final = {"type", "name", "description", "parameters", "strict"}
 _NAMESPACE: Final = {"type", "name", "description", "tools"}
-_ELSEWHERE: Final = frozenset(
-    ("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview",
-     "custom", "file_search", "image_generation", "local_shell", "mcp", "shell", "tool_search",
-     "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
-)  # fmt: skip
-"""Types of tools that OpenAI's API has and this server cannot run."""
 
 
 @dataclass(slots=True)
@@ -68,7 +62,7 @@ def chat_tool_choice(
             "type": "allowed_tools",
             "allowed_tools": {"mode": choice.get("mode"), "tools": named},
         }
-    if isinstance(kind, str) and kind in _ELSEWHERE:
+    if isinstance(kind, str) and kind in TOOLS_ELSEWHERE:
         raise ParameterError(
             f"tool_choice asks for a tool of the type {shown(kind)}, which cannot run here; "
             "describe a function",
@@ -94,8 +88,8 @@ def _add(read: ResponseTools, where: str, given: Any, notes: Notes) -> None:
         read.functions.append(_function(where, tool, notes))
     elif kind == "namespace":
         _add_namespace(read, where, tool, notes)
-    elif isinstance(kind, str) and kind in _ELSEWHERE:
-        notes.add(f"{where}:{kind}", "cannot run here and was left out")
+    elif isinstance(kind, str) and kind in TOOLS_ELSEWHERE:
+        notes.add(f"{where}:{kind}", LEFT_OUT)
     else:
         raise ParameterError(
             f"{where}.type={shown(kind)} is not known; describe a function", param="tools"

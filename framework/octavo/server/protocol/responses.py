@@ -30,6 +30,8 @@ RESPONSE_FIELDS: Final = FieldTable(
     refused={
         **NOT_AVAILABLE,
         **NO_BEAMS,
+        "max_tokens": Refused("it is max_output_tokens here"),
+        "max_completion_tokens": Refused("it is max_output_tokens here"),
         "background_options": Refused("leave it out: background alone works"),
         "conversation": Refused(KEPT_ADVICE),
         "prompt": Refused("this server keeps no prompts; send input and instructions"),
@@ -91,12 +93,12 @@ class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
         return format_guided("text", self.type, self.schema)
 
 
-class TextConfig(msgspec.Struct, forbid_unknown_fields=True):
+class TextConfig(msgspec.Struct):
     """What form the text has."""
 
     format: TextFormat | None = msgspec.field(default_factory=TextFormat)
-    verbosity: Literal["low", "medium", "high"] | None = None
-    """No effect: say in the instructions how long the answer should be."""
+    verbosity: str | None = None
+    """Noted: say in the instructions how long the answer should be."""
 
 
 class ResponseRequest(SamplingFields, kw_only=True):

@@ -27,7 +27,9 @@ from octavo.server.protocol.messages import (
     MessageUsage,
     TokenCount,
     answer_form,
+    check_thread,
     conversation,
+    note_hints,
 )
 from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import checked_max_tokens
@@ -63,6 +65,7 @@ class MessageRoutes:
         notes = exchange.notes
         request = self._server.read(exchange, MessageRequest, MESSAGE_FIELDS)
         model, adapter = await self._server.check_model(request.model)
+        check_thread(request, notes)
         params = self._params(request)
         context = self._server.engine.max_model_len
         answer = _Answer(request, f"msg_{exchange.request_id}", model, context, notes)
@@ -98,13 +101,10 @@ class MessageRoutes:
         return Reply(encode(TokenCount(len(ids), told(notes))))
 
     def _template_kwargs(self, request: CountRequest, notes: Notes) -> dict[str, Any]:
+        note_hints(request, notes)
         kwargs = dict(request.chat_template_kwargs)
         if request.thinking is not None:
             kwargs |= self._server.thinking_kwargs(request.thinking.is_on, notes)
-            if request.thinking.budget_tokens is not None:
-                notes.add("thinking.budget_tokens", "has no effect: max_tokens bounds thought")
-            if request.thinking.display is not None:
-                notes.add("thinking.display")
         effort = request.output_config.effort
         return kwargs | self._server.effort_kwargs("output_config.effort", effort, notes)
 
