@@ -19,7 +19,7 @@ def listed(names: Sequence[str]) -> str:
     return first if len(names) <= MAX_LISTED else f"{first} and {len(names) - MAX_LISTED:,} more"
 
 
-def misspelt(name: str, known: Iterable[str]) -> list[str]:
+def likely_meant(name: str, known: Iterable[str]) -> list[str]:
     """Return those of the known names, such as options, that are probably meant, the closest first.
 
     A name that shares words with another may mean something else: each other word must be like its

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from octavo.cli import main
+from octavo.cli.batch.command import RunBatchCommand
 from octavo.cli.config_file import ConfigFile
 from octavo.cli.numbers import whole_number
 from octavo.cli.parser import Parser, add_common_options
@@ -137,18 +138,29 @@ def test_a_flag_that_would_change_what_one_gets_is_an_error(args: str, said: str
 def test_a_file_as_the_documents_have_it_runs(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
-        'model: m\nhost: "127.0.0.1"\nport: 6379\ntensor-parallel-size: 2\nmax-model-len: 16k\n'
+        'model: m\nhost: "127.0.0.1"\nport: 6379\nuvicorn-log-level: "info"\n'
+        "tensor-parallel-size: 2\nmax-model-len: 16k\n"
         "hf-overrides: {a: 1}\nasync_scheduling: true\nenable-log-requests: true\nswap-space: 0\n"
         "api_server_count: 2\nkv-cache-memory-bytes: 1G\n"
     )
     made = parsed("--max-model-len", "1k", file=file)
     assert (made.model, made.port, made.tensor_parallel_size) == ("m", 6379, 2)
+    assert made.uvicorn_log_level == "info"
     assert (made.max_model_len, made.log_requests, made.api_workers) == (1000, True, 2)
     assert (made.hf_overrides, made.kv_cache_memory_gib) == ({"a": 1}, 1.0)
     for text, said in (("swap-space: 4", "--swap-gib"), ("enable-eplb: true", "not available")):
         file.write_text(f"port: 1\n{text}")
         with pytest.raises(ConfigError, match=rf"config\.yaml:2: .*{said}"):
             parsed("m", file=file)
+
+
+def test_a_batch_is_given_as_vllm_has_it() -> None:
+    parser = Parser(prog="octavo run-batch")
+    RunBatchCommand().configure(parser)
+    for args in ("-i a.jsonl -o b.jsonl", "--output_file b.jsonl --input_file=a.jsonl"):
+        given = [*args.split(), "--model", "m"]
+        made = parser.parse_args(spelled(with_dashes(given), parser))
+        assert (made.file, made.output, made.model) == (Path("a.jsonl"), Path("b.jsonl"), "m")
 
 
 def test_values_of_keywords_have_vllms_words_too() -> None:

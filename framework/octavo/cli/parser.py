@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from octavo.errors import ConfigError
 from octavo.vllm_names import as_flags, here
-from octavo.wording import misspelt
+from octavo.wording import likely_meant
 from octavo_registry import Option
 from octavo_registry.naming import near_matches
 
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         there = here(name.lstrip("-").replace("-", "_"))
         if there is not None:
             return f"here: {as_flags(there)}"
-        close = misspelt(name, known)
+        close = likely_meant(name, known)
         return f"close: {close}" if close else f"{self.prog} --help lists all"
 
     def error(self, message: str) -> NoReturn:
@@ -89,10 +89,10 @@ class Parser(argparse.ArgumentParser):
         """Return what this parser itself takes, by each name of it."""
         return self._option_string_actions
 
-    def takes_model(self) -> bool:
-        """Whether MODEL is an argument, and no flag."""
+    def takes_argument(self, name: str, flag: str) -> bool:
+        """Whether this is the name of an argument, and the flag means nothing else."""
         names = [action.dest for action in self._actions if not action.option_strings]
-        return "model" in names and "--model" not in self._option_string_actions
+        return name in names and flag not in self._option_string_actions
 
     def offer(self, name: str, value: str) -> bool:
         """Let an argument that is no option be left out, as it is known; False if there is none."""

@@ -15,7 +15,8 @@ from octavo.vllm_names import SHORT
 _LONG: Final = re.compile(r"--[A-Za-z][\w-]*", re.ASCII)
 _KEYS: Final = re.compile(r"[\w-]+(\.[\w-]+)*\+?", re.ASCII)
 _LEVEL: Final = re.compile(r"-O=?(\d)")
-MODEL: Final = "--model"
+ARGUMENTS: Final = {"--model": "model", "--input-file": "file", "-i": "file"}
+"""Flags of vLLM's for what is the first argument here."""
 
 
 def with_dashes(args: Sequence[str]) -> list[str]:
@@ -38,7 +39,7 @@ def spelled(args: Sequence[str], parser: Parser) -> list[str]:
 
     ``-tp 2`` becomes ``--tensor-parallel-size 2``, ``--hf-overrides.a.b 1`` becomes
     ``--hf-overrides={"a": {"b": 1}}``, and ``--model NAME`` the first argument, if the parser takes
-    the model so.
+    the model so; likewise ``-i FILE``.
     """
     made: list[str] = []
     remaining = iter(args)
@@ -53,8 +54,8 @@ def spelled(args: Sequence[str], parser: Parser) -> list[str]:
         elif dot and _LONG.fullmatch(name) and _KEYS.fullmatch(keys):
             text = value if equals else _next(remaining, head)
             made.append(f"{name}={json.dumps(_nested(keys, text))}")
-        elif name == MODEL and not dot and parser.takes_model():
-            made.insert(0, value if equals else _next(remaining, MODEL))
+        elif not dot and parser.takes_argument(ARGUMENTS.get(name, ""), name):
+            made.insert(0, value if equals else _next(remaining, name))
         else:
             made.append(name + arg[len(head.partition(".")[0]) :])
     return made

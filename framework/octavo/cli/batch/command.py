@@ -51,6 +51,7 @@ class RunBatchCommand:
         parser.add_argument(
             "-o",
             "--output",
+            "--output-file",
             type=Path,
             metavar="FILE",
             help="results (default: FILE.results.jsonl)",
