@@ -83,6 +83,21 @@ async def test_a_turn_reads_what_the_whole_conversation_would_without_old_instru
     assert counted.input_tokens == sent.usage.input_tokens
 
 
+async def test_a_tools_result_answers_a_call_of_the_turn_before(client) -> None:
+    properties = {"city": {"type": "string", "maxLength": 8}}
+    schema = {"type": "object", "properties": properties, "required": ["city"]}
+    tools: Any = [{"type": "function", "name": "weather", "parameters": schema}]
+    asked: dict[str, Any] = {**GREEDY, "max_output_tokens": 60, "tools": tools}
+    called = await client.responses.create(input="Hi", tool_choice="required", **asked)
+    (call,) = called.output
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    after = await client.responses.create(input=[result], previous_response_id=called.id, **asked)
+    whole = [{"role": "user", "content": "Hi"}, call.to_dict(), result]
+    sent = await client.responses.create(input=whole, **asked)
+    assert after.output_text == sent.output_text != ""
+    assert after.usage.input_tokens == sent.usage.input_tokens
+
+
 async def test_an_item_that_is_referred_to_is_read(client) -> None:
     first = await client.responses.create(input="Hello", **GREEDY)
     rest = {"role": "user", "content": "Thanks"}

@@ -134,10 +134,12 @@ def test_a_completion_is_counted(http: httpx.Client) -> None:
 
 def test_an_answer_that_is_kept_counts_until_it_is_deleted(http: httpx.Client) -> None:
     before = read(http)
-    made = http.post("/v1/responses", json={"input": "Hello", "max_output_tokens": 4}).json()
+    long = {str(number): "x" * 500 for number in range(16)}
+    asked = {"input": "Hello", "max_output_tokens": 4, "metadata": long}
+    made = http.post("/v1/responses", json=asked).json()
     after = read(http)
     assert after["stored_responses",] == before["stored_responses",] + 1
-    assert after["stored_response_bytes",] > before["stored_response_bytes",] + 500
+    assert after["stored_response_bytes",] > before["stored_response_bytes",] + 4000
     http.delete(f"/v1/responses/{made['id']}")
     assert read(http)["stored_responses",] == before["stored_responses",]
 

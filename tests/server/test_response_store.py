@@ -19,7 +19,7 @@ MOST = 2**20
 
 @pytest.fixture
 def store() -> Iterator[ResponseStore]:
-    made = ResponseStore(IN_MEMORY, max_responses=4, max_bytes=4096)
+    made = ResponseStore(IN_MEMORY, max_responses=4, max_bytes=2**20)
     yield made
     made.close()
 
@@ -46,14 +46,23 @@ async def test_what_was_not_used_for_longest_goes_first(store) -> None:
 
 
 async def test_bytes_are_bounded_and_one_that_is_too_long_drops_no_other(store) -> None:
-    for id in "abc":
-        await keep(store, id, text="x" * 800)
+    empty = await store.sizes()
+    for id in "abc":  # each is there twice: whole, and as an item that may be referred to
+        await keep(store, id, text="x" * 200_000)
     assert await kept(store, "abc") == "bc"
-    await keep(store, "d", text="x" * 4096)
+    assert 800_000 < (await store.sizes())[1] < MOST
+    await keep(store, "d", text="x" * MOST)
     assert await kept(store, "abcd") == "bc"
     for id in "bc":
         await store.delete("", id)
-    assert await store.sizes() == (0, 0)
+    assert await store.sizes() == empty
+
+
+async def test_a_bound_below_what_an_empty_database_takes_keeps_nothing() -> None:
+    store = ResponseStore(IN_MEMORY, max_responses=4, max_bytes=4096)
+    await keep(store, "a")
+    assert await kept(store, "a") == ""
+    store.close()
 
 
 async def test_a_conversation_has_every_turn_or_is_an_error(store) -> None:

@@ -154,12 +154,11 @@ class BackgroundRuns:
 
 def _add_events(database: sqlite3.Connection, number: int, first: int, events: bytes) -> None:
     """Add events, the first of this number, where they are wanted and the run has not ended."""
-    added = database.execute(
-        "UPDATE responses SET bytes = bytes + ? WHERE number = ? AND streams AND alive IS NOT NULL",
-        (len(events), number),
+    database.execute(
+        "INSERT INTO events SELECT number, ?, ? FROM responses "
+        "WHERE number = ? AND streams AND alive IS NOT NULL",
+        (first, events, number),
     )
-    if added.rowcount:
-        database.execute("INSERT INTO events VALUES (?, ?, ?)", (number, first, events))
 
 
 def _events(

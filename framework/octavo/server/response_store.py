@@ -38,7 +38,6 @@ CREATE TABLE IF NOT EXISTS responses (
     previous INTEGER,
     input BLOB NOT NULL,
     response BLOB NOT NULL,
-    bytes INTEGER NOT NULL,
     used REAL NOT NULL,
     streams INTEGER NOT NULL,
     runner TEXT,
@@ -61,23 +60,21 @@ CREATE TABLE IF NOT EXISTS events (
     events BLOB NOT NULL,
     PRIMARY KEY (number, first)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS totals (count INTEGER NOT NULL, bytes INTEGER NOT NULL);
-INSERT INTO totals SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM totals);
+CREATE TABLE IF NOT EXISTS total (count INTEGER NOT NULL);
+INSERT INTO total SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM total);
 CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON responses BEGIN
-    UPDATE totals SET count = count + 1, bytes = bytes + new.bytes;
-END;
-CREATE TRIGGER IF NOT EXISTS grown AFTER UPDATE OF bytes ON responses BEGIN
-    UPDATE totals SET bytes = bytes + new.bytes - old.bytes;
+    UPDATE total SET count = count + 1;
 END;
 CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON responses BEGIN
-    UPDATE totals SET count = count - 1, bytes = bytes - old.bytes;
+    UPDATE total SET count = count - 1;
 END;
 """
 _CHAIN: Final = """
-WITH RECURSIVE chain (number, previous, bytes, is_active, depth) AS (
-    SELECT number, previous, bytes, alive IS NOT NULL, 0 FROM responses WHERE owner = ? AND id = ?
+WITH RECURSIVE chain (number, previous, is_active, bytes, depth) AS (
+    SELECT number, previous, alive IS NOT NULL, length(input) + length(response), 0
+    FROM responses WHERE owner = ? AND id = ?
     UNION ALL
-    SELECT r.number, r.previous, r.bytes, r.alive IS NOT NULL, depth + 1
+    SELECT r.number, r.previous, alive IS NOT NULL, length(r.input) + length(r.response), depth + 1
     FROM responses r JOIN chain ON r.number = chain.previous
 )
 SELECT number, previous, is_active, bytes FROM chain ORDER BY depth DESC
@@ -162,9 +159,9 @@ class ResponseStore:
             now = time.time()
             database.execute("DELETE FROM responses WHERE owner = ? AND id = ?", (owner, id))
             number = database.execute(
-                "INSERT INTO responses (owner, id, previous, input, response, bytes, used, "
-                "streams, runner, alive) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (owner, id, after_number, given, response, num_bytes, now, streams, runner, now),
+                "INSERT INTO responses (owner, id, previous, input, response, used, streams, "
+                "runner, alive) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (owner, id, after_number, given, response, now, streams, runner, now),
             ).lastrowid
             assert number is not None  # a row was inserted
             if runner is None:
@@ -222,7 +219,7 @@ class ResponseStore:
         return dropped.rowcount > 0
 
     async def sizes(self) -> tuple[int, int]:
-        """Return how many answers are kept, and their bytes."""
+        """Return how many answers are kept, and the bytes that they take."""
         return await self.read(_sizes)
 
     async def read(self, call: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -249,7 +246,7 @@ class ResponseStore:
         """Drop what was not used for longest until the rest is within bounds."""
         while True:
             count, num_bytes = _sizes(database)
-            if count <= self._max_responses and num_bytes <= self._max_bytes:
+            if not count or (count <= self._max_responses and num_bytes <= self._max_bytes):
                 return
             database.execute(
                 "DELETE FROM responses WHERE number = (SELECT number FROM responses "
@@ -260,20 +257,15 @@ class ResponseStore:
 def end_row(database: sqlite3.Connection, number: int, response: bytes) -> None:
     """Write down an answer that is in the making as it has become, with what it consists of."""
     row = database.execute(
-        "SELECT owner, bytes - length(response) FROM responses "
-        "WHERE number = ? AND alive IS NOT NULL",
-        (number,),
+        "SELECT owner FROM responses WHERE number = ? AND alive IS NOT NULL", (number,)
     ).fetchone()
     if row is None:
         return
-    owner, num_bytes = row
-    items = [(owner, it["id"], number, _encode(it)) for it in _decode(response)["output"]]
+    items = [(*row, item["id"], number, _encode(item)) for item in _decode(response)["output"]]
     database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)", items)
-    num_bytes += len(response) + sum(len(item) for *_, item in items)
     database.execute(
-        "UPDATE responses SET response = ?, bytes = ?, runner = NULL, alive = NULL "
-        "WHERE number = ?",
-        (response, num_bytes, number),
+        "UPDATE responses SET response = ?, runner = NULL, alive = NULL WHERE number = ?",
+        (response, number),
     )
 
 
@@ -317,8 +309,13 @@ def _history(database: sqlite3.Connection, owner: str, id: str, max_bytes: int) 
 
 
 def _sizes(database: sqlite3.Connection) -> tuple[int, int]:
-    count, num_bytes = database.execute("SELECT count, bytes FROM totals").fetchone()
-    return count, num_bytes
+    """How many answers there are, and what the database takes, as SQLite itself counts it."""
+    (count,) = database.execute("SELECT count FROM total").fetchone()
+    pages, free, page_bytes = (
+        database.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return count, (pages - free) * page_bytes
 
 
 def open_store(config: ServeConfig) -> ResponseStore | None:
