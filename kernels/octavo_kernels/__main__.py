@@ -17,6 +17,7 @@ from octavo_kernels.build import (
     KernelSpec,
     build,
     cache_folder,
+    can_be_built_for,
 )
 
 
@@ -32,7 +33,11 @@ def main() -> int:
     """Build and say what was built; 1 if something could not be."""
     parser = argparse.ArgumentParser(prog="python -m octavo_kernels", description=__doc__)
     parser.add_argument("command", choices=["build"])
-    parser.add_argument("--arch", action="append", help=f"of {', '.join(ALL_ARCHES)}; default: all")
+    parser.add_argument(
+        "--arch",
+        action="append",
+        help=f"{', '.join(ALL_ARCHES)}, or of a newer GPU (100, 120); default: all that are named",
+    )
     parser.add_argument("--only", action="append", help="names of kernels; default: all")
     parser.add_argument("--cache", action="store_true", help="build into the cache of first use")
     parser.add_argument(
@@ -44,12 +49,15 @@ def main() -> int:
     options = parser.parse_args()
     if options.jobs < 1:
         parser.error(f"--jobs is {options.jobs}; at least 1")
+    for arch in options.arch or ():
+        if not any(can_be_built_for(spec, arch) for spec in all_specs(options.only)):
+            parser.error(f"--arch is {arch}, for which no kernel is")
     folder = cache_folder() if options.cache else PREBUILT
     work = [
         (spec, arch)
         for spec in all_specs(options.only)
         for arch in options.arch or ALL_ARCHES
-        if arch in spec.arches
+        if can_be_built_for(spec, arch)
     ]
 
     def build_one(job: tuple[KernelSpec, str]) -> bool:

@@ -50,6 +50,13 @@ class KernelSpec:
     flags: tuple[str, ...] = field(default=())
 
 
+def can_be_built_for(spec: KernelSpec, arch: str) -> bool:
+    """Whether its sources are for an architecture: one that it names, or a newer one than all."""
+    number = arch.rstrip("abcdefghijklmnopqrstuvwxyz")
+    is_newer = number.isdecimal() and int(number) > int(ALL_ARCHES[-1].rstrip("a"))
+    return arch in spec.arches or (is_newer and spec.arches == ALL_ARCHES)
+
+
 def arch_for(spec: KernelSpec, capability: tuple[int, int]) -> str:
     """The architecture whose library runs on a device of that compute capability.
 

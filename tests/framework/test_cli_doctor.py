@@ -87,6 +87,23 @@ def test_kernels_are_counted_and_what_builds_them_is_named(gpu, monkeypatch, tmp
     assert found()["kernels 9.0"].verdict == "good"
 
 
+@pytest.mark.parametrize("capability", [(10, 0), (12, 0)])
+def test_for_gpus_that_nothing_is_prebuilt_for_a_compiler_is_asked_for(
+    gpu, monkeypatch, capability
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    subject, arch = f"kernels {capability[0]}.{capability[1]}", f"{capability[0]}{capability[1]}"
+    kernels = found()[subject]
+    assert kernels.verdict == "note"
+    assert kernels.found.endswith("are built, and none comes prebuilt for it")
+    assert f"--arch {arch} (an nvcc that knows sm_{arch}: of CUDA 12.8" in kernels.advice
+    monkeypatch.setattr(findings, "find_nvcc", lambda: None)
+    assert found()[subject].verdict == "bad"
+    assert "there is no nvcc" in found()[subject].advice
+    usable = [spec for spec in findings.all_specs() if build.can_be_built_for(spec, arch)]
+    assert kernels.found.startswith(f"0 of {len(usable)} ")
+
+
 def test_small_shared_memory_and_few_files_are_told(monkeypatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**26, 0, 2**26))

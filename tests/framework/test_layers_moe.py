@@ -10,6 +10,7 @@ from torch import Tensor
 from octavo.errors import ModelError
 from octavo.layers.loading import load_weights
 from octavo.layers.moe import ExpertTensors, MoE, Routing, StackedTensors
+from octavo_kernels.moe import lacking
 from octavo_registry.model import ModelSpec
 
 EXPERTS, HIDDEN, INTERMEDIATE = 5, 6, 8
@@ -193,6 +194,37 @@ def test_what_cannot_be_is_refused() -> None:
         layer_of(quantization=object())
     with pytest.raises(ModelError, match="8 cannot be split among tensor_parallel_size=3"):
         layer_of(tp_size=3, collectives=NoCollectives())
+    with pytest.raises(ModelError, match=r"mlp: route: groups=\(2, 1\) do not divide 5 experts"):
+        layer_of(routing={"groups": (2, 1)})
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "sizes", "told"),
+    [
+        ((7, 5), torch.bfloat16, (64, 48), "in bfloat16 need compute capability 8.0 .* has 7.5"),
+        ((9, 0), torch.bfloat16, (60, 48), "of D=60 and I=48 have no kernel"),
+        ((9, 0), torch.float64, (64, 48), "of torch.float64 have no kernel"),
+    ],
+)
+def test_experts_that_a_device_has_no_kernel_for_are_refused_before_they_are_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    sizes: tuple[int, int],
+    told: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    lacking.cache_clear()
+    spec = ModelSpec(
+        architecture="Test",
+        config={},
+        dtype=dtype,
+        max_model_len=64,
+        device=torch.device("cuda", 0),
+    )
+    with pytest.raises(ModelError, match=f"mlp: its experts {told}"):
+        MoE("mlp", *sizes, routing=Routing(num_experts=4, chosen=2), activation="silu", spec=spec)
+    lacking.cache_clear()
 
 
 @pytest.mark.gpu

@@ -156,6 +156,26 @@ def test_ahead_of_time_no_more_compile_together_than_jobs(
     assert most == jobs
 
 
+def test_kernels_of_all_devices_are_built_for_newer_ones_on_demand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def note(spec: KernelSpec, arch: str, folder: Path) -> Path:
+        asked.append((spec.name, arch))
+        return folder
+
+    monkeypatch.setattr(command_line, "build", note)
+    monkeypatch.setattr(sys, "argv", ["octavo_kernels", "build", "--arch", "100", "--arch", "120a"])
+    assert command_line.main() == 0
+    general = [spec.name for spec in command_line.all_specs() if spec.arches == ALL_ARCHES]
+    assert sorted(asked) == sorted((name, arch) for name in general for arch in ("100", "120a"))
+    for unknown in ("42", "sm_90", "90"):
+        monkeypatch.setattr(sys, "argv", ["octavo_kernels", "build", "--arch", unknown])
+        with pytest.raises(SystemExit):
+            command_line.main()
+
+
 WHOLE = "90a"
 """The architecture, of every kernel, for which libraries are linked too."""
 

@@ -20,6 +20,7 @@ from octavo.host_memory import host_memory
 from octavo.wording import counted
 from octavo_kernels.__main__ import all_specs
 from octavo_kernels.build import (
+    ALL_ARCHES,
     PREBUILT,
     KernelBuildError,
     arch_for,
@@ -149,7 +150,11 @@ def _kernels(capability: tuple[int, int]) -> Finding:
     if not missing:
         return Finding(subject=subject, verdict="good", found=f"all {usable} are built")
     found = f"{usable - len(missing)} of {usable} are built"
-    command = f"python -m octavo_kernels build --arch {missing[0][1]}"
+    arch = missing[0][1]
+    command = f"python -m octavo_kernels build --arch {arch}"
+    if arch not in ALL_ARCHES:
+        found += ", and none comes prebuilt for it"
+        command += f" (an nvcc that knows sm_{arch}: of CUDA 12.8 or later)"
     if JIT.text() == "0":
         advice = f"OCTAVO_JIT=0 forbids to build the others when they are needed; run {command}"
         return Finding(subject=subject, verdict="bad", found=found, advice=advice)

@@ -18,7 +18,7 @@ from octavo.layers.linear import Linear
 from octavo.layers.loading import Source
 from octavo.layers.mlp import GATED_ACTIVATIONS, GatedMLP
 from octavo.layers.sharding import Shard, collectives_of
-from octavo_kernels.moe import experts, route
+from octavo_kernels.moe import experts, lacking, route
 from octavo_registry.model import ModelSpec
 
 EXPERT_ACTIVATIONS: dict[str, str] = {**GATED_ACTIVATIONS, "swiglu_oai": "swiglu_oai"}
@@ -103,6 +103,10 @@ class MoE(nn.Module):
         self._collectives = collectives_of(spec)
         self.adds_bias = spec.tp_rank == 0
         num_experts, part = routing.num_experts, self.part.size
+        lack = lacking(spec.dtype, num_experts, hidden_size, part, spec.device)
+        if lack is not None:
+            raise ModelError(f"{name}: its experts {lack}")
+        self._check_routing()
         self.router = Linear(
             f"{name}.{routing.router}",
             Shard.whole(hidden_size),
@@ -123,6 +127,21 @@ class MoE(nn.Module):
             parameter(num_experts, dtype=torch.float32) if routing.choice_bias else None
         )
         self._adapters = None if spec.adapters is None else spec.adapters.of_experts(self)
+
+    def _check_routing(self) -> None:
+        """Raise at load for what the kernel would refuse in every step."""
+        routing = self.routing
+        try:
+            route(
+                torch.zeros(0, routing.num_experts, device="cpu"),
+                routing.chosen,
+                renormalize=routing.renormalize,
+                score=routing.score,
+                groups=routing.groups,
+                scale=routing.scale,
+            )
+        except ValueError as error:
+            raise ModelError(f"{self.name}: {error}") from error
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """The layer's result [T, D], without the residual."""

@@ -38,6 +38,9 @@ SCORES = {"softmax": 0, "sigmoid": 1, "softmax_after": 2}
 ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 """How the kernels are told."""
 
+BFLOAT16_CAPABILITY = (8, 0)
+"""Of the oldest GPUs whose tensor cores know it: Ampere's."""
+
 
 def route(
     scores_TX: Tensor,
@@ -152,13 +155,9 @@ def experts(
     num_experts, _, intermediate = down_XDI.shape
     out_TD = torch.empty_like(x_TD) if residual_TD is None else residual_TD
     aligned = (x_TD.data_ptr() | out_TD.data_ptr()) % 16 == 0
-    dtypes = _dtypes(device.index)
-    if x_TD.dtype not in dtypes or hidden % 16 or intermediate % 8 or not aligned:
-        raise ValueError(
-            f"experts: {x_TD.dtype} with D={hidden} and I={intermediate} has no kernel: "
-            f"{' or '.join(map(str, dtypes))}, a D of 16s, an I of 8s and rows from multiples of "
-            "16 bytes have"
-        )
+    lack = lacking(x_TD.dtype, num_experts, hidden, intermediate, device)
+    if lack is not None or not aligned:
+        raise ValueError(f"experts {lack or 'need rows from multiples of 16 bytes'}")
     if num_tokens == 0:
         return out_TD
     pairs = ids_TK.numel()
@@ -192,10 +191,27 @@ def experts(
 
 
 @functools.cache
-def _dtypes(device_index: int) -> tuple[torch.dtype, ...]:
-    """What ``experts`` takes there: tensor cores know bfloat16 since Ampere."""
-    major, _ = torch.cuda.get_device_capability(device_index)
-    return FLOATS if major >= 8 else (torch.float32, torch.float16)
+def lacking(
+    dtype: torch.dtype, num_experts: int, hidden: int, intermediate: int, device: torch.device
+) -> str | None:
+    """What experts of these sizes need that is not there; None: they run on the device."""
+    if device.type != "cuda":
+        return None
+    if dtype not in FLOATS:
+        return f"of {dtype} have no kernel; use {', '.join(map(str, FLOATS))}"
+    capability = torch.cuda.get_device_capability(device)
+    if dtype == torch.bfloat16 and capability < BFLOAT16_CAPABILITY:
+        return (
+            f"in bfloat16 need compute capability 8.0 or later, and this device has "
+            f"{capability[0]}.{capability[1]}; use float16"
+        )
+    if num_experts > MAX_EXPERTS:
+        return f"are {num_experts}, and at most {MAX_EXPERTS} have kernels"
+    if hidden % 16 or intermediate % 8:
+        return (
+            f"of D={hidden} and I={intermediate} have no kernel: D must be a multiple of 16, I of 8"
+        )
+    return None
 
 
 def _check_experts(
