@@ -168,6 +168,9 @@ class ServeConfig:
         None
     )
     """What of HTTP goes into the log, requests among it (at info); None: as all else."""
+    allow_unpaired_tool_calls: bool = False
+    """Answer conversations in which a tool's result has no call, or a call no result, instead of a
+    400 as OpenAI's."""
     on_engine_death: Literal["exit", "restart"] = "exit"
     """"restart" starts a new engine once, and exits when that one dies too."""
     log_requests: bool = False

@@ -36,6 +36,7 @@ from octavo.server.protocol.logprobs import ChatLogprobs, chat_logprobs, prompt_
 from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.tool_calls import ToolCallPiece, delta_fields, message_fields
+from octavo.server.protocol.tool_pairs import check_messages
 from octavo.server.protocol.usage import check_stream_options
 from octavo_registry.routes import Endpoint
 
@@ -65,6 +66,7 @@ class ChatRoutes:
         model, adapter = await self._server.check_model(request.model)
         params = self._params(request)
         self._server.check_sequences(1, params)
+        self._check_pairs(request)
         named = request.request_id or exchange.request_id
         answer = _Answer(request, f"chatcmpl-{named}", model, params.n, self._server, notes)
         await self._server.checked_template(request.chat_template)
@@ -90,14 +92,21 @@ class ChatRoutes:
             raise HttpError(400, "messages is an empty list", param="messages")
         params = self._params(batch)
         self._server.check_sequences(len(batch.messages), params)
+        requests = list(batch.requests())
+        for each in requests:
+            self._check_pairs(each)
         named = batch.request_id or exchange.request_id
         answer = _Answer(batch, f"chatcmpl-{named}", model, 1, self._server, notes)
         await self._server.checked_template(batch.chat_template)
         outputs = [
             self._begin(each, params, adapter, notes, f"{named}-{index}")
-            for index, each in enumerate(batch.requests())
+            for index, each in enumerate(requests)
         ]
         return Reply(encode(answer.batch(await final_outputs(outputs))))
+
+    def _check_pairs(self, request: ChatRequest) -> None:
+        if not self._server.config.serve.allow_unpaired_tool_calls:
+            check_messages(request.messages, is_continued=request.continue_final_message)
 
     async def _beams(
         self,

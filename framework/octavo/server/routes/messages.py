@@ -33,6 +33,7 @@ from octavo.server.protocol.messages import (
 )
 from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import checked_max_tokens
+from octavo.server.protocol.tool_pairs import check_blocks
 from octavo.server.protocol.usage import UsageCount
 from octavo.tools.choice import read_tool_use
 from octavo_registry import Delta
@@ -67,6 +68,8 @@ class MessageRoutes:
         model, adapter = await self._server.check_model(request.model)
         check_thread(request, notes)
         params = self._params(request)
+        if not self._server.config.serve.allow_unpaired_tool_calls:
+            check_blocks(request.messages, is_continued=_continues(request))
         context = self._server.engine.max_model_len
         answer = _Answer(request, f"msg_{exchange.request_id}", model, context, notes)
         choice, parallel = chat_tool_choice(request.tool_choice, notes)

@@ -36,6 +36,7 @@ from octavo.server.protocol.responses import (
     note_hints,
 )
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
+from octavo.server.protocol.tool_pairs import check_items
 from octavo.server.protocol.usage import UsageCount, check_stream_options
 from octavo.server.response_runs import Run
 from octavo.server.response_store import ResponseStore
@@ -73,6 +74,8 @@ class ResponseRoutes:
         params = self._params(request)
         note_hints(request, notes)
         turn = await read_turn(server, exchange.owner, request, notes)
+        if not server.config.serve.allow_unpaired_tool_calls:
+            check_items(turn.messages)
         choice = chat_tool_choice(request.tool_choice, notes)
         template_kwargs = self._template_kwargs(request, notes)
         answer = _Answer(request, model, params, notes, turn, server.responses)
