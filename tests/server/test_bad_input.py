@@ -195,7 +195,7 @@ BAD = [
     Bad("a last message that cannot go on", {"continue_final_message": True,
         "add_generation_prompt": True}, "add_generation_prompt", (CHAT, TOKENIZE)),
     Bad("a template of a stranger", {"chat_template": "{{ 1 }}"}, paths=(CHAT,)),
-    Bad("what the template does not read", {"chat_template_kwargs": {"a": 1}},
+    Bad("a slip in the template's words", {"chat_template_kwargs": {"add_generation_promt": 1}},
         paths=(CHAT, RESPONSES, MESSAGES, COUNT)),
     Bad("template words that are taken", {"chat_template_kwargs": {"messages": []}},
         paths=(CHAT, RESPONSES, MESSAGES, COUNT)),

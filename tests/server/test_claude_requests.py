@@ -187,8 +187,11 @@ def test_images_are_seen_in_questions_in_results_and_in_documents(omni) -> None:
                     body["messages"] = [*before, {"role": "user", "content": [bare, text]}]
                 reply = http.post("/v1/messages", json=body)
                 assert reply.status_code == 200, reply.text
+                count = http.post(COUNT, json=body)
+                assert count.status_code == 200, count.text
                 usage = reply.json()["usage"]
                 counts.append(usage["input_tokens"] + usage["cache_read_input_tokens"])
+                assert count.json()["input_tokens"] == counts[-1]
             assert counts[0] > counts[1] + 2  # what the image takes
 
 

@@ -184,6 +184,9 @@ def test_more_keys_of_a_choice_are_noted(http, more, paths) -> None:
         (CHAT, {"reasoning_effort": "total"}, "reasoning_effort"),
         (CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
         (CHAT, {"verbosity": "low"}, "verbosity"),
+        (CHAT, {"chat_template_kwargs": {"enable_thinking": False}}, "'enable_thinking'"),
+        ("/v1/responses", {"chat_template_kwargs": {"own": 1}}, "'own'"),
+        ("/v1/messages", {"chat_template_kwargs": {"own": 1}}, "'own'"),
         (CHAT, {"web_search_options": {"a": 1}}, "web_search_options"),
         ("/v1/responses", {"reasoning": {"effort": "ultra"}}, "reasoning.effort"),
         ("/v1/responses", {"reasoning": {"own": 1}}, "'own'"),
@@ -217,6 +220,14 @@ def test_more_keys_of_media_and_a_detail_that_nobody_knows_are_noted() -> None:
     assert {note.path for note in notes} == {
         f"{place}.own", f"{place}.image_url.own", f"{place}.image_url.detail",
     }  # fmt: skip
+
+
+def test_padding_that_a_stream_does_not_have_is_noted(http) -> None:
+    more = {"stream": True, "stream_options": {"include_obfuscation": True}}
+    for path in (CHAT, "/v1/completions", "/v1/responses"):
+        reply = http.post(path, json={**BODIES[path], **more})
+        told = reply.headers["x-octavo-warnings"]
+        assert told == "stream_options.include_obfuscation has no effect"
 
 
 def test_names_of_other_apis_fields_are_no_slips(http) -> None:

@@ -193,6 +193,18 @@ class ServerContext:
             await self.engine.read_template(given)
         return given
 
+    def template_kwargs(
+        self, given: Mapping[str, Any], notes: Notes, template: str | None = None
+    ) -> dict[str, Any]:
+        """Return what the chat template reads of them; the others have no effect."""
+        if not given:
+            return {}
+        known = self.engine.chat_template(template).variables
+        for name in given:
+            if name not in known:
+                notes.unknown(name, known, "chat_template_kwargs")
+        return {name: value for name, value in given.items() if name in known}
+
     def effort_kwargs(
         self, name: str, effort: str | None, notes: Notes, template: str | None = None
     ) -> dict[str, str]:

@@ -6,6 +6,7 @@ import msgspec
 
 from octavo.outputs import RequestOutput
 from octavo.server.errors import HttpError
+from octavo.server.protocol.notes import Notes
 
 
 class StreamOptions(msgspec.Struct):
@@ -19,10 +20,12 @@ class StreamOptions(msgspec.Struct):
     """No effect: nothing is padded."""
 
 
-def check_stream_options(options: object, *, is_stream: bool) -> None:
+def check_stream_options(options: msgspec.Struct | None, notes: Notes, *, is_stream: bool) -> None:
     """Raise for options of a stream that nobody asked for."""
     if options is not None and not is_stream:
         raise HttpError(400, "stream_options needs stream=true", param="stream_options")
+    if getattr(options, "include_obfuscation", False):
+        notes.add("stream_options.include_obfuscation")
 
 
 class PromptTokensDetails(msgspec.Struct):

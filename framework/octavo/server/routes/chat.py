@@ -64,7 +64,7 @@ class ChatRoutes:
         notes = exchange.notes
         request = self._server.read(exchange, ChatRequest, CHAT_FIELDS)
         model, adapter = await self._server.check_model(request.model)
-        params = self._params(request)
+        params = self._params(request, notes)
         self._server.check_sequences(1, params)
         self._check_pairs(request)
         named = request.request_id or exchange.request_id
@@ -90,7 +90,7 @@ class ChatRoutes:
             raise HttpError(400, "a batch has one answer to each conversation", param="n")
         if not batch.messages:
             raise HttpError(400, "messages is an empty list", param="messages")
-        params = self._params(batch)
+        params = self._params(batch, notes)
         self._server.check_sequences(len(batch.messages), params)
         requests = list(batch.requests())
         for each in requests:
@@ -179,7 +179,7 @@ class ChatRoutes:
             lora_request=adapter,
         )
 
-    def _params(self, request: ChatRequest) -> SamplingParams:
+    def _params(self, request: ChatRequest, notes: Notes) -> SamplingParams:
         request.check_beams()
         check_num_logprobs("top_logprobs", request.top_logprobs, self._server.max_logprobs)
         if request.top_logprobs and not request.logprobs:
@@ -191,7 +191,7 @@ class ChatRoutes:
                 more["max_tokens"] = checked_max_tokens(name, getattr(request, name), context)
         if request.logprobs:
             more["logprobs"] = request.top_logprobs
-        check_stream_options(request.stream_options, is_stream=request.stream)
+        check_stream_options(request.stream_options, notes, is_stream=request.stream)
         default = self._server.default_params(max_tokens=None)
         return request.params(default, room=context, **more)
 
@@ -199,7 +199,10 @@ class ChatRoutes:
         effort = self._server.effort_kwargs(
             "reasoning_effort", request.reasoning_effort, notes, request.chat_template
         )
-        return {**request.chat_template_kwargs, **effort}
+        given = self._server.template_kwargs(
+            request.chat_template_kwargs, notes, request.chat_template
+        )
+        return given | effort
 
 
 class _Answer:

@@ -51,7 +51,7 @@ class CompletionRoutes:
         """Answer one request."""
         request = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)
         model, adapter = await self._server.check_model(request.model)
-        params = self._params(request)
+        params = self._params(request, exchange.notes)
         self._check_length(request.prompt)
         prompts = _prompts(request.prompt)
         self._server.check_sequences(len(prompts), params)
@@ -127,7 +127,7 @@ class CompletionRoutes:
             lora_request=adapter,
         )
 
-    def _params(self, request: CompletionRequest) -> SamplingParams:
+    def _params(self, request: CompletionRequest, notes: Notes) -> SamplingParams:
         context = self._server.engine.max_model_len
         more: dict[str, Any] = {}
         if request.max_tokens == 0:
@@ -143,7 +143,7 @@ class CompletionRoutes:
             asked = request.prompt_logprobs
             if request.echo and (asked is msgspec.UNSET or 0 <= asked < request.logprobs):
                 more["prompt_logprobs"] = request.logprobs
-        check_stream_options(request.stream_options, is_stream=request.stream)
+        check_stream_options(request.stream_options, notes, is_stream=request.stream)
         default = self._server.default_params(max_tokens=16)
         return request.params(default, room=context, **more)
 

@@ -105,7 +105,7 @@ class MessageRoutes:
 
     def _template_kwargs(self, request: CountRequest, notes: Notes) -> dict[str, Any]:
         note_hints(request, notes)
-        kwargs = dict(request.chat_template_kwargs)
+        kwargs = self._server.template_kwargs(request.chat_template_kwargs, notes)
         if request.thinking is not None:
             kwargs |= self._server.thinking_kwargs(request.thinking.is_on, notes)
         effort = request.output_config.effort

@@ -71,7 +71,7 @@ class ResponseRoutes:
         request = server.read(exchange, ResponseRequest, RESPONSE_FIELDS)
         model, adapter = await server.check_model(request.model)
         check_metadata(request.metadata)
-        params = self._params(request)
+        params = self._params(request, notes)
         note_hints(request, notes)
         turn = await read_turn(server, exchange.owner, request, notes)
         if not server.config.serve.allow_unpaired_tool_calls:
@@ -151,8 +151,8 @@ class ResponseRoutes:
         )
         return Reply(encode(InputTokens(input_tokens=len(ids), warnings=told(notes))))
 
-    def _params(self, request: ResponseRequest) -> SamplingParams:
-        check_stream_options(request.stream_options, is_stream=request.stream)
+    def _params(self, request: ResponseRequest, notes: Notes) -> SamplingParams:
+        check_stream_options(request.stream_options, notes, is_stream=request.stream)
         check_num_logprobs("top_logprobs", request.top_logprobs, self._server.max_logprobs)
         if request.top_logprobs and LOGPROBS not in request.include:
             raise HttpError(400, f"top_logprobs needs include=[{LOGPROBS!r}]", param="top_logprobs")
@@ -173,7 +173,7 @@ class ResponseRoutes:
 
     def _template_kwargs(self, request: ResponseRequest, notes: Notes) -> dict[str, Any]:
         effort = self._server.effort_kwargs("reasoning.effort", request.reasoning.effort, notes)
-        return {**request.chat_template_kwargs, **effort}
+        return self._server.template_kwargs(request.chat_template_kwargs, notes) | effort
 
 
 Keep = Callable[[bytes, bytes], Awaitable[None]]

@@ -93,7 +93,9 @@ class TokenizeRoutes:
             tools=None if use is None else use.tools,
             documents=request.documents,
             chat_template=await self._server.checked_template(request.chat_template),
-            chat_template_kwargs=request.chat_template_kwargs,
+            chat_template_kwargs=self._server.template_kwargs(
+                request.chat_template_kwargs, notes, request.chat_template
+            ),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             strict=True,
