@@ -13,6 +13,7 @@ from PIL import Image
 
 from live_server import LiveServer
 from octavo.errors import MessageError
+from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_items import input_messages
 
@@ -108,6 +109,15 @@ def test_a_file_is_read_as_its_text_behind_its_name(data: str, key: str) -> None
     named = {"type": "input_file", key: data, "filename": "a.txt"}
     assert read(named) == [{"type": "text", "text": "a.txt:\nnaïve\ntext"}]
     assert read({"type": "input_file", key: data}) == [{"type": "text", "text": "naïve\ntext"}]
+
+
+def test_a_file_in_a_chat_is_read_alike() -> None:
+    file = {"type": "file", "file": {"file_data": TEXT, "filename": "a.txt"}}
+    (message,) = plain_messages(user(file), Notes())
+    assert message["content"] == [{"type": "text", "text": "a.txt:\nnaïve\ntext"}]
+    for bad in ({"file_id": "1"}, {"file_data": "?"}, {}, None):
+        with pytest.raises(MessageError, match=r"messages\[0\].content\[0\].file"):
+            plain_messages(user({"type": "file", "file": bad}), Notes())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from octavo.errors import MessageError
 from octavo.inputs.media_parts import DETAILS, PARTS
+from octavo.server.protocol.documents import file_text
 from octavo.server.protocol.notes import Notes
 
 MAX_MESSAGES: Final = 4096
@@ -55,9 +56,11 @@ CACHE_HINTS: Final = frozenset(("prompt_cache_breakpoint", "cache_control"))
 _PARTS: Final = {
     "text": {"type", "text"} | CACHE_HINTS,
     "refusal": {"type", "refusal"} | CACHE_HINTS,
+    "file": {"type", "file"} | CACHE_HINTS,
     **{kind: {"type", kind, "uuid"} | CACHE_HINTS for kind in PARTS},
 }
 """Keys by a part's type; other types are refused by name where the model is known."""
+_FILE: Final = frozenset(("file_data", "file_id", "filename"))
 _MEDIA: Final = {
     **{kind: {"url", "detail"} for kind in PARTS if kind.endswith("_url")},
     "input_audio": {"data", "format"},
@@ -212,9 +215,17 @@ def _parts(where: str, parts: list[Any], notes: Notes) -> list[Any]:
             if kind in _MEDIA and isinstance(part.get(kind), dict):
                 part[kind] = read_media(f"{place}.{kind}", part[kind], _MEDIA[kind], notes)
             check_hints(place, part)
+            if kind == "file":
+                part = {"type": "text", "text": _file(f"{place}.file", part.get("file"), notes)}
             part = {key: each for key, each in part.items() if key not in CACHE_HINTS}
         made.append(part)
     return made
+
+
+def _file(where: str, given: Any, notes: Notes) -> str:
+    if not isinstance(given, dict):
+        raise MessageError(f"{where} must be an object")
+    return file_text(where, read_keys(where, given, _FILE, notes))
 
 
 def _call(where: str, given: Any, notes: Notes) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import binascii
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from octavo.errors import MessageError
 from octavo.params import shown
@@ -12,10 +13,25 @@ MAX_CHARS: Final = 16 * 2**20
 """Of a file in base64, which is more than any context takes."""
 
 
-def document_text(where: str, given: str, name: str | None) -> str:
-    """The text of a file, behind its name; raises for what is no text.
+def file_text(where: str, file: Mapping[str, Any]) -> str:
+    """The text of a file, behind its name; raises for one that is not here, or no text."""
+    if "file_id" in file:
+        raise MessageError(f"{where}.file_id: this server keeps no files; send the file itself")
+    key = "file_data" if "file_data" in file else "file_url"
+    given, name = file.get(key), file.get("filename", "")
+    if not isinstance(given, str):
+        raise MessageError(f"{where}.file_data must be text")
+    if not isinstance(name, str):
+        raise MessageError(f"{where}.filename must be text")
+    if key == "file_url" and given[:5].lower() != "data:":
+        raise MessageError(f"{where}.file_url: files are not fetched here; send file_data")
+    return document_text(f"{where}.{key}", given, name)
 
-    ``given`` is base64 or a data URL. What a data URL says of its type is not asked: clients guess.
+
+def document_text(where: str, given: str, name: str | None) -> str:
+    """The text of base64 or of a data URL, behind its name; raises for what is no text.
+
+    What a data URL says of its type is not asked: clients guess it.
     """
     if len(given) > MAX_CHARS:
         raise MessageError(f"{where} has {len(given)} characters; at most {MAX_CHARS}")

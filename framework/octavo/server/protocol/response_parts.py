@@ -13,7 +13,7 @@ from octavo.server.protocol.conversation import (
     read_media,
     text_of,
 )
-from octavo.server.protocol.documents import document_text
+from octavo.server.protocol.documents import file_text
 from octavo.server.protocol.notes import Notes
 
 _TEXTS: Final = {
@@ -56,7 +56,7 @@ def chat_part(where: str, given: Any, notes: Notes, kinds: tuple[str, ...]) -> d
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
     if kind == "input_file":
-        return {"type": "text", "text": _file(where, part)}
+        return {"type": "text", "text": file_text(where, part)}
     return {"type": "text", "text": text_of(where, part, _TEXTS[kind])}
 
 
@@ -64,12 +64,3 @@ def part_text(where: str, given: Any, notes: Notes, kinds: tuple[str, ...]) -> s
     """The same of kinds that are text."""
     text: str = chat_part(where, given, notes, kinds)["text"]
     return text
-
-
-def _file(where: str, part: dict[str, Any]) -> str:
-    key = "file_data" if "file_data" in part else "file_url"
-    given = text_of(where, part, key)
-    if key == "file_url" and given[:5].lower() != "data:":
-        raise MessageError(f"{where}.file_url: files are not fetched here; send file_data")
-    name = text_of(where, part, "filename") if "filename" in part else None
-    return document_text(f"{where}.{key}", given, name)
