@@ -20,7 +20,6 @@ from octavo.async_requests import (
     Submitted,
     is_guided,
     making_of,
-    read_answer,
 )
 from octavo.beams_async import search_beams
 from octavo.config import EngineConfig
@@ -40,7 +39,7 @@ from octavo.observability.engine_metrics import EngineReport, read_report
 from octavo.observability.tracing import Tracer
 from octavo.outputs import BeamSearchOutput, RequestOutput
 from octavo.params import BeamSearchParams, LoRARequest, SamplingParams
-from octavo.streaming import Mailbox, Stream
+from octavo.streaming import Mailboxes, Stream
 from octavo.tools.answer_format import AnswerFormat
 from octavo_registry import PluginHost
 from octavo_registry.tokenizer import Tokenizer
@@ -81,7 +80,7 @@ class AsyncLLM:
         self._front = front
         self._engine = EngineThread(self._front.client, self._front.outputs)
         self.adapters = self._loaded_adapters()
-        self._mailbox: Mailbox | None = None
+        self._mailboxes = Mailboxes()
         self._tracer: Tracer | None = None
         self._compiling = CompilingThreads()
         self._leases = AdapterLeases()
@@ -164,6 +163,7 @@ class AsyncLLM:
             or is_guided(sampling_params)
             or has_media(messages, self._front.folder.capabilities.modalities)
             or (strict and chat_template is not None)
+            or self._front.runs_foreign_code
         )
         making = Making(prepare, in_thread=True, compiles=compiles)
         return self._stream(partial(self._submit, making, lora_request))
@@ -353,7 +353,7 @@ class AsyncLLM:
         named = request_id or uuid.uuid4().hex
         process = self._front.inputs.process
         prepare = partial(process, named, prompt, sampling_params, **options)
-        return making_of(prepare, prompt, sampling_params)
+        return making_of(prepare, prompt, sampling_params, self._front.runs_foreign_code)
 
     async def _submit(self, making: Making, lora_request: LoRARequest | None) -> Submitted:
         """Make a request and queue it."""
@@ -367,10 +367,8 @@ class AsyncLLM:
             prepared = await self._compiling.make(making, engine.check_open)
             if adapter is not None:
                 prepared = with_adapter(prepared, adapter.content_hash)
-            if self._mailbox is None or self._mailbox.loop is not loop:
-                self._mailbox = Mailbox(loop)
             kind, every = prepared.params.output_kind, self._front.config.scheduler.stream_interval
-            stream = Stream(self._mailbox, delta=kind == "delta", interval=every)
+            stream = Stream(self._mailboxes.of(loop), delta=kind == "delta", interval=every)
             engine.submit(prepared, arrival_seconds, stream)
         finally:
             if adapter is not None:
@@ -393,7 +391,7 @@ class AsyncLLM:
                     if output.error is not None:
                         raise error_class(output.error_type or "")(output.error)
                     if prepared.reader is not None:
-                        await read_answer(prepared.reader, output)
+                        await self._compiling.read(prepared.reader, output)
                     yield output
         finally:
             if not finished:

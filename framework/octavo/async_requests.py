@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from octavo.engine.thread import EngineThread
@@ -13,9 +16,13 @@ from octavo.outputs import RequestOutput
 from octavo.streaming import Stream
 from octavo.tools.answer_reader import AnswerReader
 
+log = logging.getLogger(__name__)
+
 COMPILING_THREADS: Final = 512
 """Requests with constraints that are made ready at a time. Most of them only wait for a process;
 those whose constraint is known shall find a thread all the same."""
+SLOW_SECONDS: Final = 1.0
+"""After which a log tells what a plugin's parser took, once a request."""
 _Made = TypeVar("_Made")
 # Text of this length takes the tokenizer about a millisecond, which an event loop can spare.
 MAX_CHARS_ON_LOOP: Final = 4096
@@ -40,12 +47,14 @@ class Submitted(NamedTuple):
     stream: Stream
 
 
-def making_of(prepare: Callable[[], PreparedRequest], prompt: Prompt, params: object) -> Making:
-    """Where a prompt's request is made."""
+def making_of(
+    prepare: Callable[[], PreparedRequest], prompt: Prompt, params: object, is_foreign: bool
+) -> Making:
+    """Where a prompt's request is made; ``is_foreign``: by code that may take any time."""
     has_items = isinstance(prompt, Mapping) and bool(prompt.get("multi_modal_data"))
     text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
     is_long = isinstance(text, str) and len(text) > MAX_CHARS_ON_LOOP
-    compiles = is_guided(params) or has_items
+    compiles = is_guided(params) or has_items or is_foreign
     return Making(prepare, in_thread=compiles or is_long, compiles=compiles)
 
 
@@ -58,6 +67,15 @@ class CompilingThreads(ThreadPoolExecutor):
     async def run(self, call: Callable[[], _Made]) -> _Made:
         """What it returns."""
         return await asyncio.get_running_loop().run_in_executor(self, call)
+
+    async def read(self, reader: AnswerReader, output: RequestOutput) -> None:
+        """Take the answers apart: long ones beside the event loop, and all by foreign parsers."""
+        if reader.foreign:
+            await self.run(partial(_read_foreign, reader, output))
+        elif sum(len(each.text) for each in output.outputs) > MAX_CHARS_ON_LOOP:
+            await asyncio.to_thread(reader.take, output)
+        else:
+            reader.take(output)
 
     async def make(self, making: Making, check_open: Callable[[], None]) -> PreparedRequest:
         """Make a request where it holds up nobody.
@@ -84,9 +102,10 @@ def is_guided(params: object) -> bool:
     return getattr(params, "guided", None) is not None
 
 
-async def read_answer(reader: AnswerReader, output: RequestOutput) -> None:
-    """Take the answers apart, long ones beside the event loop."""
-    if sum(len(each.text) for each in output.outputs) > MAX_CHARS_ON_LOOP:
-        await asyncio.to_thread(reader.take, output)
-    else:
-        reader.take(output)
+def _read_foreign(reader: AnswerReader, output: RequestOutput) -> None:
+    began = time.monotonic()
+    reader.take(output)
+    seconds = time.monotonic() - began
+    if seconds > SLOW_SECONDS and not reader.was_slow:
+        reader.was_slow = True
+        log.warning("%s took %.1f s to read a piece of an answer", reader.foreign, seconds)

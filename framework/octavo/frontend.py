@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 from octavo.config import EngineConfig
@@ -51,7 +51,7 @@ GUIDE_FIELDS: Final = ("guided", *(field.name for field in fields(GuidedParams))
 StartEngineClient = Callable[[EngineConfig, PluginHost], EngineClient]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Frontend:
     """One engine's client and everything between it and the caller."""
 
@@ -75,6 +75,16 @@ class Frontend:
         outputs.observer = self.outputs.observer
         client = self.start_engine(as_found(self.config, self.folder), self.host)
         return replace(self, client=client, outputs=outputs)
+
+    @cached_property
+    def runs_foreign_code(self) -> bool:
+        """Whether plugins of others take part in making requests, which may take any time."""
+        host, architecture = self.host, self.folder.architecture
+        used = [host.tokenizers.info(self.config.model.tokenizer_mode).plugin]
+        for registry in (host.inputs, host.multimodal):
+            if architecture in registry:
+                used.append(registry.info(architecture).plugin)
+        return bool(self.answers.foreign) or any(map(host.is_foreign, used))
 
     def close(self) -> None:
         """End the processes beside the engine's; calling it again does nothing."""
@@ -136,7 +146,8 @@ class Frontend:
             ) from error
         if plan.new_stream is None or not params.detokenize:
             return prepared
-        reader = AnswerReader(plan, in_pieces=params.output_kind == "delta")
+        in_pieces = params.output_kind == "delta"
+        reader = AnswerReader(plan, in_pieces=in_pieces, foreign=self.answers.foreign)
         return replace(prepared, reader=reader)
 
 

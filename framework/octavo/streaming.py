@@ -114,6 +114,18 @@ class Mailbox:
             self.is_busy = bool(self._due)
 
 
+class Mailboxes(threading.local):
+    """One for the event loop of each thread that asks."""
+
+    _own: Mailbox | None = None
+
+    def of(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        """The one of a loop that runs in this thread."""
+        if self._own is None or self._own.loop is not loop:
+            self._own = Mailbox(loop)
+        return self._own
+
+
 def merge_delta(into: RequestOutput, later: RequestOutput) -> None:
     """Append a later delta of the same request to one that nobody has read yet."""
     known = {output.index: output for output in into.outputs}

@@ -178,6 +178,11 @@ class PluginHost:
         """Tell every plugin of an event; what one of them raises is counted in ``faults`` only."""
         getattr(self.hook, event)(**payload)
 
+    def is_foreign(self, plugin: str) -> bool:
+        """Whether a plugin is none of Octavo's own, nor the framework, whose name is "octavo"."""
+        ours = {record.name for record in self.plugins if record.distribution == PROJECT}
+        return plugin != PROJECT and plugin not in ours
+
     def option(self, plugin: str, key: str) -> Any:
         """Return a declared option's value: the user's, or the default."""
         return self.options.get(plugin, key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from live_server import LiveServer, running_server
 from markdown import ROOT, code_blocks
 
 OWN = """
-from octavo_registry import OctavoError, hookimpl
+import time
+
+from octavo_registry import Delta, Endpoint, OctavoError, hookimpl
 
 OCTAVO_API = "1"
 
@@ -18,11 +22,64 @@ OCTAVO_API = "1"
 @hookimpl
 def register_routes(routes):
     routes.add("count", "own_plugin:Count")
+    routes.add("blocking", "own_plugin:Blocking")
+
+
+@hookimpl
+def register_tool_parsers(parsers):
+    parsers.add("sleepy", "own_plugin:SleepyParser")
 
 
 @hookimpl
 def register_logits_processors(processors):
     processors.add("forcing", "own_plugin:Forcing")
+
+
+class Blocking:
+    def __init__(self, server):
+        self._server = server
+
+    def endpoints(self):
+        return [
+            Endpoint(method="GET", path="/sleep/{seconds}", app=self._sleep),
+            Endpoint(method="GET", path="/ask", app=self._ask),
+            Endpoint(method="GET", path="/fail", app=self._fail),
+        ]
+
+    async def _sleep(self, scope, receive, send):
+        time.sleep(float(scope["path_params"]["seconds"]))
+        await answer(send, "slept")
+
+    async def _ask(self, scope, receive, send):
+        async for output in self._server.engine.generate("Hello"):
+            text = output.outputs[0].text
+        await answer(send, text)
+
+    async def _fail(self, scope, receive, send):
+        raise KeyError("broken")
+
+
+async def answer(send, text):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": text.encode()})
+
+
+class SleepyParser:
+    def __init__(self, tokenizer):
+        self.markers = ()
+
+    def form(self, tools, *, parallel):
+        return None
+
+    def stream(self, tools=None):
+        return self
+
+    def feed(self, text):
+        time.sleep(6)
+        return [Delta(content=text)]
+
+    def finish(self):
+        return []
 
 
 class Forcing:
@@ -59,6 +116,7 @@ def live(tmp_path_factory: pytest.TempPathFactory):
     (routes,) = (c for c in code_blocks(ROOT / "docs" / "hooks.md", "python") if "Endpoint" in c)
     (folder / "own_plugin.py").write_text(f"{routes}\n{OWN}")
     flags = ("--plugin", "own_plugin", "--logits-processors", "forcing")
+    flags += ("--tool-call-parser", "sleepy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder), prepend=":")
         with running_server(folder / "log", *flags) as server:
@@ -99,6 +157,59 @@ def test_a_processor_that_fails_is_a_500_with_its_plugin_s_name(live: LiveServer
     assert answer.status_code == 500
     message = answer.json()["error"]["message"]
     assert message == "plugin 'own_plugin' has failed inside the server, whose log has the cause"
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize(
+    ("count", "method", "path", "body", "told"),
+    [
+        (
+            1,
+            "GET",
+            "/sleep/5",
+            None,
+            "the event loop of plugin 'own_plugin' is held by plugin 'own_plugin' in "
+            "GET /sleep/{seconds} (",
+        ),
+        (
+            8,  # more threads than an event loop has for other work
+            "POST",
+            "/v1/chat/completions",
+            {**CHAT, "tools": TOOLS, "max_tokens": 1},
+            "the tool parser 'sleepy' of plugin 'own_plugin' took ",
+        ),
+        (8, "POST", "/parse_tool_calls", {"text": "a", "parser": "sleepy"}, None),
+    ],
+)
+def test_what_blocks_in_a_plugin_holds_up_nobody_else(
+    live, count, method, path, body, told
+) -> None:
+    with ThreadPoolExecutor(count) as threads, live.client() as http:
+        blocked = [threads.submit(http.request, method, path, json=body) for _ in range(count)]
+        for _ in range(3):
+            began = time.monotonic()
+            assert live.get("/health").status_code == 200
+            plain = live.post("/v1/chat/completions", {**CHAT, "max_tokens": 1})
+            assert plain.status_code == 200
+            assert time.monotonic() - began < 5
+        assert not all(each.done() for each in blocked)
+        assert {each.result().status_code for each in blocked} == {200}
+    if told is not None:
+        assert told in live.log.read_text()
+
+
+def test_a_route_on_a_loop_of_its_own_asks_the_engine_and_fails_as_others_do(live) -> None:
+    assert live.get("/ask").status_code == 200
+    with ThreadPoolExecutor(8) as threads:
+        bodies = [{"prompt": "Hello", "max_tokens": 4}] * 8
+        theirs = [threads.submit(live.get, "/ask") for _ in range(8)]
+        ours = [threads.submit(live.post, "/v1/completions", body) for body in bodies]
+        assert {each.result().status_code for each in (*theirs, *ours)} == {200}
+    answer = live.get("/fail")
+    assert answer.status_code == 500
+    assert "own_plugin" in answer.json()["error"]["message"]
 
 
 def test_what_is_no_object_is_refused(live: LiveServer) -> None:

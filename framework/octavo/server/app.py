@@ -24,6 +24,7 @@ from octavo.server.errors import HttpError, reply_to
 from octavo.server.exchange import answered_as, send_error
 from octavo.server.keys import NO_KEYS, Keys
 from octavo.server.openapi import document
+from octavo.server.plugin_loops import PluginLoop
 from octavo.server.sites import SiteGuard
 from octavo_registry import LazyRegistry, PluginHost
 from octavo_registry.routes import Endpoint, RouteGroup
@@ -48,8 +49,12 @@ BUILT_IN: Final = {
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def make_app(server: ServerContext, keys: Keys = NO_KEYS) -> App:
-    """Put all groups of routes together; ``keys`` are those that clients must send."""
+def make_app(server: ServerContext, keys: Keys = NO_KEYS, *, on_one_loop: bool = False) -> App:
+    """Put all groups of routes together; ``keys`` are those that clients must send.
+
+    ``on_one_loop`` keeps routes of strangers on the caller's event loop, where it sees how they
+    behave.
+    """
     endpoints = _endpoints(server)
     described = document([e for _, e in endpoints], keys)
     api = FastAPI(
@@ -66,9 +71,12 @@ def make_app(server: ServerContext, keys: Keys = NO_KEYS) -> App:
         page = HTMLResponse(docs_page(described))
         api.router.routes.append(Route("/docs", lambda request: page))
     by_path: dict[str, dict[str, _Guarded]] = {}
+    plugins = set() if on_one_loop else {plugin for plugin, _ in endpoints}
+    foreign = filter(server.host.is_foreign, plugins)
+    loops = {plugin: PluginLoop(plugin, server.host) for plugin in foreign}
     for plugin, endpoint in endpoints:
         apps = by_path.setdefault(endpoint.path, {})
-        apps[endpoint.method] = _Guarded(endpoint, plugin, server.host)
+        apps[endpoint.method] = _Guarded(endpoint, plugin, server.host, loops.get(plugin))
     for path, apps in by_path.items():
         api.router.routes.append(Route(path, _ByMethod(apps), methods=list(apps)))
     server.meter.http = HttpMeter(by_path)
@@ -162,8 +170,12 @@ class _ByMethod:
 class _Guarded:
     """An endpoint whose failures become answers, and count as its plugin's."""
 
-    def __init__(self, endpoint: Endpoint, plugin: str, host: PluginHost) -> None:
+    def __init__(
+        self, endpoint: Endpoint, plugin: str, host: PluginHost, loop: PluginLoop | None
+    ) -> None:
+        """``loop`` is the plugin's; None: it answers on the server's."""
         self._endpoint = endpoint
+        self._loop = loop
         self._plugin = plugin
         self._host = host
 
@@ -188,7 +200,10 @@ class _Guarded:
                     code="operator_key_needed",
                 )
             with self._host.faults.guard(self._plugin, call, request=True):
-                await self._endpoint.app(scope, receive, watched)
+                if self._loop is None:
+                    await self._endpoint.app(scope, receive, watched)
+                else:
+                    await self._loop.run(self._endpoint.app, scope, receive, watched, call)
                 if not has_begun:
                     raise TypeError("the app has sent no answer")
         except ClientLeft:

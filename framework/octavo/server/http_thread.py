@@ -34,6 +34,7 @@ from octavo.server.context import ServerContext
 from octavo.server.http_protocol import Refusal, limited_protocol
 from octavo.server.keys import NO_KEYS, Keys
 from octavo.server.listening import is_local
+from octavo.server.loop_watch import LoopWatch
 from octavo.wording import counted
 from octavo_registry.faults import one_line
 
@@ -149,6 +150,7 @@ class HttpThread:
 
     async def _serve(self) -> None:
         watching = asyncio.create_task(self._meter.watch())
+        LoopWatch(self._loop, self._engine.host, "the server's event loop")
         try:
             await self._server.serve(sockets=[self._listener])
             if not self._may_end:

@@ -25,7 +25,7 @@ from octavo_registry import Endpoint, PluginHost
 
 ANSWER_SECONDS: Final = 20.0
 HELD_SECONDS: Final = 1.0
-"""An application that keeps the event loop for longer stops every other request."""
+"""An application that keeps its event loop for longer stops its plugin's other routes."""
 _PARAMETER: Final = re.compile(r"\{[^}]*\}")
 
 RouteSample = tuple[str, str, Any]
@@ -49,7 +49,7 @@ def check_routes(host: PluginHost, name: str) -> list[Check]:
             taken = tried(f"{title} can be served beside the built-in ones", _unserved(server))
             if not taken.passed:
                 return [taken]
-            app = make_app(server)
+            app = make_app(server, on_one_loop=True)
             endpoints = host.routes.load(name)(server).endpoints()
             answers = tried(f"{title} answers", asyncio.run(_silences(app, endpoints)))
             samples: Sequence[RouteSample] = samples_of(host.routes, name) or ()
@@ -77,7 +77,9 @@ async def _silences(app: Any, endpoints: Sequence[Endpoint]) -> list[str]:
         if not 200 <= status < 500:
             problems.append(f"{what} is answered by {status}: {text[:200]}")
         if held > HELD_SECONDS:
-            problems.append(f"{what} holds the event loop for {held:.1f} s: no other is answered")
+            problems.append(
+                f"{what} holds its event loop for {held:.1f} s: no other route is answered"
+            )
     return problems
 
 

@@ -46,12 +46,15 @@ class AnswerFormat:
         reasoning_parser: ReasoningParser | None = None,
         takes_auto: bool = True,
         without_parser: str | None = None,
+        foreign: str = "",
     ) -> None:
         """``takes_auto``: requests may leave it to the model whether it calls.
 
         ``without_parser`` says why requests with tools are refused; None: calls that nothing
-        parses are content.
+        parses are content. ``foreign`` names the parsers that plugins of others give, which may
+        take any time; empty: there are none.
         """
+        self.foreign = foreign
         self.tool_parser = tool_parser
         self._without_parser = without_parser
         self.reasoning_parser = reasoning_parser
@@ -156,7 +159,14 @@ def make_answer_format(
         "tools: how this model writes calls is not known; choose a parser with tool_call_parser="
         f"NAME (--tool-call-parser): {', '.join(host.tool_parsers.names())}"
     )
+    chosen = ((host.tool_parsers, tools), (host.reasoning_parsers, reasoning))
+    foreign = [
+        f"the {registry.kind} {name!r} of plugin {plugin!r}"
+        for registry, name in chosen
+        if name and host.is_foreign(plugin := registry.info(name).plugin)
+    ]
     return AnswerFormat(
+        foreign=" and ".join(foreign),
         tool_parser=host.tool_parsers.load(tools)(tokenizer) if tools else None,
         reasoning_parser=host.reasoning_parsers.load(reasoning)(tokenizer) if reasoning else None,
         takes_auto=config.enable_auto_tool_choice,

@@ -25,8 +25,11 @@ _ID_LENGTH: Final = 9
 class AnswerReader:
     """Adds to each output what its text says: ``deltas`` to pieces, ``message`` to whole ones."""
 
-    def __init__(self, plan: AnswerPlan, *, in_pieces: bool) -> None:
-        """``in_pieces``: outputs hold what is new only."""
+    def __init__(self, plan: AnswerPlan, *, in_pieces: bool, foreign: str = "") -> None:
+        """``in_pieces``: outputs hold what is new only. ``foreign`` as in ``AnswerFormat``."""
+        self.foreign = foreign
+        self.was_slow = False
+        """A log has told of it."""
         self._plan = plan
         self._in_pieces = in_pieces
         self._answers: dict[int, _Answer] = {}

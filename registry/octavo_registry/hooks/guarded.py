@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 from octavo_registry.errors import OctavoError
 from octavo_registry.faults import Faults
 
+log = logging.getLogger(__name__)
+
+SLOW_SECONDS: Final = 1.0
 Implementation = Callable[..., Any]
 
 
@@ -30,12 +35,19 @@ def guarded(
 
 
 def isolated(function: Implementation, plugin: str, hook: str, faults: Faults) -> Implementation:
-    """Guard an implementation of an event: its failure is counted and goes no further."""
+    """Guard an implementation of an event: its failure is counted and goes no further.
+
+    Whoever tells of the event waits for it, so that one that takes long is named in the log.
+    """
 
     @wraps(function)
     def call(*args: object) -> None:
+        began = time.monotonic()
         with suppress(OctavoError), faults.guard(plugin, hook):
             function(*args)
+        seconds = time.monotonic() - began
+        if seconds > SLOW_SECONDS:
+            log.warning("plugin %r took %.1f s in %s: all wait for it", plugin, seconds, hook)
 
     return call
 

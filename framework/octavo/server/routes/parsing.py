@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
+from octavo.async_requests import CompilingThreads
 from octavo.errors import UnknownNameError
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
@@ -21,9 +21,9 @@ from octavo.server.protocol.parsing import (
     SeparateRequest,
 )
 from octavo.server.protocol.tool_calls import message_calls, readable_arguments
-from octavo.tools import NamedReasoningParser, NamedToolParser, parsed
+from octavo.tools import NamedReasoningParser, NamedToolParser
 from octavo.tools.choice import read_tool_use
-from octavo_registry import LazyRegistry
+from octavo_registry import LazyRegistry, ParsedMessage
 from octavo_registry.routes import Endpoint
 
 Parser = TypeVar("Parser")
@@ -34,6 +34,7 @@ class ParsingRoutes:
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
+        self._threads = CompilingThreads()
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return both endpoints."""
@@ -51,10 +52,14 @@ class ParsingRoutes:
     async def _parse(self, exchange: Exchange) -> Reply:
         request = self._server.read(exchange, ParseCallsRequest, PARSING_FIELDS)
         own = self._server.engine.answer_format.tool_parser
-        parser = NamedToolParser(_chosen(request.parser, self._server.host.tool_parsers, own))
+        registry = self._server.host.tool_parsers
         use = read_tool_use(plain_tools(request.tools, exchange.notes), None, None)
-        stream = parser.stream(None if use is None else use.tools)
-        message = await asyncio.to_thread(parsed, stream, request.text)
+
+        def made() -> ParsedMessage:
+            parser = NamedToolParser(_chosen(request.parser, registry, own))
+            return parser.parse(request.text, None if use is None else use.tools)
+
+        message = await self._threads.run(made)
         calls = message_calls(message)
         for call in calls:
             call.function.arguments = readable_arguments(call.function.arguments)
@@ -67,9 +72,12 @@ class ParsingRoutes:
         request = self._server.read(exchange, SeparateRequest, PARSING_FIELDS)
         own = self._server.engine.answer_format.reasoning_parser
         registry = self._server.host.reasoning_parsers
-        parser = NamedReasoningParser(_chosen(request.parser, registry, own))
-        stream = parser.stream(prompt=request.prompt)
-        message = await asyncio.to_thread(parsed, stream, request.text)
+
+        def made() -> ParsedMessage:
+            parser = NamedReasoningParser(_chosen(request.parser, registry, own))
+            return parser.parse(request.text, prompt=request.prompt)
+
+        message = await self._threads.run(made)
         warnings = told(exchange.notes)
         return Reply(
             encode(
