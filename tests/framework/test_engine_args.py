@@ -8,6 +8,7 @@ from argparse import ArgumentParser
 from dataclasses import asdict, fields
 
 import pytest
+from octavo.utils import FlexibleArgumentParser
 
 from octavo import AsyncEngineArgs, EngineArgs
 from octavo.cli.parser import Parser
@@ -43,7 +44,7 @@ def test_an_unknown_name_is_refused_with_what_is_near(kind: type[EngineArgs]) ->
         kind(model="m", swap_space=4)
 
 
-@pytest.mark.parametrize("parser", [ArgumentParser(), Parser(description="as vLLM's")])
+@pytest.mark.parametrize("parser", [ArgumentParser(), Parser(), FlexibleArgumentParser()])
 def test_a_command_line_gives_them(parser: ArgumentParser) -> None:
     assert EngineArgs.add_cli_args(parser) is parser
     parser.add_argument("--questions", type=int)
@@ -57,6 +58,22 @@ def test_a_command_line_gives_them(parser: ArgumentParser) -> None:
         logits_processors=["a", "b"],
         plugins=["p"],
     )
+
+
+def test_a_script_takes_options_in_vllms_spellings(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = FlexibleArgumentParser(description="a program")
+    EngineArgs.add_cli_args(parser)
+    parser.add_argument("--num_questions", type=int)
+    line = "--model m --max_model_len=2k -tp 1 --num_questions 3 --hf-overrides.a.b 1"
+    given = parser.parse_args(line.split())
+    assert given.num_questions == 3
+    assert EngineArgs.from_cli_args(given) == EngineArgs(
+        "m", max_model_len=2000, tensor_parallel_size=1, hf_overrides={"a": {"b": 1}}
+    )
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(["--max-model-le", "3"])
+    assert end.value.code == 2
+    assert "takes no option '--max-model-le'; close: ['--max-model-len'" in capsys.readouterr().err
 
 
 def test_a_script_may_have_a_model_of_its_own() -> None:
