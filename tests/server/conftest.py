@@ -14,6 +14,8 @@ from live_server import FLAGS, LiveServer, running_server
 if TYPE_CHECKING:
     import openai
 
+    from octavo.async_llm import AsyncLLM
+
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
@@ -35,6 +37,18 @@ def client(server: LiveServer) -> Iterator[openai.OpenAI]:
     url = f"{server.url}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[AsyncLLM]:
+    """One in this process, for servers that tests make around it."""
+    from octavo.async_llm import AsyncLLM
+    from octavo.server.app import add_built_in_routes
+
+    made = AsyncLLM("octavo/tiny", engine_process=False, dtype="float32", num_threads=1)
+    add_built_in_routes(made.host.routes)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from octavo.async_llm import AsyncLLM
-from octavo.server.app import add_built_in_routes
 from server_in_process import MODEL, clients
 
 ASKED: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
@@ -24,14 +21,6 @@ LONG: dict[str, Any] = {
     "max_output_tokens": 900,
     "extra_body": {"ignore_eos": True},
 }
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[AsyncLLM]:
-    made = AsyncLLM(MODEL, engine_process=False, dtype="float32", num_threads=1)
-    add_built_in_routes(made.host.routes)
-    yield made
-    made.close()
 
 
 async def ended(client: openai.AsyncOpenAI, id: str) -> Response:

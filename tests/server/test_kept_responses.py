@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -13,18 +12,9 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from pydantic import TypeAdapter
 
 from octavo.async_llm import AsyncLLM
-from octavo.server.app import add_built_in_routes
 from server_in_process import MODEL, clients
 
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[AsyncLLM]:
-    made = AsyncLLM(MODEL, engine_process=False, dtype="float32", num_threads=1)
-    add_built_in_routes(made.host.routes)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -205,6 +195,8 @@ async def test_a_server_that_keeps_nothing_says_so(engine) -> None:
     (client,) = clients(engine, max_stored_responses=0)
     made = await client.responses.create(input="Hello", **GREEDY)
     assert made.store is False
+    asked = await client.responses.create(input="Hello", store=True, **GREEDY)
+    assert asked.warnings == ["store has no effect: this server keeps no responses"]
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(made.id)
     with pytest.raises(openai.BadRequestError, match="max-stored-responses"):

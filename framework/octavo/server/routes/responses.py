@@ -73,6 +73,8 @@ class ResponseRoutes:
         check_metadata(request.metadata)
         params = self._params(request, notes)
         note_hints(request, notes)
+        if exchange.body.get("store") and server.responses is None:
+            notes.add("store", "has no effect: this server keeps no responses")
         turn = await read_turn(server, exchange.owner, request, notes)
         if not server.config.serve.allow_unpaired_tool_calls:
             check_items(turn.messages)
