@@ -85,7 +85,8 @@ def test_a_wrong_model_is_found_at_once(host: PluginHost, mutant: str) -> None:
 @pytest.mark.slow
 def test_the_kit_fails_itself_where_a_fault_does_not_show(host: PluginHost) -> None:
     found = failures(check_variant(host, "Deaf", "tiny", ONE))
-    assert found.keys() == {f"the kit notices {fault}" for fault in ALWAYS}
+    of_cache = ALWAYS - {"a wrong epsilon of norms"}  # which shows without a cache, too
+    assert found.keys() == {f"the kit notices {fault}" for fault in of_cache}
     assert all("the comparison still passes" in detail for detail in found.values())
 
 
