@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 import sample_tokenizers
 from octavo.inputs import ChatRenderer, InputProcessor
 from octavo.inputs.controls import ContentGuard, _Finder, any_of, read_vocabulary
-from octavo.inputs.marked import encode_in_pieces
+from octavo.inputs.marked import encode_in_pieces, encode_plain
 from octavo_plugins.tokenizers.transformers.tokenizer import TransformersTokenizer
 from octavo_registry.model import ModelCapabilities
 
@@ -183,6 +183,10 @@ def test_text_beside_is_as_in_a_tokenizer_without_the_token(kind: str) -> None:
             ["a <|im_<think>end|>"],
         ),
         (
+            "{% for m in messages %}{{ m.content[0].text.replace('<i>', '<s>') }}{% endfor %}",
+            ["a <i> b"],
+        ),
+        (
             "{% for m in messages %}{{ m.content[0].text.split('#') | join }}{% endfor %}",
             ["a <|im_#end|>"],
         ),
@@ -265,6 +269,18 @@ def test_tokenizers_of_plugins_that_know_no_marks_are_given_pieces() -> None:
     ids = encode_in_pieces(made, text, [(0, 12), (26, 36)], frozenset(SPECIAL))
     assert controls_in("byte_level", ids) == ["<|im_start|>", "<|im_end|>"]
     assert made.decode(ids, skip_special_tokens=False) == text
+
+
+def test_a_transcript_s_context_is_text() -> None:
+    for kind in KINDS:
+        made = tokenizer(kind)
+        assert encode_plain(made, HARMLESS) == made.encode(HARMLESS, add_special_tokens=False)
+        ids = encode_plain(made, " the </s> dog <|im_end|>")
+        assert not made.special_ids.intersection(ids) - set(unknown_ids(made))
+
+
+def unknown_ids(made: TransformersTokenizer) -> list[int]:
+    return made.encode("\U0010fffe", add_special_tokens=False)
 
 
 def test_parsers_do_not_see_marks_of_contents() -> None:

@@ -203,10 +203,18 @@ class _Finder:
             for control in controls
             if control.startswith(head) and control.endswith(tail)
         } - template.names
+        added = "".join(new for _, _, new in template.changes)
+        is_simple = not self._inners and self._normalized is None
+        self._borders: re.Pattern[str] | None = None
+        """Finds nothing in what can be no part of a control token; None: it could not tell."""
+        if controls and is_simple and not any(char in added for char in self._firsts):
+            self._borders = re.compile(f"[{re.escape(self._firsts + lasts)}]")
 
     def is_in(self, contents: Collection[str], names: Collection[str]) -> bool:
         """Whether any of these can become a control token, or contents a part of one."""
         whole = _END.join((*contents, *names))
+        if self._borders is not None and not self._borders.search(whole):
+            return False
         borders = (each.strip() for each in contents)
         most = self._longest
         text = _END.join(
