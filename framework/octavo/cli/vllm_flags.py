@@ -36,15 +36,16 @@ def add_vllm_flags(parser: Parser) -> None:
             made, settings = Renamed, {"target": target, "ours": as_flags(verdict.text)}
         else:
             made = Noted if verdict.kind == "noted" else Refused
-        parser.add_argument(
-            *names,
-            action=made,
+        action = made(
+            names,
             dest=verdict.name,
             nargs=0 if verdict.takes == "nothing" else None,
             default=SUPPRESS,
             help=SUPPRESS,
             **settings,
         )
+        # Not add_argument, which formats a help text to check it: 20 ms for two hundred flags.
+        parser._add_action(action)
 
 
 def tell_noted(args: Namespace) -> None:
