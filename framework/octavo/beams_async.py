@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import Final
 
 from octavo.async_requests import Making
 from octavo.beam_search import BeamSearch, Candidates, num_candidates
@@ -17,6 +18,8 @@ from octavo.inputs import PreparedRequest
 from octavo.outputs import BeamSearchOutput, RequestOutput
 from octavo.params import MAX_LOGPROBS, BeamSearchParams, SamplingParams
 
+MAX_IDS_ON_LOOP: Final = 1024
+"""Of a prompt that steps are made of without a thread; each looks at all of it."""
 Submit = Callable[[Making], AsyncGenerator[RequestOutput, None]]
 """Hands a request to the engine."""
 
@@ -40,12 +43,13 @@ async def search_beams(
         return guided_by(request.guide, made, len(tokens))
 
     most = min(params.max_tokens, ready.max_model_len - len(ids))
+    is_long = len(ids) > MAX_IDS_ON_LOOP
     search = BeamSearch(params, max_tokens=most, eos_token_ids=eos)
     num_steps = 0
     while search.live:
         names = [f"{request.request_id}-{num_steps}-{n}" for n in range(len(search.live))]
         steps = [
-            submit(Making(partial(step, name, beam.token_ids), in_thread=False, compiles=False))
+            submit(Making(partial(step, name, beam.token_ids), in_thread=is_long, compiles=False))
             for name, beam in zip(names, search.live, strict=True)
         ]
         search.advance(await _candidates_of_all(steps))

@@ -67,7 +67,7 @@ class Stream:
         waiting = self._waiting
         if self._interval == 1 or waiting is None or not self._has_begun or waiting.finished:
             return True
-        longest = max(len(output.token_ids) for output in waiting.outputs)
+        longest = max((len(output.token_ids) for output in waiting.outputs), default=0)
         return longest >= self._interval or self._failure is not None
 
 
