@@ -9,9 +9,18 @@ from msgspec import structs
 
 from octavo.beam_search import Candidates
 from octavo.engine.messages import GuideRequest
-from octavo.errors import DeadEndError, RequestFailedError
+from octavo.errors import DeadEndError, ParameterError, RequestFailedError
 from octavo.inputs import PreparedRequest
 from octavo.outputs import RequestOutput
+
+
+def check_mode(logprobs_mode: str) -> None:
+    """Raise where the engine gives no logprobs to add up."""
+    if not logprobs_mode.endswith("_logprobs"):
+        raise ParameterError(
+            f"a beam search needs logprobs, and logprobs_mode={logprobs_mode!r} gives logits",
+            param="use_beam_search",
+        )
 
 
 def guided_by(

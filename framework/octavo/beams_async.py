@@ -10,7 +10,7 @@ from typing import Final
 
 from octavo.async_requests import Making
 from octavo.beam_search import BeamSearch, Candidates, num_candidates
-from octavo.beam_steps import candidates_of, guided_by
+from octavo.beam_steps import candidates_of, check_mode, guided_by
 from octavo.detokenizing import IncrementalDetokenizer
 from octavo.errors import DeadEndError, ParameterError
 from octavo.frontend import Frontend
@@ -31,6 +31,7 @@ async def search_beams(
     request, ids = head.request, [*head.request.prompt_token_ids]
     if request.media:
         raise ParameterError("a beam search takes prompts of text", param="use_beam_search")
+    check_mode(front.config.model.logprobs_mode)
     ready, eos = front.client.ready, front.eos_token_ids
     count = min(num_candidates(params, len(eos)), MAX_LOGPROBS, ready.vocab_size)
     one_token = SamplingParams(

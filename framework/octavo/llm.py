@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from octavo.adapters.loaded import LoadedAdapters
 from octavo.beam_search import BeamSearch, Candidates, Continued, num_candidates, run_beam_searches
-from octavo.beam_steps import candidates_of, guided_by
+from octavo.beam_steps import candidates_of, check_mode, guided_by
 from octavo.detokenizing import IncrementalDetokenizer
 from octavo.engine.messages import EngineReady
 from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestFailedError
@@ -175,6 +175,7 @@ class LLM:
         self._check_open()
         if not isinstance(params, BeamSearchParams):
             raise ParameterError(f"params={shown(params)} must be BeamSearchParams")
+        check_mode(self._front.config.model.logprobs_mode)
         with self._leased(lora_request, 1) as (adapter,):
             return self._beam_search(prompts, params, adapter)
 

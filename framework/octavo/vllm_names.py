@@ -158,7 +158,6 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "fingerprint_mode=full|hash", "fingerprint_value=",
     ),
     "`revision`, which names code and weights alike": ("code_revision=",),
-    "logprobs are those of the model itself, raw_logprobs": ("logprobs_mode=raw_logprobs",),
 }  # fmt: skip
 """By what to do instead: flags that would change what one gets."""
 SHORT: Final[Mapping[str, str]] = {

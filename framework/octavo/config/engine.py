@@ -16,6 +16,7 @@ from octavo.errors import ConfigError
 from octavo.params import MAX_LOGPROBS, shown
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOGPROBS_MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 MAX_THREADS = 1024
 """The threads of a CPU kernel are made at once, and a process that cannot make them crashes."""
 MAX_ASYNC_DEPTH = 16
@@ -71,6 +72,11 @@ class ModelConfig:
     parameters, whatever generation_config says."""
     max_logprobs: int | None = None
     """Of a token, that requests may ask for; None: 20 over HTTP and 128 in Python."""
+    logprobs_mode: Literal[
+        "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"
+    ] = "raw_logprobs"
+    """What logprobs of outputs are: of the model itself, or of what tokens are drawn by, after
+    penalties, temperature and cuts; or the logits. Those of prompts are the model's own."""
     seed: int = 0
     """Requests without a seed of their own draw one from it, so a script repeats its tokens."""
     device: str = "auto"
@@ -86,6 +92,7 @@ class ModelConfig:
             raise ConfigError(f"model={self.model!r} must be a folder or a name")
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("load_format", self.load_format, ("auto", "dummy"))
+        check_choice("logprobs_mode", self.logprobs_mode, LOGPROBS_MODES)
         check_choice("generation_config", self.generation_config, ("auto", "none"))
         if self.max_model_len not in (None, "auto"):
             check_range("max_model_len", self.max_model_len, 1)

@@ -41,12 +41,13 @@ class Drawer:
         processors: Sequence[GuardedProcessor],
         adapters: AdapterRows | None,
         staging: Staging,
+        logprobs_mode: str,
     ) -> None:
         """``staging`` is for the host's masks alone."""
         self._model = model
         self._rules = model if isinstance(model, RulesOutTokens) else None
         self._state = state
-        self._sampler = Sampler(vocab_size, state.sampling)
+        self._sampler = Sampler(vocab_size, state.sampling, logprobs_mode=logprobs_mode)
         self._processors = list(processors)
         self._adapters = adapters
         self._staging = staging

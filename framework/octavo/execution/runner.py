@@ -56,6 +56,7 @@ class ModelRunner:
         async_depth: int,
         use_graphs: bool,
         batch_invariant: bool,
+        logprobs_mode: str,
         position_axes: int,
         encoder: MediaEncoder | None,
         adapters: AdapterRows | None = None,
@@ -73,6 +74,7 @@ class ModelRunner:
             processors=processors,
             adapters=adapters,
             staging=Staging(device, async_depth),
+            logprobs_mode=logprobs_mode,
         )
         self._staging = Staging(device, async_depth)
         self._batch_invariant = batch_invariant

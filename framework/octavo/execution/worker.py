@@ -94,6 +94,7 @@ class Worker:
             async_depth=config.scheduler.async_depth,
             use_graphs=self.device.type == "cuda" and not config.model.enforce_eager,
             batch_invariant=config.model.batch_invariant,
+            logprobs_mode=config.model.logprobs_mode,
             position_axes=folder.capabilities.position_axes,
             encoder=encoder,
             adapters=adapters,

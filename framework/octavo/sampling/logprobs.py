@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,23 +22,37 @@ class TokenLogprobTensors:
     """Of the chosen token; 1 plus how many tokens are strictly likelier."""
 
 
-def token_logprobs(logits_RV: Tensor, tokens_R: Tensor, k: int) -> TokenLogprobTensors:
-    """Log-softmax in float32 of the chosen token and the ``k`` likeliest, at most V."""
+def token_logprobs(
+    logits_RV: Tensor,
+    tokens_R: Tensor,
+    k: int,
+    *,
+    process: Callable[[slice], Tensor] | None = None,
+    normalized: bool = True,
+) -> TokenLogprobTensors:
+    """Log-softmax in float32 of the chosen token and the ``k`` likeliest, at most V.
+
+    ``process`` gives rows' logits in the place of theirs; not ``normalized`` are logits themselves.
+    """
     count = min(k, logits_RV.shape[1])
     num_together = rows_together(logits_RV)
-    parts = [
-        _part_logprobs(logits_GV, tokens_G[:, None].to(torch.int64), count)
-        for logits_GV, tokens_G in zip(
-            torch.split(logits_RV, num_together), torch.split(tokens_R, num_together), strict=True
-        )
-    ]
+    parts = []
+    for start in range(0, len(tokens_R), num_together):
+        rows = slice(start, start + num_together)
+        logits_GV = logits_RV[rows] if process is None else process(rows)
+        chosen_G1 = tokens_R[rows, None].to(torch.int64)
+        parts.append(_part_logprobs(logits_GV, chosen_G1, count, normalized=normalized))
     ids, logprobs, ranks = (torch.cat(column) for column in zip(*parts, strict=True))
     return TokenLogprobTensors(ids, logprobs, ranks)
 
 
-def _part_logprobs(logits_GV: Tensor, chosen_G1: Tensor, count: int) -> tuple[Tensor, ...]:
+def _part_logprobs(
+    logits_GV: Tensor, chosen_G1: Tensor, count: int, *, normalized: bool
+) -> tuple[Tensor, ...]:
     logits_GV = logits_GV.to(torch.float32)
     ids_GK1 = torch.cat((chosen_G1, likeliest(logits_GV, count)), dim=1)
-    logprobs_GK1 = logits_GV.gather(1, ids_GK1) - logits_GV.logsumexp(dim=1, keepdim=True)
+    logprobs_GK1 = logits_GV.gather(1, ids_GK1)
+    if normalized:
+        logprobs_GK1 = logprobs_GK1 - logits_GV.logsumexp(dim=1, keepdim=True)
     ranks_G = (logits_GV > logits_GV.gather(1, chosen_G1)).sum(dim=1) + 1
     return ids_GK1, logprobs_GK1, ranks_G

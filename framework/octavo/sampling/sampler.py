@@ -14,7 +14,7 @@ from octavo.sampling.sparse import SparseParameters
 from octavo.sampling.state import SampleBatch, SamplingState, TokenMask
 from octavo.sampling.uploads import upload
 from octavo_kernels.row_features import ALL_WORK, Work, work_of
-from octavo_kernels.sample import sample
+from octavo_kernels.sample import processed, sample
 
 
 @dataclass(slots=True)
@@ -29,8 +29,13 @@ class Sampled:
 class Sampler:
     """What it does with a row's logits is in ``octavo_kernels.sample``."""
 
-    def __init__(self, vocab_size: int, state: SamplingState) -> None:
+    def __init__(
+        self, vocab_size: int, state: SamplingState, *, logprobs_mode: str = "raw_logprobs"
+    ) -> None:
+        """``logprobs_mode`` is the option of that name."""
         self._sparse = SparseParameters(state, vocab_size)
+        self._processes = logprobs_mode.startswith("processed_")
+        self._normalizes = logprobs_mode.endswith("_logprobs")
 
     @property
     def version(self) -> int:
@@ -62,7 +67,8 @@ class Sampler:
     def sample(self, logits_RV: Tensor, batch: SampleBatch) -> Sampled:
         """Draw a token for each row.
 
-        Log probabilities are of the logits as they came, but where a mask counts in them.
+        Log probabilities are of the logits as they came, but where a mask counts in them, or of
+        what tokens are drawn by.
         """
         mask, work = batch.mask, work_of(batch.features_R)
         lines = () if mask is None else (mask.lines_R, mask.bits_MW)
@@ -71,7 +77,25 @@ class Sampler:
             return Sampled(tokens_R, None)
         if mask is not None and mask.in_logprobs_R.any():
             logits_RV = _of_allowed(logits_RV, mask)
-        return Sampled(tokens_R, token_logprobs(logits_RV, tokens_R, batch.num_logprobs))
+
+        def process(rows: slice) -> Tensor:
+            mask_rows_R, mask_MW = lines or (None, None)
+            return processed(
+                logits_RV[rows],
+                batch.slots_R[rows],
+                self._sparse.state,
+                None if mask_rows_R is None else mask_rows_R[rows],
+                mask_MW,
+            )
+
+        logprobs = token_logprobs(
+            logits_RV,
+            tokens_R,
+            batch.num_logprobs,
+            process=process if self._processes else None,
+            normalized=self._normalizes,
+        )
+        return Sampled(tokens_R, logprobs)
 
 
 def _of_allowed(logits_RV: Tensor, mask: TokenMask) -> Tensor:

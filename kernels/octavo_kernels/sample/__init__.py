@@ -17,6 +17,7 @@ from octavo_kernels.library import DTYPE_CODES, library, stream_of
 from octavo_kernels.row_features import ALL_WORK, Work
 from octavo_kernels.sample import reference
 from octavo_kernels.sample.parameters import MAX_ROWS
+from octavo_kernels.sample.reference import processed as processed
 from octavo_kernels.sample.state import SamplingState
 
 SPEC = KernelSpec(

@@ -44,6 +44,37 @@ def sample(
     return tokens_R.int()
 
 
+def processed(
+    logits_RV: Tensor,
+    slots_R: Tensor,
+    state: SamplingState,
+    mask_rows_R: Tensor | None,
+    mask_MW: Tensor | None,
+) -> Tensor:
+    """The scores that tokens are drawn by, over the temperature; -inf where none can be drawn.
+
+    Of rows that take the likeliest token, the scores. For a few rows: it is not done in pieces.
+    """
+    slots_R = slots_R.long()
+    features_R = state.features_S[slots_R]
+    scores_RV = _edited(logits_RV, slots_R, features_R, state, mask_rows_R, mask_MW)
+    random_R = (features_R & RowFeature.RANDOM) != 0
+    top_k_R = (features_R & RowFeature.TOP_K) != 0
+    for group_R in (random_R & top_k_R, random_R & ~top_k_R):
+        rows_G = group_R.nonzero()[:, 0]
+        if len(rows_G):
+            scores_GV = scores_RV[rows_G]
+            gaps_GC, ids_GC = _gaps(scores_GV, slots_R[rows_G], state)
+            kept_GC = torch.isfinite(gaps_GC)
+            kept_GV = kept_GC
+            if ids_GC is not None:
+                kept_GV = torch.zeros_like(scores_GV, dtype=torch.bool)
+                kept_GV.scatter_(1, ids_GC, kept_GC)
+            scores_GV = scores_GV / state.temperature_S[slots_R[rows_G], None]
+            scores_RV = scores_RV.index_copy(0, rows_G, scores_GV.masked_fill_(~kept_GV, -math.inf))
+    return scores_RV
+
+
 def _edited(
     logits_RV: Tensor,
     slots_R: Tensor,
@@ -169,14 +200,21 @@ def draw(scores_GV: Tensor, slots_G: Tensor, state: SamplingState, mixed_ids_V: 
     scores tie. top_p keeps the fewest tokens that hold at least p of what min_p and top_k left,
     and all that tie with the last of them.
     """
+    gaps_GC, ids_GC = _gaps(scores_GV, slots_G, state)
+    mixed_ids_GC = mixed_ids_V[None] if ids_GC is None else mixed_ids_V[ids_GC]
+    keys = row_keys(state.seed_S2[slots_G], state.num_tokens_S[slots_G])
+    winner_G1 = log_exponential(keys, mixed_ids_GC).add_(gaps_GC).argmin(dim=1, keepdim=True)
+    return (winner_G1 if ids_GC is None else ids_GC.gather(1, winner_G1))[:, 0]
+
+
+def _gaps(scores_GV: Tensor, slots_G: Tensor, state: SamplingState) -> tuple[Tensor, Tensor | None]:
+    """The gaps of tokens, and which tokens these are; None: all, by their ids."""
     features_G = state.features_S[slots_G]
     best_G1 = scores_GV.amax(dim=1, keepdim=True)
     ids_GC: Tensor | None = None
-    mixed_ids_GC = mixed_ids_V[None]
     if features_G[0] & RowFeature.TOP_K:
         top_k_G1 = state.top_k_S[slots_G, None]
         ids_GC = likeliest(scores_GV, min(int(top_k_G1.max()), scores_GV.shape[1]))
-        mixed_ids_GC = mixed_ids_V[ids_GC]
         gaps_GC = best_G1 - scores_GV.gather(1, ids_GC)
         order_C = torch.arange(ids_GC.shape[1], device=ids_GC.device)
         gaps_GC.masked_fill_(order_C >= top_k_G1, math.inf)
@@ -187,9 +225,7 @@ def draw(scores_GV: Tensor, slots_G: Tensor, state: SamplingState, mixed_ids_V: 
         gaps_GC.masked_fill_(gaps_GC > -state.min_p_S[slots_G, None].log(), math.inf)
     if (features_G & RowFeature.TOP_P).any():
         gaps_GC.masked_fill_(gaps_GC > _nucleus(gaps_GC, state.top_p_S[slots_G, None]), math.inf)
-    keys = row_keys(state.seed_S2[slots_G], state.num_tokens_S[slots_G])
-    winner_G1 = log_exponential(keys, mixed_ids_GC).add_(gaps_GC).argmin(dim=1, keepdim=True)
-    return (winner_G1 if ids_GC is None else ids_GC.gather(1, winner_G1))[:, 0]
+    return gaps_GC, ids_GC
 
 
 def _nucleus(gaps_GC: Tensor, top_p_G1: Tensor) -> Tensor:
