@@ -37,7 +37,7 @@ def token_logprobs(
     count = min(k, logits_RV.shape[1])
     num_together = rows_together(logits_RV)
     parts = []
-    for start in range(0, len(tokens_R), num_together):
+    for start in range(0, max(1, len(tokens_R)), num_together):  # of no rows, none
         rows = slice(start, start + num_together)
         logits_GV = logits_RV[rows] if process is None else process(rows)
         chosen_G1 = tokens_R[rows, None].to(torch.int64)
