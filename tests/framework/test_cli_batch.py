@@ -64,7 +64,7 @@ def test_both_kinds_of_request_are_answered_in_openais_form(tmp_path, model) -> 
         tmp_path,
         model,
         [
-            completion("text", n=2, user="me"),
+            completion("text", n=2, user="me", own=1),
             completion("ids", [5, 6, 7]),
             completion("many", ["a", "b"]),
             chat("talk", seed=1, logprobs=True, chat_template="{{ messages[0].content }}"),
@@ -73,6 +73,9 @@ def test_both_kinds_of_request_are_answered_in_openais_form(tmp_path, model) -> 
     assert code == 0
     assert {response["status_code"] for response in results.values()} == {200}
     body = results["text"]["body"]
+    assert body["warnings"] == [
+        "user has no effect", "'own' is no field of this request and has no effect"
+    ]  # fmt: skip
     assert (body["object"], body["model"]) == ("text_completion", "tiny")
     assert [choice["index"] for choice in body["choices"]] == [0, 1]
     assert all(choice["text"] and choice["finish_reason"] for choice in body["choices"])
