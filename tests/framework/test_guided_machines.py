@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from octavo.errors import PluginError, UnsupportedConstraint
 from octavo.guided.byte_machine import MachineGuide, MachineState, machine_guide, pack
 from octavo.guided.checking import GuideChecker
 from octavo.guided.choose import choose_guide, first_that_compiles, remembering_choice
-from octavo.guided.guides import CompilingRequests, Guides
+from octavo.guided.guides import GUIDE_BYTES, CompilingRequests, Guides
 from octavo.guided.schema.regex import TooManyStates
 from octavo.guided.sequence import CompiledGuide
 from octavo.testing.guided_samples import vocabulary
@@ -94,7 +95,7 @@ def test_an_engine_makes_the_guide_without_the_backend(host: PluginHost) -> None
     assert isinstance(guide, MachineGuide)
     assert guides.guide(request).result().guide is guide
     assert not guides._native
-    assert guides._num_chars == len(request.value) + len(request.machine)
+    assert guides._num_bytes == GUIDE_BYTES + len(request.value) + 2 * len(request.machine)
     guides.close()
 
 
@@ -119,6 +120,27 @@ def test_what_takes_too_long_as_a_machine_is_for_the_next_backend() -> None:
         assert checker.check(WORD).backend == "llguidance"
         with pytest.raises(UnsupportedConstraint, match="is too large to compile: it was given up"):
             checker.check(GuidedParams(choice=["yes", "no"], backend="mill"))
+    finally:
+        checker.close()
+
+
+def test_a_copy_compiles_many_constraints_and_another_follows_one_that_died() -> None:
+    checker = GuideChecker(PluginHost.discover(plugins=["slow_machine"]).manifest(), vocabulary)
+
+    def copies() -> list[str]:
+        pids = [child.pid for child in checker._pool._children]
+        return [Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in pids]
+
+    try:
+        checker.check(WORD)
+        first = copies()
+        for number in range(5):
+            checker.check(GuidedParams(regex=f"[a-c]{number}"))
+        assert copies() == first
+        with pytest.raises(UnsupportedConstraint, match="it was given up"):
+            checker.check(GuidedParams(choice=["yes", "no"], backend="mill"))
+        checker.check(GuidedParams(regex="[de]"))
+        assert copies() != first
     finally:
         checker.close()
 

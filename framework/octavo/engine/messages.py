@@ -70,6 +70,8 @@ class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The packed byte machine, if the backend is one whose guides are."""
     others: tuple[str, ...] = ()
     """Backends that enforce it too, for when the first cannot compile it; in this order."""
+    num_bytes: int = 0
+    """What the guide took where it was tried; 0: nobody has looked."""
 
 
 class TensorData(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import os
 from typing import IO
 
 import msgspec
-import numpy as np
+from msgspec import structs
 
 from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import BadRequestError
@@ -17,6 +17,7 @@ from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
 from octavo.guided.choose import choose_guide, first_that_compiles, read_asked
 from octavo.guided.copies import NICENESS, Copy
 from octavo.guided.process import BY_LIMIT, Limits, open_pipes, read_frame, write_frame
+from octavo.guided.trial import has_tokens, heap_bytes, walk
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 from octavo_registry.guided import Constraint, GuidedBackend
@@ -33,16 +34,19 @@ def main() -> None:
         return
     _answer(answers, Checked())
     gc.freeze()  # copies of this process leave untouched what they share with it
+    compiler.prepare()
     while data := read_frame(requests):
         compiler.answer(msgspec.msgpack.decode(data, type=Try), answers)
 
 
 class _Compiler:
-    """Compiles each constraint in a copy of this process."""
+    """Compiles constraints in a copy of this process, and in another when it has died of one."""
 
     def __init__(self, start: StartChild) -> None:
         self._host = PluginHost.from_manifest(start.manifest)
         self._vocabulary = start.vocabulary()
+        self._copy: Copy | None = None
+        """In which what comes next is compiled."""
         self._to_load = ""
         """The backend that the next message asks for; loading is no constraint's to pay."""
         self._backends: dict[str, GuidedBackend] = {}
@@ -55,8 +59,8 @@ class _Compiler:
         if self._to_load:
             _answer(answers, self._loaded())
             return
-        copy = Copy(lambda: msgspec.msgpack.encode(self._check(asked)))
-        data = copy.answer(asked.seconds)
+        copy = self._copy or self._new_copy()
+        data = copy.ask(msgspec.msgpack.encode(asked), asked.seconds)
         if data:
             checked = msgspec.msgpack.decode(data, type=Checked)
             self._to_load = checked.loads
@@ -65,7 +69,21 @@ class _Compiler:
             is_long = status in BY_LIMIT
             checked = Checked(died=status, by_core=is_long, by_clock=copy.was_late)
         _answer(answers, checked)
-        copy.end()  # nobody waits for that
+        if not data or copy.is_spent or asked.is_long or self._to_load:
+            copy.end()  # nobody waits for that, nor for the next
+            self._copy = None if self._to_load else self._new_copy()
+
+    def prepare(self) -> None:
+        """Make the copy that the first constraint is compiled in."""
+        self._new_copy()
+
+    def _new_copy(self) -> Copy:
+        self._copy = Copy(self._answered)
+        return self._copy
+
+    def _answered(self, question: bytes) -> bytes:
+        asked = msgspec.msgpack.decode(question, type=Try)
+        return msgspec.msgpack.encode(self._check(asked))
 
     def _loaded(self) -> Checked:
         try:
@@ -99,26 +117,30 @@ class _Compiler:
     def _compiled(self, asked: AskedGuide, *, on_device: bool) -> Checked:
         guide = choose_guide(read_asked(asked), self._host, on_device=on_device)
         try:
-            guide, has_tokens = first_that_compiles(guide, self._has_tokens, self._host)
+            guide, num_bytes = first_that_compiles(guide, self._tried, self._host)
         except _NotLoaded as backend:
             return Checked(loads=str(backend))
-        if not has_tokens:
+        if num_bytes is None:
             return Checked(error=f"no text satisfies the {asked.name} constraint")
-        return Checked(guide=guide)
+        return Checked(guide=structs.replace(guide, num_bytes=num_bytes))
 
-    def _has_tokens(self, guide: GuideRequest) -> bool:
-        """Whether anything may come first."""
+    def _tried(self, guide: GuideRequest) -> int | None:
+        """The bytes that it takes; None where nothing may come first."""
         constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
         if guide.machine:
             first = machine_guide(guide.machine, self._vocabulary).start()
-            return any(map(first.allowed, range(self._vocabulary.vocab_size)))
+            return 0 if any(map(first.allowed, range(self._vocabulary.vocab_size))) else None
         if guide.backend not in self._backends:
             raise _NotLoaded(guide.backend)
-        state = self._backends[guide.backend].compile(constraint).start()
-        mask_W = np.zeros((self._vocabulary.vocab_size + 31) // 32, np.int32)
-        state.fill_bitmask(mask_W)
-        state.forced()
-        return bool(mask_W.any())
+        begin = heap_bytes()
+        compiled = self._backends[guide.backend].compile(constraint)
+        state, vocab_size = compiled.start(), self._vocabulary.vocab_size
+        if not has_tokens(state, vocab_size):
+            return None
+        if not self._host.guided_backends.info(guide.backend).metadata["native"]:
+            return 0  # it is kept by processes of its own, with limits on each mask
+        walk(state, vocab_size)
+        return max(0, heap_bytes() - begin)
 
 
 class _NotLoaded(Exception):

@@ -76,7 +76,7 @@ def choose_guide(
         kind=constraint.kind,
         value=json.dumps(constraint.value, ensure_ascii=False, separators=(",", ":")),
         machine=machine,
-        others=tuple(backends[1:]),
+        others=tuple(_cheapest(backends[1:], host)),
     )
 
 
@@ -160,6 +160,12 @@ def _backends_for(
             "install a plugin that gives one"
         )
     raise UnsupportedConstraint(f"the constraint cannot be enforced: {'; '.join(reasons)}")
+
+
+def _cheapest(names: list[str], host: PluginHost) -> list[str]:
+    """One at most: a bomb that one refuses is not to keep all others busy, or have them loaded."""
+    is_native = {name: host.guided_backends.info(name).metadata["native"] for name in names}
+    return sorted(names, key=lambda name: not is_native[name])[:1]
 
 
 def _machine(guide: GuideRequest, host: PluginHost) -> bytes:

@@ -21,9 +21,12 @@ from octavo.guided.sequence import CompiledGuide
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
-MOST_SOURCE_CHARS = 2**22
-"""Of the guides that are kept after their last use, as JSON, which takes some ten times more as a
-guide, or as machines, which take no more."""
+MOST_BYTES = 2**27
+"""Of the guides that are kept after their last use, as they were measured where they were tried."""
+GUIDE_BYTES = 2**14
+"""What the least takes, with its masks and what Python keeps of it."""
+BYTES_PER_CHAR = 16
+"""Of a guide that nobody has measured, by its source: some 10 in llguidance."""
 COMPILE_THREADS = 2
 
 
@@ -41,24 +44,24 @@ class Guides:
         self._guides: OrderedDict[tuple[str, str, str], tuple[Future[CompiledGuide], int]] = (
             OrderedDict()
         )
-        self._num_chars = 0
+        self._num_bytes = 0
         self._threads = ThreadPoolExecutor(COMPILE_THREADS, "octavo-guides")
 
     def guide(self, request: GuideRequest) -> Future[CompiledGuide]:
         """The guide, or its failure, when it is compiled; equal requests share one."""
         key = (request.backend, request.kind, request.value)
-        future, num_chars = self._guides.pop(key, (None, 0))
+        future, num_bytes = self._guides.pop(key, (None, 0))
         if future is not None and _has_failed(future):  # a busy machine's failure passes
             future = None
-            self._num_chars -= num_chars
+            self._num_bytes -= num_bytes
         if future is None:
             future = self._threads.submit(self._compile, request)
-            num_chars = len(request.value) + len(request.machine)
-            self._num_chars += num_chars
-        self._guides[key] = future, num_chars
-        while self._num_chars > MOST_SOURCE_CHARS and len(self._guides) > 1:
-            _, (_, num_chars) = self._guides.popitem(last=False)
-            self._num_chars -= num_chars
+            num_bytes = _num_bytes(request)
+            self._num_bytes += num_bytes
+        self._guides[key] = future, num_bytes
+        while self._num_bytes > MOST_BYTES and len(self._guides) > 1:
+            _, (_, num_bytes) = self._guides.popitem(last=False)
+            self._num_bytes -= num_bytes
         return future
 
     def close(self) -> None:
@@ -152,6 +155,11 @@ class CompilingRequests:
         """Compile no more."""
         self._waiting.clear()
         self._guides.close()
+
+
+def _num_bytes(request: GuideRequest) -> int:
+    guessed = request.num_bytes or 4 * GUIDE_BYTES + BYTES_PER_CHAR * len(request.value)
+    return GUIDE_BYTES + len(request.value) + (2 * len(request.machine) or guessed)
 
 
 def _has_failed(future: Future[CompiledGuide]) -> bool:

@@ -128,7 +128,7 @@ class Limits:
     """What the next piece of work may take; the kernel ends this process when it takes more."""
 
     def __init__(self, *, total_mib: int | None = None) -> None:
-        self._most_bytes = None if total_mib is None else _data_bytes() + total_mib * 2**20
+        self._most_bytes = None if total_mib is None else data_bytes() + total_mib * 2**20
 
     def begin(self, *, cpu_seconds: float, seconds: float, mib: int) -> None:
         """Count from now on. ``seconds`` by the clock are the parent's to hold, while it lives."""
@@ -136,7 +136,7 @@ class Limits:
         most = int(used.ru_utime + used.ru_stime) + 1 + math.ceil(cpu_seconds)
         _limit(resource.RLIMIT_CPU, most)
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # to the millisecond
-        data = _data_bytes() + mib * 2**20
+        data = data_bytes() + mib * 2**20
         if self._most_bytes is not None:
             data = min(data, self._most_bytes)
         _limit(resource.RLIMIT_DATA, data)
@@ -158,7 +158,8 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, hard))
 
 
-def _data_bytes() -> int:
+def data_bytes() -> int:
+    """Of this process, as the kernel counts them towards its limit."""
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmData:"):

@@ -38,8 +38,8 @@ def main() -> None:
 
 
 def _answer(data: bytes, variables: dict[str, Any], answers: IO[bytes]) -> None:
-    copy = Copy(lambda: msgspec.msgpack.encode(_run(data, variables)))
-    answer = copy.answer(WALL_SECONDS)
+    copy = Copy(lambda asked: msgspec.msgpack.encode(_run(asked, variables)))
+    answer = copy.ask(data, WALL_SECONDS)
     if not answer:
         is_long = copy.end() in BY_LIMIT or copy.was_late
         cause = "is too slow" if is_long else "takes too much memory or stack"
