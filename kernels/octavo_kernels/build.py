@@ -25,6 +25,8 @@ PACKAGE = Path(__file__).parent
 PREBUILT = PACKAGE / "prebuilt"
 ALL_ARCHES = ("75", "80", "89", "90a")
 """Architectures that every kernel compiles for unless its spec names fewer."""
+NEWER_ARCHES = ("100", "120")
+"""Those that images have besides, of kernels that are for all; CUDA 12.8 knows them."""
 
 P, I, L, F = c_void_p, c_int, c_longlong, c_float  # noqa: E741 (reads well beside P, L, F)
 """Argument types of kernel functions: pointer, int, long long, float."""
@@ -65,9 +67,10 @@ def arch_for(spec: KernelSpec, capability: tuple[int, int]) -> str:
     """
     major, minor = capability
     own = f"{major}{minor}"
-    if f"{own}a" in spec.arches:
+    arches = (*ALL_ARCHES, *NEWER_ARCHES) if spec.arches == ALL_ARCHES else spec.arches
+    if f"{own}a" in arches:
         return f"{own}a"
-    older = [arch for arch in spec.arches if arch[:-1] == str(major) and arch <= own]
+    older = [arch for arch in arches if arch[:-1] == str(major) and arch <= own]
     if older:
         return older[-1]
     if capability > (9, 0) and spec.arches == ALL_ARCHES:

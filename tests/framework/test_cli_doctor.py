@@ -95,7 +95,7 @@ def test_for_gpus_that_nothing_is_prebuilt_for_a_compiler_is_asked_for(
     subject, arch = f"kernels {capability[0]}.{capability[1]}", f"{capability[0]}{capability[1]}"
     kernels = found()[subject]
     assert kernels.verdict == "note"
-    assert kernels.found.endswith("are built, and none comes prebuilt for it")
+    assert kernels.found.endswith("are built, and only images come with them")
     assert f"--arch {arch} (an nvcc that knows sm_{arch}: of CUDA 12.8" in kernels.advice
     monkeypatch.setattr(findings, "find_nvcc", lambda: None)
     assert found()[subject].verdict == "bad"

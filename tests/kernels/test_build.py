@@ -129,8 +129,19 @@ def test_what_the_compiler_says_is_in_the_error_and_nothing_is_left(
 
 
 def test_a_device_gets_the_library_of_its_own_or_an_older_architecture_of_its_kind() -> None:
-    capabilities = [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 1)]
-    arches = ["75", "80", "80", "80", "89", "90a", "100", "121"]
+    capabilities = [
+        (7, 5),
+        (8, 0),
+        (8, 6),
+        (8, 7),
+        (8, 9),
+        (9, 0),
+        (10, 0),
+        (10, 3),
+        (11, 0),
+        (12, 1),
+    ]
+    arches = ["75", "80", "80", "80", "89", "90a", "100", "100", "110", "120"]
     assert [arch_for(spec(), capability) for capability in capabilities] == arches
 
 

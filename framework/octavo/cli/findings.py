@@ -153,7 +153,7 @@ def _kernels(capability: tuple[int, int]) -> Finding:
     arch = missing[0][1]
     command = f"python -m octavo_kernels build --arch {arch}"
     if arch not in ALL_ARCHES:
-        found += ", and none comes prebuilt for it"
+        found += ", and only images come with them"
         command += f" (an nvcc that knows sm_{arch}: of CUDA 12.8 or later)"
     if JIT.text() == "0":
         advice = f"OCTAVO_JIT=0 forbids to build the others when they are needed; run {command}"
