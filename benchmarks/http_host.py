@@ -168,6 +168,7 @@ def run_engine(step_ms: float, address: str) -> int:
 def run_server(folder: str, port: int, step_ms: float) -> int:
     """``octavo serve`` in one process, but for its engine and the probe."""
     from octavo.config import ModelConfig
+    from octavo.config.model_folder import open_model
     from octavo.config.server import ListenConfig, ServeConfig, ServerConfig
     from octavo.engine.client import EngineClient
     from octavo.engine.process_client import ProcessClient
@@ -184,7 +185,8 @@ def run_server(folder: str, port: int, step_ms: float) -> int:
     host = PluginHost.discover()
     host.routes.add("probe", "benchmarks.http_host:ProbeRoutes")
     model = ModelConfig(model=folder, dtype="float32", device="cpu", load_format="dummy")
-    engine = LoggedLLM.of_frontend(make_frontend(EngineConfig(model=model), host, start))
+    front = make_frontend(EngineConfig(model=model), host, open_model(model, host), start)
+    engine = LoggedLLM.of_frontend(front)
     config = ServerConfig(
         listen=ListenConfig(port=port), serve=replace(ServeConfig(), access_log=False)
     )
