@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from octavo.async_llm import AsyncLLM
 from octavo.config.server import ServeConfig, ServerConfig
-from octavo.server.app import add_built_in_routes, make_app
+from octavo.server.app import make_app
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.protocol.tool_pairs import check_blocks, check_items, check_messages
@@ -143,14 +142,6 @@ ASKED = {
     },
     "/v1/messages": {"messages": [gave("1")], "max_tokens": 1},
 }
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[AsyncLLM]:
-    made = AsyncLLM("octavo/tiny", dtype="float32", num_threads=1, engine_process=False)
-    add_built_in_routes(made.host.routes)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("path", ASKED)

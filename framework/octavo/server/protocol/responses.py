@@ -190,7 +190,7 @@ def note_hints(request: ResponseRequest, notes: Notes) -> None:
         notes.add("text.verbosity")
     for name in request.include:
         if name != LOGPROBS:
-            notes.add("include", f"={shown(name)} is not part of any answer here")
+            notes.add("include", f"asks for {shown(name)}, which is not part of any answer here")
 
 
 def check_metadata(metadata: dict[str, str]) -> None:
