@@ -109,6 +109,9 @@ def test_much_output_and_long_sources_are_refused(renderer) -> None:
     assert len(text) == MAX_CHARS - 99 + len(HELLO[0]["content"])
     with pytest.raises(MessageError, match=f"writes more than {MAX_CHARS} characters"):
         renderer.render(HELLO, chat_template=f"{SHOWS}{{{{ 'a' * {MAX_CHARS} }}}}", strict=True)
+    changes = "".join(f"{{{{ messages[0].content | replace('{n}', '') }}}}" for n in range(65))
+    with pytest.raises(PromptError, match="changes texts in 65 ways"):
+        renderer.render(HELLO, chat_template=changes, strict=True)
     with pytest.raises(PromptError, match=f"at most {MAX_SOURCE_CHARS}"):
         renderer.render(HELLO, chat_template=SHOWS + " " * MAX_SOURCE_CHARS, strict=True)
 

@@ -24,8 +24,10 @@ CHILD: Final = "octavo.inputs.template_child"
 CPU_SECONDS: Final = 1.0
 WALL_SECONDS: Final = 5.0
 MEMORY_MIB: Final = 256
-MAX_SOURCE_CHARS: Final = 2**18
+MAX_SOURCE_CHARS: Final = 2**16
 """The longest that models have are 40,000."""
+MAX_CHANGES: Final = 64
+"""Of texts, by filters such as "replace": whether they make control tokens is looked at here."""
 MAX_CHARS: Final = 2**23
 """Of what one writes."""
 START_SECONDS: Final = 60.0
@@ -118,6 +120,12 @@ class ForeignTemplates:
         facts = self.answer(source, None).facts
         if facts is None:
             raise RequestFailedError("the process that runs chat templates told nothing")
+        if len(facts.changes) > MAX_CHANGES:
+            raise PromptError(
+                f"chat_template changes texts in {len(facts.changes)} ways (replace, split, ...); "
+                f"at most {MAX_CHANGES}",
+                param="chat_template",
+            )
         return ForeignTemplate(source=source, facts=facts, templates=self)
 
     def answer(self, source: str, chat: list[Any] | None) -> TemplateAnswer:
