@@ -84,6 +84,20 @@ def test_what_browsers_ask_for_another_sites_page_without_its_origin_is_refused(
     assert code_of(LOCAL, host="localhost", origin="null", **link) == "403 origin_not_allowed"
 
 
+def test_a_page_of_another_host_may_send_no_form_to_a_server_at_any_address() -> None:
+    public = SiteGuard(AccessConfig(), is_local=False, has_keys=False)
+    allowing = SiteGuard(AccessConfig(allowed_origins=("*",)), is_local=False, has_keys=False)
+    keyed = SiteGuard(AccessConfig(), is_local=False, has_keys=True)
+    evil = {"host": "box:8000", "origin": "https://evil.example"}
+    for kind in ("multipart/form-data; boundary=x", "Multipart/Form-Data"):
+        assert code_of(public, content_type=kind, **evil) == "403 origin_not_allowed"
+        assert code_of(public, content_type=kind, host="box:8000", origin="http://box:8000") is None
+        assert code_of(public, content_type=kind, host="box:8000") is None  # no page
+        assert code_of(allowing, content_type=kind, **evil) is None
+        assert code_of(keyed, content_type=kind, **evil) is None
+    assert code_of(public, content_type="application/json", **evil) is None  # it had to ask first
+
+
 def test_flags_add_hosts_and_origins() -> None:
     access = AccessConfig(
         allowed_hosts=("LLM.example", "host.docker.internal"), allowed_origins=("app://page",)

@@ -27,28 +27,30 @@ class SiteGuard:
         """``is_local``: the server listens at a loopback address, as ``own_host`` if it is a name.
 
         With keys no page can ask, as it has none; without, and not local, any host may be a name
-        of the server. Hosts that are named are the only ones in both cases.
+        of the server, and only forms are looked at, which a page may send to it unasked. Hosts that
+        are named are the only ones in both cases.
         """
         self._hosts = {host.lower() for host in (*access.allowed_hosts, own_host) if host}
         self._origins = frozenset(access.allowed_origins)
         self._checks_host = bool(access.allowed_hosts) or (is_local and not has_keys)
-        self._checks_origin = self._checks_host and not has_keys
+        self._has_keys = has_keys
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise a 403 that names the flag by which it would be allowed."""
-        if not self._checks_host:
+        checks_origin = not self._has_keys and (self._checks_host or _is_form(headers))
+        if not self._checks_host and not checks_origin:
             return
         given = headers.get(b"host")
         host = None if given is None else (host_of(given) or "").lower()
         # No browser speaks HTTP/1.0, which need not name a host.
-        if host is not None and not self._is_own(host) and ANY not in self._hosts:
+        if self._checks_host and host is not None and not self._is_host(host):
             raise HttpError(
                 403,
                 f"this server does not answer as the host {shown(host)}; its operator may allow it "
                 f"with --allowed-hosts, or have clients send a key (--api-key)",
                 code="host_not_allowed",
             )
-        if self._checks_origin and (site := self._strange_site(headers, host)) is not None:
+        if checks_origin and (site := self._strange_site(headers, host)) is not None:
             raise HttpError(
                 403,
                 f"this server does not answer to pages of {site}; its operator may allow them with "
@@ -77,5 +79,12 @@ class SiteGuard:
             return None
         return f"the origin {shown(origin)}"
 
+    def _is_host(self, host: str) -> bool:
+        return ANY in self._hosts or self._is_own(host)
+
     def _is_own(self, host: str) -> bool:
         return host in self._hosts or is_loopback(host)
+
+
+def _is_form(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"content-type", b"").lower().startswith(b"multipart/")
