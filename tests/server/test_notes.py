@@ -222,6 +222,12 @@ def test_more_keys_of_media_and_a_detail_that_nobody_knows_are_noted() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+def test_a_part_whose_type_is_a_list_is_a_400(http, path) -> None:
+    messages = [{"role": "user", "content": [{"type": ["text"], "text": "a"}]}]
+    assert http.post(path, json={**BODIES[path], "messages": messages}).status_code == 400
+
+
 def test_padding_that_a_stream_does_not_have_is_noted(http) -> None:
     more = {"stream": True, "stream_options": {"include_obfuscation": True}}
     for path in (CHAT, "/v1/completions", "/v1/responses"):

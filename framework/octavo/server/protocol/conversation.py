@@ -212,7 +212,7 @@ def _parts(where: str, parts: list[Any], notes: Notes) -> list[Any]:
             place, kind = f"{where}[{index}]", part.get("type")
             known = _PARTS.get(kind) if isinstance(kind, str) else None
             part = read_keys(place, part, part.keys() if known is None else known, notes)
-            if kind in _MEDIA and isinstance(part.get(kind), dict):
+            if known is not None and kind in _MEDIA and isinstance(part.get(kind), dict):
                 part[kind] = read_media(f"{place}.{kind}", part[kind], _MEDIA[kind], notes)
             check_hints(place, part)
             if kind == "file":
