@@ -6,6 +6,7 @@ import torch
 
 from octavo import LLM
 from octavo.cache.groups import make_layout
+from octavo.errors import CacheError
 from octavo.execution.cache_memory import CacheMemory
 from octavo.host_memory import host_memory
 from octavo_registry.cache import CacheSpec
@@ -86,6 +87,21 @@ def test_pages_of_a_pool_take_memory_when_they_are_written() -> None:
     memory.pages[0, : 8 * 1024] = 7
     assert resident_bytes() - before > 64 * MIB
     assert int(memory.pages[0, 8 * 1024 - 1, -1]) == 7
+
+
+@pytest.mark.parametrize("num_blocks", [2**45, 2**60])
+def test_what_cannot_be_addressed_is_a_cache_error(num_blocks: int) -> None:
+    layout = make_layout({"0": SPEC}, lambda _: 8192, 16)
+    with pytest.raises(CacheError, match="cannot be allocated"):
+        CacheMemory(layout, num_blocks, 0, torch.device("cpu"))
+
+
+def test_a_pool_that_is_given_larger_than_what_is_free_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("octavo.execution.worker.host_memory", lambda: 32 * MIB)
+    with pytest.raises(CacheError, match=r"KV cache of 0\.0625 GiB is more than the 0\.0312 GiB"):
+        LLM("octavo/tiny", num_blocks=1024, max_model_len=64)
 
 
 def test_two_engines_of_a_short_context_take_little() -> None:

@@ -11,7 +11,7 @@ from octavo.cache.budget import GIB, DeviceMemory, size_pool
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.engine.messages import AdapterFacts
-from octavo.errors import ConfigError
+from octavo.errors import CacheError, ConfigError
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.machines import masks_on
 from octavo.execution.media_encoder import MediaEncoder
@@ -57,15 +57,23 @@ class Worker:
         model = load_model(folder, host, config=config.model, device=self.device, adapters=adapters)
         sizing = size_engine(model, config, folder, host, device=self.device, adapters=adapters)
         layout, num_slots = sizing.layout, sizing.num_slots
+        here = device_memory(self.device)
         size = size_pool(
             config,
             layout,
-            memory=device_memory(self.device),
+            memory=here,
             workspace=sizing.workspace_bytes,
             num_slots=num_slots,
             max_model_len=folder.max_model_len,
             shrink_context=config.model.max_model_len == "auto",
         )
+        if here.is_host and size.num_blocks * layout.page_bytes > here.free:
+            # Its pages are taken when they are written: the process would be ended amid requests.
+            raise CacheError(
+                f"the KV cache of {size.num_blocks * layout.page_bytes / GIB:.3g} GiB is more than "
+                f"the {here.free / GIB:.3g} GiB of memory that are free; lower kv_cache_memory_gib "
+                "or num_blocks, or end other programs"
+            )
         block_tokens = layout.block_tokens
         state = StateLayout(
             num_slots=num_slots,
