@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from argparse import Namespace
 from pathlib import Path
@@ -30,7 +31,7 @@ def serve_parser() -> Parser:
 
 def parsed(*args: str, file: Path | None = None) -> Namespace:
     parser = serve_parser()
-    rest = spelled(with_dashes(args), parser)
+    rest = spelled(args, parser)
     if file:
         rest = [*ConfigFile(str(file)).args(parser, rest), *rest]
     return parser.parse_args(rest)
@@ -81,8 +82,23 @@ def test_a_flag_works_as_vllm_spells_it(args: str, field: str, value: object) ->
 def test_what_is_no_option_stays_as_it_is() -> None:
     parser = serve_parser()
     args = ["a_b", "--x_y z", "--", "--max_model_len", "-tp", "--a.b"]
-    assert spelled(with_dashes(args), parser) == args
-    assert with_dashes(["--plugin.my_plugin.a_key=b_c"]) == ["--plugin.my_plugin.a_key=b_c"]
+    assert spelled(args, parser) == args
+    common = ("--disable-plugin", "--config")
+    args = ["--plugin.my_plugin.a_key=b_c", "--x_y=z_z"]
+    assert with_dashes(["--disable_plugin", "a_b", *args], common) == [
+        "--disable-plugin", "a_b", *args,
+    ]  # fmt: skip
+
+
+def test_a_plugins_command_may_spell_its_own_flags_otherwise() -> None:
+    parser = Parser(prog="octavo strange")
+    parser.add_argument("--my_flag")
+    parser.add_argument("--a.b")
+    parser.add_argument("-tp")
+    parser.add_argument("--my-other-flag", type=json.loads)
+    args = ["--my_flag", "1", "--a.b", "2", "-tp", "3", "--my_other_flag.x", "4"]
+    made = parser.parse_args(spelled(args, parser))
+    assert vars(made) == {"my_flag": "1", "a.b": "2", "tp": "3", "my_other_flag": {"x": 4}}
 
 
 def test_the_model_is_given_once() -> None:
@@ -159,7 +175,7 @@ def test_a_batch_is_given_as_vllm_has_it() -> None:
     RunBatchCommand().configure(parser)
     for args in ("-i a.jsonl -o b.jsonl", "--output_file b.jsonl --input_file=a.jsonl"):
         given = [*args.split(), "--model", "m"]
-        made = parser.parse_args(spelled(with_dashes(given), parser))
+        made = parser.parse_args(spelled(given, parser))
         assert (made.file, made.output, made.model) == (Path("a.jsonl"), Path("b.jsonl"), "m")
 
 

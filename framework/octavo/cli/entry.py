@@ -86,7 +86,7 @@ def _run(args: list[str]) -> int:
     warn_of_misspelled_variables()
     common = Parser(prog="octavo", add_help=False)
     add_common_options(common)
-    file, args = take_config(with_dashes(args))
+    file, args = take_config(with_dashes(args, common.flags()))
     options, args = take_plugin_options([*(file.plugin_args(args) if file else ()), *args])
     chosen, args = common.parse_known_args(args)
     host = PluginHost.discover(

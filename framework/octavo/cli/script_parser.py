@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from octavo.cli.parser import Parser
-from octavo.cli.spelling import spelled, with_dashes
+from octavo.cli.spelling import spelled
 from octavo.errors import ConfigError
 
 
@@ -19,12 +19,7 @@ class ScriptParser(Parser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all; options that the program declared with underscores keep them."""
         given = sys.argv[1:] if args is None else list(args)
-        known = self.flags()
-        dashed = [
-            text if text.partition("=")[0] in known else other
-            for text, other in zip(given, with_dashes(given), strict=True)
-        ]
         try:
-            return super().parse_args(spelled(dashed, self), namespace)
+            return super().parse_args(spelled(given, self), namespace)
         except ConfigError as error:
             self.exit(2, f"error: {error}\n")

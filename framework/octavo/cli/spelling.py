@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from octavo.cli.numbers import whole_number
@@ -15,14 +15,20 @@ from octavo.vllm_names import SHORT
 _LONG: Final = re.compile(r"--[A-Za-z][\w-]*", re.ASCII)
 _KEYS: Final = re.compile(r"[\w-]+(\.[\w-]+)*\+?", re.ASCII)
 _LEVEL: Final = re.compile(r"-O=?(\d)")
-ARGUMENTS: Final = {"--model": "model", "--input-file": "file", "-i": "file"}
+ARGUMENTS: Final = {
+    "--model": "model",
+    "--model-name": "model",
+    "--input-file": "file",
+    "-i": "file",
+}
 """Flags of vLLM's for what is the first argument here."""
 
 
-def with_dashes(args: Sequence[str]) -> list[str]:
+def with_dashes(args: Sequence[str], known: Collection[str]) -> list[str]:
     """Write the names of options with dashes in the place of underscores.
 
-    What follows a dot, an equals sign or ``--`` stays as it is.
+    What follows a dot, an equals sign or ``--`` stays as it is, and so do names that are not
+    ``known`` with dashes.
     """
     made: list[str] = []
     for index, arg in enumerate(args):
@@ -30,7 +36,8 @@ def with_dashes(args: Sequence[str]) -> list[str]:
             return [*made, *args[index:]]
         found = _LONG.match(arg)
         name = found[0] if found and arg[found.end() : found.end() + 1] in ("", "=", ".") else ""
-        made.append(name.replace("_", "-") + arg[len(name) :])
+        dashed = name.replace("_", "-")
+        made.append((dashed if dashed in known else name) + arg[len(name) :])
     return made
 
 
@@ -51,10 +58,10 @@ def spelled(args: Sequence[str], parser: Parser) -> list[str]:
         name = _long(name, parser)
         if (level := _LEVEL.fullmatch(arg)) and "-O" not in parser.flags():
             made += ["--optimization-level", level[1]]
-        elif dot and _LONG.fullmatch(name) and _KEYS.fullmatch(keys):
+        elif dot and name in parser.flags() and _KEYS.fullmatch(keys):
             text = value if equals else _next(remaining, head)
             made.append(f"{name}={json.dumps(_nested(keys, text))}")
-        elif not dot and parser.takes_argument(ARGUMENTS.get(name, ""), name):
+        elif not dot and parser.takes_argument(ARGUMENTS.get(_dashed(name), ""), name):
             made.insert(0, value if equals else _next(remaining, name))
         else:
             made.append(name + arg[len(head.partition(".")[0]) :])
@@ -62,9 +69,17 @@ def spelled(args: Sequence[str], parser: Parser) -> list[str]:
 
 
 def _long(name: str, parser: Parser) -> str:
-    if name in SHORT and name not in parser.flags():
-        return "--" + SHORT[name].replace("_", "-")
-    return name
+    """The name by which the parser knows an option, if it does by another."""
+    known = parser.flags()
+    if name in known:
+        return name
+    if name in SHORT:
+        return "--" + _dashed(SHORT[name])
+    return _dashed(name) if _dashed(name) in known else name
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-") if _LONG.fullmatch(f"--{name.lstrip('-')}") else name
 
 
 def _next(remaining: Iterator[str], name: str) -> str:
