@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from octavo_plugins.tool_parsers.deepseek_v32.parser import DeepseekV32Parser
 from octavo_plugins.tool_parsers.glm45.parser import Glm45Parser, Glm47Parser
 from octavo_plugins.tool_parsers.minimax_m2.parser import MinimaxM2Parser
+from octavo_plugins.tool_parsers.minimax_m3.parser import MinimaxM3Parser
 from octavo_plugins.tool_parsers.qwen3_coder.parser import Qwen3CoderParser
 from octavo_plugins.tool_parsers.seed_oss.parser import SeedOssParser
 from octavo_plugins.tool_parsers.step3.parser import Step3Parser
@@ -68,6 +69,17 @@ def minimax_m2(call: Call) -> str:
     return (
         f'<minimax:tool_call>\n<invoke name="{call.name}">\n{parameters}</invoke>\n'
         "</minimax:tool_call>"
+    )
+
+
+def minimax_m3(call: Call) -> str:
+    mark = "]<]minimax[>["
+    parameters = "".join(
+        f"{mark}<{key}>{text_of(value)}{mark}</{key}>" for key, value in call.arguments.items()
+    )
+    return (
+        f'{mark}<tool_call>\n{mark}<invoke name="{call.name}">{parameters}{mark}</invoke>\n'
+        f"{mark}</tool_call>"
     )
 
 
@@ -152,6 +164,14 @@ FORMATS = (
         ("<minimax:tool_call>", "<invoke name="),
         ("</parameter>", "\n<parameter name=", "\n</invoke>"),
         ("<minimax:tool_call>", "</minimax:tool_call>", "</invoke>", '<parameter name="x">'),
+    ),
+    Format(
+        "minimax_m3",
+        MinimaxM3Parser(),
+        minimax_m3,
+        ("]<]minimax[>[",),
+        ("</text>", "]<]minimax[>["),
+        ("]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", "]<]minimax[>[</invoke>"),
     ),
     Format(
         "step3",

@@ -30,6 +30,7 @@ def chosen(
         ("Qwen3MoeForCausalLM", "{{- '\\n<tool_call>\\n<function=' + call.name }}", "qwen3_coder"),
         ("SeedOssForCausalLM", "{% set begin = '<seed:tool_call>' %}\\n<function=", "seed_oss"),
         ("MiniMaxM2ForCausalLM", "'<minimax:tool_call>' -%}<invoke name=", "minimax_m2"),
+        ("MiniMaxM3ForCausalLM", "set ns = ']<]minimax[>['%}<invoke name=", "minimax_m3"),
         ("Glm4MoeForCausalLM", "<tool_call>{function-name}\n<arg_key>{arg-key-1}", "glm45"),
         ("Glm4MoeForCausalLM", "<tool_call>{function-name}<arg_key>{arg-key-1}", "glm47"),
         (

@@ -29,12 +29,13 @@ _ANCHORED = re.compile(r"\^((?:[^|^$\\]|\\.)*)\$")
 
 
 def parameters_form(
-    function: Function, *, before: Callable[[str], str], end: str, after: str
+    function: Function, *, before: Callable[[str], str], end: str | Callable[[str], str], after: str
 ) -> Structure | None:
     """Return the parameters that a function takes, in its schema's order, optional ones or not.
 
-    A parameter is ``before`` its value, for its name, the value, ``end``, ``after``; a value has no
-    ``end`` in it. None: the schema asks for what texts of this kind cannot be held to.
+    A parameter is ``before`` its value, for its name, the value, ``end``, which may depend on the
+    name too, ``after``; a value has no ``end`` in it. None: the schema asks for what texts of this
+    kind cannot be held to.
     """
     schema = function.parameters
     properties = mapping(schema.get("properties"))
@@ -43,7 +44,7 @@ def parameters_form(
         return None
     parts: list[Structure] = []
     for key, value_schema in properties.items():
-        value = value_form(value_schema, schema, end)
+        value = value_form(value_schema, schema, end if isinstance(end, str) else end(key))
         if value is None:
             return None
         part = Chain((Literal(before(key)), value, Literal(after)))

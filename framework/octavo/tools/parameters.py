@@ -127,7 +127,8 @@ class ArgumentsWriter:
 
     def __init__(self, reader: Reader, end: ValueEnd) -> None:
         self._reader = reader
-        self._end = end
+        self.end = end
+        """Where the next value ends."""
         self._begun = False
 
     @property
@@ -188,7 +189,7 @@ class ArgumentsWriter:
 
     def _text(self, to: Sink) -> Reading[tuple[bool, str | None]]:
         """Pass on a value's text; return whether it ended, and what follows it."""
-        end = self._end
+        end = self.end
         line_break = "\n" if end.on_own_line else ""
         found = yield from self._reader.text_until(*end.closing, *end.unclosed, to=to)
         while found in end.closing:
