@@ -41,6 +41,16 @@ from shadow_device import ShadowDevice, ShadowStep, expected_tokens
 from shadow_machines import machine_guide
 
 
+class Nobody:
+    """No plugin is there to blame."""
+
+    def blame(self, number: int) -> Exception:
+        return RuntimeError(number)
+
+    def name(self, error: Exception) -> Exception:
+        return error
+
+
 class WilfulFiller:
     """Leaves out as many masks as it is told to."""
 
@@ -100,7 +110,7 @@ class World:
             machine_words=MACHINE_WORDS,
         )
         self.hears = layout.max_cross_rows > 0
-        self.results = StepResults(self.scheduler, enable_prefix_caching=True, blame=RuntimeError)
+        self.results = StepResults(self.scheduler, enable_prefix_caching=True, faults=Nobody())
         self.guided = GuidedRows(self.scheduler, self.results)
         self.guided._filler = self.filler = WilfulFiller()
         self.awaiting: tuple[StepRecord, ShadowStep] | None = None

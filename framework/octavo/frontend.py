@@ -38,6 +38,7 @@ from octavo.observability.function_trace import trace_functions
 from octavo.observability.logs import warn_of_vllm_variables
 from octavo.options import read_options
 from octavo.params import GuidedParams, SamplingParams, shown
+from octavo.tokenizer_failures import failure_of
 from octavo.tools.answer_format import AnswerFormat, make_answer_format
 from octavo.tools.answer_reader import AnswerReader
 from octavo.tools.choice import read_tool_use
@@ -71,7 +72,7 @@ class Frontend:
 
     def with_new_engine(self) -> Frontend:
         """Start another engine in the place of one that has ended."""
-        outputs = _outputs(self.tokenizer, self.host)
+        outputs = _outputs(self.config, self.tokenizer, self.host)
         outputs.observer = self.outputs.observer
         client = self.start_engine(as_found(self.config, self.folder), self.host)
         return replace(self, client=client, outputs=outputs)
@@ -278,12 +279,13 @@ def make_frontend(
             takes_priority=config.scheduler.scheduling_policy == "priority",
             sequence_ids=sequence_ids,
             media=media,
+            tokenizer_failed=failure_of(host, config.model.tokenizer_mode),
             check_extra_args=ExtraArgsCheck(host, config.logits_processors),
             choose_guide=remembering_choice(host, on_device=client.ready.masks_on_device)
             if guides is None
             else guides.check,
         ),
-        outputs=_outputs(tokenizer, host),
+        outputs=_outputs(config, tokenizer, host),
         client=client,
         guides=guides,
         start_engine=start_engine,
@@ -308,10 +310,18 @@ def _media_texts(folder: ModelFolder, host: PluginHost) -> dict[str, str]:
     return texts
 
 
-def _outputs(tokenizer: Tokenizer | None, host: PluginHost) -> OutputProcessor:
-    return OutputProcessor(
-        tokenizer, on_finished=lambda outcome: host.notify("request_finished", outcome=outcome)
-    )
+def _outputs(
+    config: EngineConfig, tokenizer: Tokenizer | None, host: PluginHost
+) -> OutputProcessor:
+    failed = failure_of(host, config.model.tokenizer_mode)
+    try:
+        return OutputProcessor(
+            tokenizer,
+            tokenizer_failed=failed,
+            on_finished=lambda outcome: host.notify("request_finished", outcome=outcome),
+        )
+    except Exception as error:  # it asks the tokenizer what it is like
+        raise failed("decode", error) from error
 
 
 def _chat_template(

@@ -63,7 +63,6 @@ from octavo_registry.options import Option, OptionRegistry
 from octavo_registry.registering import INPUT_REGISTRY, MULTIMODAL_REGISTRY
 from octavo_registry.routes import Endpoint, RouteGroup
 from octavo_registry.sources import FindsSettings, ModelSource
-from octavo_registry.speculation import DraftInput, Speculator
 from octavo_registry.step import AttentionStep, LayerCache, MediaRows, Step, StepBounds
 from octavo_registry.tokenizer import Tokenizer
 from octavo_registry.tools import (
@@ -95,7 +94,6 @@ __all__ = [
     "Command",
     "Constraint",
     "Delta",
-    "DraftInput",
     "DuplicateNameError",
     "EncodesMedia",
     "Endpoint",
@@ -150,7 +148,6 @@ __all__ = [
     "RouteGroup",
     "RulesOutTokens",
     "SequenceTokens",
-    "Speculator",
     "Step",
     "StepBounds",
     "StoresRows",

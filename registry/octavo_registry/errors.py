@@ -7,6 +7,13 @@ class OctavoError(Exception):
     """Root of every error that a caller can do something about; the message says what and how."""
 
 
+def is_framework_error(error: OctavoError) -> bool:
+    """Whether the class says what went wrong: not the root, nor one of a plugin's own."""
+    kind = type(error)
+    ours = kind.__module__.partition(".")[0] in ("octavo", "octavo_registry")
+    return isinstance(error, PluginError) or (ours and kind is not OctavoError)
+
+
 class PluginError(OctavoError):
     """A plugin that cannot be loaded, or that breaks the contract; names the plugin and target."""
 

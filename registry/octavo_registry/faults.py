@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from octavo_registry.errors import OctavoError, PluginError
+from octavo_registry.errors import OctavoError, PluginError, is_framework_error
 from octavo_registry.events import PluginFailure
 
 QUARANTINE_SECONDS = 30.0
@@ -119,9 +119,12 @@ class Faults:
         try:
             yield
         except OctavoError as error:
-            if not request:
-                self._record(plugin, call, error, request=False)
-            raise
+            if request:
+                raise
+            self._record(plugin, call, error, request=False)
+            if is_framework_error(error):
+                raise
+            raise PluginError(f"plugin {plugin!r} failed in {call}: {one_line(error)}") from error
         except (Exception, SystemExit) as error:
             self._record(plugin, call, error, request=request)
             raise PluginError(f"plugin {plugin!r} failed in {call}: {one_line(error)}") from error
@@ -134,6 +137,13 @@ class Faults:
         if on_trial:
             with self._lock:
                 self._quarantines.pop(plugin, None)
+
+    def failure(self, plugin: str, call: str, error: BaseException) -> PluginError:
+        """Count what a call on a request's data raised or gave; returns the error that names it."""
+        self._record(plugin, call, error, request=True)
+        made = PluginError(f"plugin {plugin!r} failed in {call}: {one_line(error)}")
+        made.__cause__ = error
+        return made
 
     def _admit(self, plugin: str) -> bool:
         """Return whether this call is the trial that ends a quarantine; raise if it is refused."""

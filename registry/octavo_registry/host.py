@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from traceback import walk_tb
+from typing import Any
 
 import pluggy
 
+from octavo_registry.adapters import AdapterFormat, AdapterResolver
+from octavo_registry.attention import AttentionBackend
+from octavo_registry.commands import Command
 from octavo_registry.discovery import installed_plugins
 from octavo_registry.errors import (
     ManifestMismatchError,
@@ -17,31 +21,24 @@ from octavo_registry.errors import (
     UnknownNameError,
 )
 from octavo_registry.events import PluginFailure
+from octavo_registry.executor import Executor
 from octavo_registry.faults import Faults, one_line
+from octavo_registry.guided import GuidedBackend
 from octavo_registry.hooks import specs
 from octavo_registry.hooks.implementations import hook_callers, implementations
 from octavo_registry.hooks.markers import PROJECT
 from octavo_registry.lazy import FRAMEWORK, LazyRegistry
+from octavo_registry.linear import QuantizationMethod
+from octavo_registry.logits import LogitsProcessor
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import InputRegistry, ModalityDecoder, MultimodalRegistry
-from octavo_registry.model import ModelCapabilities
+from octavo_registry.model import Model, ModelCapabilities
 from octavo_registry.naming import near_matches
 from octavo_registry.options import OptionRegistry
-
-if TYPE_CHECKING:
-    from octavo_registry.adapters import AdapterFormat, AdapterResolver
-    from octavo_registry.attention import AttentionBackend
-    from octavo_registry.commands import Command
-    from octavo_registry.executor import Executor
-    from octavo_registry.guided import GuidedBackend
-    from octavo_registry.linear import QuantizationMethod
-    from octavo_registry.logits import LogitsProcessor
-    from octavo_registry.model import Model
-    from octavo_registry.routes import RouteGroup
-    from octavo_registry.sources import ModelSource
-    from octavo_registry.speculation import Speculator
-    from octavo_registry.tokenizer import Tokenizer
-    from octavo_registry.tools import ReasoningParser, ToolParser
+from octavo_registry.routes import RouteGroup
+from octavo_registry.sources import ModelSource
+from octavo_registry.tokenizer import Tokenizer
+from octavo_registry.tools import ReasoningParser, ToolParser
 
 
 class PluginHost:
@@ -61,7 +58,6 @@ class PluginHost:
     guided_backends: LazyRegistry[GuidedBackend]
     attention_backends: LazyRegistry[AttentionBackend]
     quantizations: LazyRegistry[QuantizationMethod]
-    speculators: LazyRegistry[Speculator]
     executors: LazyRegistry[Executor]
     adapters: LazyRegistry[AdapterFormat | AdapterResolver]
     sources: LazyRegistry[ModelSource]
@@ -80,23 +76,44 @@ class PluginHost:
         self.multimodal = MultimodalRegistry(
             "multimodal map", faults=faults, options="", kwargs={}, kwargs_of="", rows=""
         )
-        self.modalities = LazyRegistry("modality", faults=faults, samples="")
-        self.tool_parsers = LazyRegistry("tool parser", faults=faults)
-        self.reasoning_parsers = LazyRegistry("reasoning parser", faults=faults)
-        self.tokenizers = LazyRegistry("tokenizer", faults=faults, samples="")
-        self.logits_processors = LazyRegistry("logits processor", faults=faults, samples="")
-        self.guided_backends = LazyRegistry(
-            "guided backend", faults=faults, keywords=(), rank=100, native=False, machines=False
+        self.modalities = LazyRegistry(
+            "modality", faults=faults, makes=(ModalityDecoder,), samples="", strings=False
         )
-        self.attention_backends = LazyRegistry("attention backend", faults=faults)
-        self.quantizations = LazyRegistry("quantization", faults=faults, samples="")
-        self.speculators = LazyRegistry("speculator", faults=faults)
-        self.executors = LazyRegistry("executor", faults=faults)
-        self.adapters = LazyRegistry("adapter kind", faults=faults, samples="")
-        self.sources = LazyRegistry("model source", faults=faults, samples="")
-        self.routes = LazyRegistry("route group", faults=faults, samples="")
-        self.commands = LazyRegistry("command", faults=faults, help="", samples="")
+        self.tool_parsers = LazyRegistry("tool parser", faults=faults, makes=(ToolParser,))
+        self.reasoning_parsers = LazyRegistry(
+            "reasoning parser", faults=faults, makes=(ReasoningParser,)
+        )
+        self.tokenizers = LazyRegistry("tokenizer", faults=faults, makes=(Tokenizer,), samples="")
+        self.logits_processors = LazyRegistry(
+            "logits processor", faults=faults, makes=(LogitsProcessor,), samples=""
+        )
+        self.guided_backends = LazyRegistry(
+            "guided backend",
+            faults=faults,
+            makes=(GuidedBackend,),
+            keywords=(),
+            rank=100,
+            native=False,
+            machines=False,
+        )
+        self.attention_backends = LazyRegistry(
+            "attention backend", faults=faults, makes=(AttentionBackend,)
+        )
+        self.quantizations = LazyRegistry(
+            "quantization", faults=faults, makes=(QuantizationMethod,), samples=""
+        )
+        self.executors = LazyRegistry("executor", faults=faults, makes=(Executor,))
+        self.adapters = LazyRegistry(
+            "adapter kind", faults=faults, makes=(AdapterFormat, AdapterResolver), samples=""
+        )
+        self.sources = LazyRegistry("model source", faults=faults, makes=(ModelSource,), samples="")
+        self.routes = LazyRegistry("route group", faults=faults, makes=(RouteGroup,), samples="")
+        self.commands = LazyRegistry(
+            "command", faults=faults, makes=(Command,), help="", samples=""
+        )
         self.options = OptionRegistry()
+        for registry in self._registries():
+            registry.bind_options = self.options.bind
         self.plugins: tuple[PluginRecord, ...] = ()
         """What is loaded, in order."""
         self.disabled: tuple[str, ...] = ()
@@ -183,6 +200,28 @@ class PluginHost:
         ours = {record.name for record in self.plugins if record.distribution == PROJECT}
         return plugin != PROJECT and plugin not in ours
 
+    def blame(self, error: Exception, call: str) -> Exception:
+        """Name and count the plugin in whose code an exception came up, if it is one's.
+
+        For calls that are too many to be guarded, as those of a step: the innermost frame that is a
+        plugin's own tells. What names a plugin already, and want of memory, stays as it is.
+        """
+        if isinstance(error, OctavoError) or "OutOfMemory" in type(error).__name__:
+            return error
+        owners = {record.module: record.name for record in self.plugins if record.module}
+        for registry in self._registries():
+            owners |= registry.loaded_modules()
+        # An executor runs all steps: it is to blame for what comes up in its own code alone.
+        running = set(self.executors.loaded_modules().values())
+        found = None
+        for frame, _ in walk_tb(error.__traceback__):
+            module = frame.f_globals.get("__name__", "")
+            around = (each for each in owners if module == each or module.startswith(f"{each}."))
+            owner = owners.get(max(around, key=len, default=""))
+            if found in running or owner is not None:
+                found = owner
+        return error if found is None else self.faults.failure(found, call, error)
+
     def option(self, plugin: str, key: str) -> Any:
         """Return a declared option's value: the user's, or the default."""
         return self.options.get(plugin, key)
@@ -218,7 +257,15 @@ class PluginHost:
         if any(name == other.name for other in self.plugins):
             raise PluginError(f"two plugins are named {name!r}; rename {target}")
         self._check_api(plugin, name, target)
-        found = implementations(plugin, name, target, self._manager, self.faults)
+        choices: dict[str, LazyRegistry[Any]] = {
+            "select_model": self.models,
+            "select_attention_backend": self.attention_backends,
+            "select_tool_parser": self.tool_parsers,
+            "select_reasoning_parser": self.reasoning_parsers,
+        }
+        found = implementations(
+            plugin, name, target, self._manager, self.faults, self.options, choices
+        )
         self._set_registering(name)
         try:
             self._manager.register(found, name)

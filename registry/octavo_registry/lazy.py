@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, TypeVar, cast
@@ -28,6 +29,18 @@ def load_target(target: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+def missing_members(made: object, protocol: type[Any]) -> list[str]:
+    """Names that a Protocol asks for and an object has not; ``samples`` are for the kit alone."""
+    wanted = {
+        name
+        for base in protocol.__mro__
+        if base.__module__.startswith("octavo")
+        for name in (*vars(base), *vars(base).get("__annotations__", {}))
+        if not name.startswith("_") and name != "samples"
+    }
+    return sorted(name for name in wanted if not hasattr(made, name))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One registered name."""
@@ -43,17 +56,29 @@ class LazyRegistry(Generic[T]):
     """Names of one kind. A target is called to make a T: a class, or a function that returns one.
 
     ``metadata`` declares by name what ``add`` accepts beside the target, each with its default.
-    A plugin whose entry of an ``essential`` kind was loaded is never quarantined.
+    A plugin whose entry of an ``essential`` kind was loaded is never quarantined. What a target
+    makes has the members of one of ``makes``.
     """
 
     def __init__(
-        self, kind: str, *, faults: Faults | None = None, essential: bool = False, **metadata: Any
+        self,
+        kind: str,
+        *,
+        faults: Faults | None = None,
+        essential: bool = False,
+        makes: tuple[type[Any], ...] = (),
+        **metadata: Any,
     ) -> None:
         self.kind = kind
         self.plugin = FRAMEWORK
         """The plugin that is registering now, the origin of what is added; the host sets it."""
         self._defaults = metadata
         self._essential = essential
+        self._makes = makes
+        self.bind_options: Callable[[str, Callable[..., Any]], Callable[..., Any]] = (
+            lambda plugin, function: function
+        )
+        """Gives a plugin's function the plugin's options; the host sets it."""
         self.faults = faults or Faults()
         """Where failures of this registry's targets are counted."""
         self._entries: dict[str, list[Entry]] = {}
@@ -117,6 +142,42 @@ class LazyRegistry(Generic[T]):
                     raise TypeError(f"{attribute} is not callable: {type(loaded).__name__}")
                 self._loaded[entry.target] = cast("Callable[..., T]", loaded)
         return self._loaded[entry.target]
+
+    def loaded_modules(self) -> dict[str, str]:
+        """Modules of the plugins' targets that were loaded, and whose they are."""
+        found = {}
+        for entry in (entry for entries in self._entries.values() for entry in entries):
+            loaded = self._loaded.get(entry.target)
+            if loaded is not None and entry.plugin != FRAMEWORK:
+                found[entry.target.partition(":")[0]] = entry.plugin
+                found[getattr(loaded, "__module__", "")] = entry.plugin
+        return found
+
+    def bind(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a function that belongs to an entry its plugin's options, if it asks for them."""
+        return self.bind_options(self.info(name).plugin, function)
+
+    def make(self, name: str, *args: Any, **kwargs: Any) -> T:
+        """Load the name's target and call it: what it raises, or makes of another kind, names it.
+
+        An OctavoError is the plugin's refusal of what it was given.
+        """
+        target = self.load(name)
+        with self.guard(name, f"making {self.kind} {name!r}"):
+            made = self.bind(name, target)(*args, **kwargs)
+            self._check_made(target, made)
+        return cast("T", made)
+
+    def guard(self, name: str, call: str) -> AbstractContextManager[None]:
+        """Name the plugin of an entry, and the call, in what is raised within: see ``Faults``."""
+        return self.faults.guard(self.info(name).plugin, call, request=True)
+
+    def _check_made(self, target: object, made: object) -> None:
+        lacking = [missing_members(made, protocol) for protocol in self._makes]
+        if lacking and all(lacking):
+            _, least = min((len(names), names) for names in lacking)
+            what = getattr(target, "__qualname__", target)
+            raise TypeError(f"{what} gave {type(made).__name__}, which lacks {', '.join(least)}")
 
     def of_plugin(self, plugin: str) -> list[Entry]:
         """Return the entries that a plugin added, sorted by name."""

@@ -242,10 +242,12 @@ class InputRegistry(LazyRegistry[MediaPrompt]):
                 f"{architecture} takes no {prompt.media[0].modality}; send text only, or choose a "
                 f"model with that input"
             )
-        process = self.load(architecture)
-        plugin = self.info(architecture).plugin
-        with self.faults.guard(plugin, f"input processor of {architecture}", request=True):
-            return process(prompt, settings)
+        process = self.bind(architecture, self.load(architecture))
+        with self.guard(architecture, f"input processor of {architecture}"):
+            placed = process(prompt, settings)
+            if not isinstance(placed, MediaPrompt):
+                raise TypeError(f"it returned {type(placed).__name__}, not a MediaPrompt")
+            return placed
 
 
 class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
@@ -269,7 +271,7 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
         known: Mapping[str, Any] = entry.metadata["kwargs"]
         if entry.metadata["kwargs_of"]:
             with self.faults.guard(entry.plugin, f"mm_processor_kwargs of {architecture}"):
-                known = load_target(entry.metadata["kwargs_of"])(config)
+                known = self._call(architecture, "kwargs_of", config)
         return known
 
     def decode_options(
@@ -280,8 +282,7 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
         if not entry.metadata["options"]:
             return {}
         with self.faults.guard(entry.plugin, f"media options of {architecture}", request=True):
-            options: Mapping[str, Any] = load_target(entry.metadata["options"])(modality, settings)
-            return options
+            return self._call(architecture, "options", modality, settings)
 
     def map_rows(
         self,
@@ -294,10 +295,7 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
         """Return the tensors of an item that came encoded; called as ``map_input`` is."""
         entry = self.info(architecture)
         with self.faults.guard(entry.plugin, f"given rows of {architecture}", request=True):
-            made: Mapping[str, Tensor] = load_target(entry.metadata["rows"])(
-                modality, tensors, settings
-            )
-            return made
+            return self._call(architecture, "rows", modality, tensors, settings)
 
     def map_input(
         self, modality: str, item: MediaItem, *, architecture: str, settings: MediaSettings
@@ -306,7 +304,17 @@ class MultimodalRegistry(LazyRegistry[Mapping[str, "Tensor"]]):
 
         Called by the framework once an item, off the step loop, unless the processor cache has it.
         """
-        to_tensors = self.load(architecture)
-        plugin = self.info(architecture).plugin
-        with self.faults.guard(plugin, f"multimodal map of {architecture}", request=True):
-            return to_tensors(modality, item, settings)
+        to_tensors = self.bind(architecture, self.load(architecture))
+        with self.guard(architecture, f"multimodal map of {architecture}"):
+            return _checked_mapping(to_tensors(modality, item, settings))
+
+    def _call(self, architecture: str, function: str, *args: Any) -> Mapping[str, Any]:
+        """Call one of an entry's further functions."""
+        target = load_target(self.info(architecture).metadata[function])
+        return _checked_mapping(self.bind(architecture, target)(*args))
+
+
+def _checked_mapping(made: object) -> Mapping[str, Any]:
+    if not isinstance(made, Mapping) or not all(isinstance(name, str) for name in made):
+        raise TypeError(f"it returned {type(made).__name__}, not a mapping by name")
+    return made

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from octavo_registry.errors import DuplicateNameError, PluginError, UnknownNameError
@@ -42,6 +44,15 @@ class Option:
             f"option {self.key}={value!r} of plugin {self.plugin!r} must be of type "
             f"{self.type.__name__}: {self.help}"
         )
+
+
+def takes_options(function: Callable[..., Any]) -> bool:
+    """Whether it has an argument ``options`` that can be given by its name alone."""
+    try:
+        options = inspect.signature(function).parameters.get("options")
+    except (TypeError, ValueError):  # of some built-in functions nothing is known
+        return False
+    return options is not None and options.kind is options.KEYWORD_ONLY
 
 
 class OptionRegistry:
@@ -87,6 +98,16 @@ class OptionRegistry:
                 )
             for key, value in given.items():
                 self._values[plugin, key] = self._option(plugin, key).parse(value)
+
+    def of(self, plugin: str) -> Mapping[str, Any]:
+        """Return all of a plugin's options by key; empty for one that declares none."""
+        return {key: self.get(plugin, key) for key in self._options.get(plugin, {})}
+
+    def bind(self, plugin: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a plugin's function or class its options, if it has a keyword ``options``."""
+        if not takes_options(function):
+            return function
+        return partial(function, options=self.of(plugin))
 
     def get(self, plugin: str, key: str) -> Any:
         """Return the user's value, or the default."""

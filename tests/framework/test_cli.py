@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from octavo.cli import main
+from octavo.errors import PluginError
 
 COMMAND = """
 import sys
@@ -107,10 +108,12 @@ def test_an_unforeseen_error_is_one_line_unless_debugging(site, capsys) -> None:
     site.install("greeter", COMMAND)
     assert main(["greet", "--fail"]) == 1
     assert error_line(capsys) == (
-        "octavo: error: RuntimeError: first line second line; add --debug for the traceback"
+        "octavo: error: plugin 'greeter' failed in command 'greet': "
+        "RuntimeError: first line second line"
     )
-    with pytest.raises(RuntimeError):
+    with pytest.raises(PluginError) as failed:
         main(["greet", "--fail", "--debug"])
+    assert isinstance(failed.value.__cause__, RuntimeError)
 
 
 def test_a_command_of_a_plugin_does_not_hide_a_built_in_one(site, capsys) -> None:

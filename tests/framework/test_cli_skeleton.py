@@ -22,14 +22,33 @@ REGISTERED = {
     "attention": {"attention backend": ["my_attention"]},
     "adapter": {"adapter kind": ["my_adapter"]},
     "command": {"command": ["my_command"]},
+    "executor": {"executor": ["my_executor"]},
     "guided": {"guided backend": ["my_guided"]},
+    "input_processor": {
+        "input processor": ["MyInputProcessorForConditionalGeneration"],
+        "multimodal map": ["MyInputProcessorForConditionalGeneration"],
+    },
     "logits_processor": {"logits processor": ["my_logits_processor"]},
     "modality": {"modality": ["my_modality"]},
     "model": {"model": ["MyModelForCausalLM"]},
+    "quantization": {"quantization": ["my_quantization"]},
     "reasoning_parser": {"reasoning parser": ["my_reasoning_parser"]},
+    "route": {"route group": ["my_route"]},
     "source": {"model source": ["my_source"]},
+    "tokenizer": {"tokenizer": ["my_tokenizer"]},
     "tool_parser": {"tool parser": ["my_tool_parser"]},
 }
+
+
+ENGINE_PLUGINS = (
+    "octavo_plugins.attention.torch",
+    "octavo_plugins.executors.local",
+    "octavo_plugins.guided.llguidance",
+    "octavo_plugins.models.llama",
+    "octavo_plugins.sources.local",
+    "octavo_plugins.tokenizers.transformers",
+)
+"""What an engine of the kit's needs, where nothing is installed."""
 
 
 @pytest.fixture
@@ -61,7 +80,9 @@ def test_a_new_plugin_passes_the_conformance_kit(make, kind, capsys) -> None:
     """So does a model, which tests/examples/test_model_plugin_page.py tries."""
     make(kind)
     module = f"octavo_my_{kind}"
-    code = main(["plugin", "test", module, "--plugin", module, "--json"])
+    plugins = [module, *(ENGINE_PLUGINS if kind in ("executor", "route") else ())]
+    flags = [word for each in plugins for word in ("--plugin", each)]
+    code = main(["plugin", "test", module, *flags, "--json"])
     report = json.loads(capsys.readouterr().out)
     assert code == 0, report
     assert report["passed"]

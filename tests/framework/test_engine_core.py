@@ -164,7 +164,8 @@ def test_a_request_that_makes_the_batch_raise_fails_alone(make_core, folder, mon
     for culprit in (5000, 5100, 5101, 5102):
         reason, error = ends.pop(culprit)
         assert reason == "error"
-        assert error == "RuntimeError: token 300 is more than this model can bear"
+        what = "RuntimeError: token 300 is more than this model can bear"
+        assert error == f"plugin 'FragileModels' failed in a step: {what}"
     assert {reason for reason, _ in ends.values()} == {"length"}
     assert tokens == alone
     # The engine goes on as if nothing had been.

@@ -16,6 +16,7 @@ from octavo.errors import (
     ModelError,
     OctavoError,
     ParameterError,
+    PluginError,
     PromptError,
     PromptTooLongError,
     UnsupportedConstraint,
@@ -358,14 +359,14 @@ def test_more_end_of_sequence_ids_than_are_looked_for_are_refused() -> None:
         InputProcessor(None, max_model_len=8, vocab_size=99, eos_token_ids=tuple(range(9)))
 
 
-def test_a_tokenizer_that_raises_is_the_prompts_error(tokenizer: Tokenizer) -> None:
+def test_a_tokenizer_that_raises_is_no_error_of_the_prompt(tokenizer: Tokenizer) -> None:
     class Raising:
         def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
             raise RuntimeError("no\nway")
 
     broken: Any = Raising()
     processor = InputProcessor(broken, max_model_len=8, vocab_size=99)
-    with pytest.raises(PromptError, match=r"the tokenizer fails .*: RuntimeError: no way"):
+    with pytest.raises(PluginError, match=r"the tokenizer failed in encode: RuntimeError: no way"):
         processor.process("r", "a")
 
 

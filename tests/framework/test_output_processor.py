@@ -342,7 +342,8 @@ def test_a_tokenizer_that_fails_on_a_request_fails_that_request_alone(
     step = processor.process(StepOutputs(sequences=[1, 2, 3], tokens=[7, 8, 9]))
     bad, good = step.outputs
     assert bad.finished
-    assert "cannot decode the output: RuntimeError: no such token" in (bad.error or "")
+    assert bad.error == "the tokenizer failed in decode: RuntimeError: no such token"
+    assert bad.error_type == "PluginError"
     assert [o.finish_reason for o in bad.outputs] == ["error", "error"]
     assert step.aborts == [1, 2]
     assert (good.error, good.finished, good.outputs[0].token_ids) == (None, False, [9])

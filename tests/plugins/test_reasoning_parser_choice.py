@@ -8,6 +8,7 @@ import pytest
 
 from octavo.config.engine import ModelConfig
 from octavo.tools.answer_format import make_answer_format
+from octavo.tools.checked import CheckedReasoningParser
 from octavo_plugins.reasoning_parsers.tagged.parser import Qwen3Parser
 from octavo_registry import PluginHost
 
@@ -67,7 +68,8 @@ def test_auto_takes_what_the_template_shows_and_says_so(caplog: pytest.LogCaptur
             make_answer_format(config, folder, None, installed(), chat_template=template)
             for template in ("<|im_start|><think>", "<|im_start|>")
         )
-    assert isinstance(made.reasoning_parser, Qwen3Parser)
+    assert isinstance(made.reasoning_parser, CheckedReasoningParser)
+    assert isinstance(made.reasoning_parser.inner, Qwen3Parser)
     assert without.reasoning_parser is None
     assert "reasoning_parser=auto: qwen3" in caplog.text
     assert "reasoning_parser=auto: none" in caplog.text

@@ -1,8 +1,18 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
-from octavo_registry import OctavoError, PluginError, PluginHost, UnknownNameError, hookimpl
+from octavo_registry import (
+    MediaPrompt,
+    MediaSettings,
+    OctavoError,
+    PluginError,
+    PluginHost,
+    UnknownNameError,
+    hookimpl,
+)
 
 
 class Tuned:
@@ -60,3 +70,83 @@ def test_declaring_twice_or_of_another_type_is_refused(site, arguments) -> None:
 
     with pytest.raises(OctavoError, match="plugin 'Twice' declares option"):
         PluginHost.discover(plugins=[Twice()])
+
+
+TARGETS = """
+class Takes:
+    endpoints = None
+    def __init__(self, server, *, options):
+        self.options = options
+
+class TakesNone:
+    endpoints = None
+    def __init__(self, server):
+        self.options = "none"
+
+def process(prompt, settings, *, options):
+    return type(prompt)(token_ids=[options["size"]])
+"""
+HOOKS = """
+told = []
+
+@hookimpl
+def register_options(options):
+    options.add("size", int, 3, "how large")
+    options.add("path", str, None, "where")
+
+@hookimpl
+def register_routes(routes):
+    routes.add("takes", "optional_targets:Takes")
+    routes.add("takes none", "optional_targets:TakesNone")
+
+@hookimpl
+def register_inputs(inputs):
+    inputs.add("Any", "optional_targets:process")
+
+@hookimpl
+def select_chat_template(architecture, *, options):
+    return f"{options['size']} of {architecture}"
+
+@hookimpl
+def engine_started(plan, *, options):
+    told.append((plan, options["size"]))
+
+@hookimpl(wrapper=True)
+def request_finished(*, options):
+    told.append(options["path"])
+    yield
+"""
+
+
+def test_targets_choices_and_events_get_the_options_of_their_plugin(site) -> None:
+    site.write("optional", HOOKS)
+    (site.root / "optional_targets.py").write_text(TARGETS)
+    options = {"optional": {"size": "8"}}
+    host = PluginHost.discover(plugins=["optional"], options=options)
+    given = {"size": 8, "path": None}
+    assert host.routes.make("takes", None).options == given
+    assert host.routes.make("takes none", None).options == "none"
+    settings = MediaSettings(config={}, processors={})
+    placed = host.inputs.process_input("Any", MediaPrompt(token_ids=[1]), settings)
+    assert placed.token_ids == [8]
+    asked = host.hook.select_chat_template(architecture="A", config={})
+    assert asked == "8 of A"
+    host.notify("engine_started", plan="plan")
+    host.notify("request_finished", outcome="done")
+    assert importlib.import_module("optional").told == [("plan", 8), None]
+    assert host.faults.counts == {}
+
+
+def test_options_are_there_in_another_process(site) -> None:
+    site.install("optional", HOOKS)
+    (site.root / "optional_targets.py").write_text(TARGETS)
+    host = PluginHost.discover(options={"optional": {"size": 9}})
+    other = PluginHost.from_manifest(host.manifest())
+    assert other.routes.make("takes", None).options["size"] == 9
+
+
+def test_what_takes_options_of_a_plugin_without_any_gets_none(site) -> None:
+    site.write("bare", HOOKS.replace("@hookimpl\ndef register_options", "def declares_nothing"))
+    (site.root / "optional_targets.py").write_text(TARGETS)
+    host = PluginHost.discover(plugins=["bare"])
+    assert host.routes.make("takes", None).options == {}

@@ -30,7 +30,7 @@ class AdapterLibrary:
         self._host = host
         self._folders = folders
         self._uses_hub = uses_hub
-        made = [(host.adapters.info(key).plugin, host.adapters.load(key)()) for key in
+        made = [(host.adapters.info(key).plugin, host.adapters.make(key)) for key in
                 host.adapters.names()]  # fmt: skip
         self._formats = [(plugin, it) for plugin, it in made if isinstance(it, AdapterFormat)]
         self._resolvers = [(plugin, it) for plugin, it in made if isinstance(it, AdapterResolver)]
@@ -84,7 +84,10 @@ class AdapterLibrary:
         for plugin, resolver in self._resolvers:
             if isinstance(resolver, ListsAdapters):
                 with self._host.faults.guard(plugin, "listing adapters", request=True):
-                    names.update(resolver.names(self._folders))
+                    known = resolver.names(self._folders)
+                    if isinstance(known, str) or not all(isinstance(each, str) for each in known):
+                        raise TypeError(f"names must return a list of texts, not {shown(known)}")
+                    names.update(known)
         return sorted(names)
 
 

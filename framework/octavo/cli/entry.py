@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import RawDescriptionHelpFormatter
+from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from io import TextIOWrapper
+from typing import Any
 
 from octavo.cli.config_file import take_config
 from octavo.cli.parser import Parser, add_common_options, take_plugin_options
@@ -18,6 +19,7 @@ from octavo.observability.logs import configure_logging, warn_of_misspelled_vari
 from octavo_registry import LazyRegistry, PluginHost
 from octavo_registry.commands import Command
 from octavo_registry.faults import one_line
+from octavo_registry.lazy import FRAMEWORK
 from octavo_registry.naming import near_matches
 
 USER_ERRORS = (BadRequestError, ConfigError, UnknownNameError)
@@ -101,7 +103,7 @@ def _run(args: list[str]) -> int:
     if name.startswith("-"):
         known = (*common.option_names(), "--help")
         raise ConfigError(f"octavo takes no option {name!r}; {near_matches(name, known)}")
-    command = host.commands.load(name)()
+    command = host.commands.make(name)
     parser = Parser(prog=f"octavo {name}", description=host.commands.info(name).metadata["help"])
     command.configure(parser)
     add_common_options(parser, host.options.declared())
@@ -112,7 +114,23 @@ def _run(args: list[str]) -> int:
         rest = [*file.args(chosen_parser, rest), *rest]
     parsed = parser.parse_args([*words, *rest])
     tell_noted(parsed)
-    return command.run(parsed, host)
+    return _run_command(command, name, parsed, host)
+
+
+def _run_command(command: Command, name: str, parsed: Namespace, host: PluginHost) -> int:
+    """Run a command; what a plugin's raises or returns by mistake names the plugin."""
+    plugin = host.commands.info(name).plugin
+    if plugin == FRAMEWORK:
+        return command.run(parsed, host)
+    try:
+        code: Any = command.run(parsed, host)
+        if type(code) is not int:
+            raise TypeError(f"it returned {code!r}, not an exit code")
+    except (OctavoError, OSError):
+        raise
+    except Exception as error:
+        raise host.faults.failure(plugin, f"command {name!r}", error) from error
+    return code
 
 
 def add_built_in_commands(commands: LazyRegistry[Command]) -> None:

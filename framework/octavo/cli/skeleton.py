@@ -16,12 +16,17 @@ KINDS = (
     "adapter",
     "attention",
     "command",
+    "executor",
     "guided",
+    "input_processor",
     "logits_processor",
     "modality",
     "model",
+    "quantization",
     "reasoning_parser",
+    "route",
     "source",
+    "tokenizer",
     "tool_parser",
 )
 """Each is a folder of templates; "package" holds what all kinds have."""

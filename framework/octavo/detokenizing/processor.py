@@ -11,11 +11,11 @@ from typing import Protocol
 from octavo.detokenizing.continuation import Continuation
 from octavo.detokenizing.logprobs import LogprobDecoder
 from octavo.engine.messages import EngineRequest, SequenceEnd, SequenceLogprobs, StepOutputs
-from octavo.errors import ParameterError, RequestFailedError
+from octavo.errors import ParameterError
 from octavo.outputs import GuideReceipt, RequestMetrics, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
+from octavo.tokenizer_failures import TokenizerFailure, unnamed_failure
 from octavo_registry import RequestOutcome
-from octavo_registry.faults import one_line
 from octavo_registry.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -80,10 +80,12 @@ class OutputProcessor:
         *,
         clock: Callable[[], float] = time.monotonic,
         on_finished: Callable[[RequestOutcome], None] | None = None,
+        tokenizer_failed: TokenizerFailure = unnamed_failure,
     ) -> None:
         self.observer: RequestObserver | None = None
         self._tokenizer = tokenizer
         self._on_finished = on_finished
+        self._tokenizer_failed = tokenizer_failed
         self._clock = clock
         self._logprob_decoder = LogprobDecoder(tokenizer)
         self._requests: dict[str, _LiveRequest] = {}
@@ -247,8 +249,8 @@ class OutputProcessor:
                 continuation.finish(end)
         except Exception as error:  # the tokenizer is a plugin: it may fail this request only
             log.exception("request %s: its tokens cannot be decoded", request.request.request_id)
-            request.error = f"the tokenizer cannot decode the output: {one_line(error)}"
-            request.error_type = RequestFailedError.__name__
+            failure = self._tokenizer_failed("decode", error)
+            request.error, request.error_type = str(failure), type(failure).__name__
             for each in request.continuations:
                 each.finish_reason = each.finish_reason or "error"
 

@@ -17,7 +17,7 @@ from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder, open_model
 from octavo.engine.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
 from octavo.errors import ConfigError, EngineDeadError, ParameterError
-from octavo.execution.processors import UnusableLogits
+from octavo.execution.processors import StepFaults
 from octavo.guided.guides import CompilingRequests, Guides
 from octavo.guided.vocabulary import vocabulary_of
 from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
@@ -45,8 +45,12 @@ class EngineCore:
     def __init__(self, config: EngineConfig, host: PluginHost) -> None:
         folder = open_model(config.model, host)
         name = config.parallel.executor or DEFAULT_EXECUTOR
-        self._executor: Executor = host.executors.load(name)(config, folder, host)
-        facts: ExecutorFacts = self._executor.start()
+        self._executor: Executor = host.executors.make(name, config, folder, host)
+        facts: Any = self._executor.start()
+        if not isinstance(facts, ExecutorFacts):
+            what = TypeError(f"start returned {type(facts).__name__}, not ExecutorFacts")
+            plugin = host.executors.info(name).plugin
+            raise host.faults.failure(plugin, f"executor {name!r}, start", what)
         self._scheduler = Scheduler(
             config,
             facts.layout,
@@ -60,7 +64,7 @@ class EngineCore:
         self._results = StepResults(
             self._scheduler,
             enable_prefix_caching=config.cache.enable_prefix_caching,
-            blame=UnusableLogits(host, folder.architecture, config.logits_processors).blame,
+            faults=StepFaults(host, folder.implementation, config.logits_processors),
         )
         self._guided = GuidedRows(self._scheduler, self._results)
         self._compiling = CompilingRequests(

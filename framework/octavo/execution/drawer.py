@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.errors import PluginError
 from octavo.execution.device_state import DeviceState
 from octavo.execution.drawn import Drawn, Undrawn
 from octavo.execution.machines import DeviceMachines
@@ -48,6 +49,7 @@ class Drawer:
         self._rules = model if isinstance(model, RulesOutTokens) else None
         self._state = state
         self._sampler = Sampler(vocab_size, state.sampling, logprobs_mode=logprobs_mode)
+        self._vocab_size = vocab_size
         self._processors = list(processors)
         self._adapters = adapters
         self._staging = staging
@@ -146,7 +148,13 @@ class Drawer:
         if self._adapters is not None:
             some = None if runs is None else runs.some(first, len(hidden_RD))
             self._adapters.begin_logits(some)
-        return self._model.logits(hidden_RD)
+        logits_RV = self._model.logits(hidden_RD)
+        if logits_RV.shape != (len(hidden_RD), self._vocab_size):
+            raise PluginError(
+                f"{type(self._model).__name__}.logits gave {list(logits_RV.shape)}, not "
+                f"{len(hidden_RD)} rows of {self._vocab_size}"
+            )
+        return logits_RV
 
     def _ruled(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
         """Of what these slots may draw next, by the model's own rules."""

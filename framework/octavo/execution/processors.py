@@ -28,9 +28,8 @@ class GuardedProcessor:
         self._plugin = host.logits_processors.info(name).plugin
         self._call = f"logits processor {name!r}"
         self._faults = host.faults
-        make = host.logits_processors.load(name)
+        self._inner: LogitsProcessor = host.logits_processors.make(name, vocab_size, device)
         with self._faults.guard(self._plugin, self._call, request=True):
-            self._inner: LogitsProcessor = make(vocab_size, device)
             self._attach = without_trailing(self._inner.attach, least=2, most=4)
             self._apply = without_trailing(self._inner.apply, least=2, most=3)
         self._slots: set[int] = set()
@@ -95,8 +94,8 @@ class LogitsCheck:
         return logits_RV.masked_fill_(found_R.unsqueeze(1), 0.0)
 
 
-class UnusableLogits:
-    """Says who left a row logits that nothing can be drawn by, and counts it as their failure."""
+class StepFaults:
+    """Says which plugin made a step go wrong, and counts it as its failure."""
 
     def __init__(self, host: PluginHost, architecture: str, processors: Sequence[str]) -> None:
         self._host = host
@@ -107,8 +106,12 @@ class UnusableLogits:
         names = (architecture, *processors)
         self._makers = list(zip(registries, names, strict=True))
 
+    def name(self, error: Exception) -> Exception:
+        """What a step has raised, with the plugin in whose code it came up."""
+        return self._host.blame(error, "a step")
+
     def blame(self, number: int) -> Exception:
-        """The error of a row with this number in ``StepResult.unusable``."""
+        """Who left a row logits that nothing can be drawn by, from ``StepResult.unusable``."""
         registry, name = self._makers[number - 1]
         call = f"{registry.kind} {name!r}, {'apply' if number > 1 else 'logits'}"
         try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from octavo.cache.groups import CacheLayout, make_layout
 from octavo.config import EngineConfig
 from octavo.config.model_folder import ModelFolder
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, PluginError
 from octavo.execution.decode_graphs import SIZES
 from octavo.execution.drawer import LOGIT_ROWS
 from octavo.execution.machines import machine_bytes
@@ -72,7 +73,7 @@ def size_engine(
     """
     specs = {
         name: _as_run(spec, config.cache.kv_cache_dtype, folder)
-        for name, spec in model.cache_specs().items()
+        for name, spec in _cache_specs(model, folder, host).items()
     }
     chosen = {
         spec: _choose_backend(spec, device, folder.dtype, config, host)
@@ -95,12 +96,34 @@ def size_engine(
         workspace += adapters.sums_bytes(config.scheduler.max_num_batched_tokens)
     return Sizing(
         layout=make_layout(
-            specs, lambda spec: chosen[spec].page_bytes(spec, block_tokens), block_tokens
+            specs,
+            lambda spec: _page_bytes(type(chosen[spec]).__name__, chosen[spec], spec, block_tokens),
+            block_tokens,
         ),
         backends=chosen,
         num_slots=num_slots,
         workspace_bytes=workspace,
     )
+
+
+def _cache_specs(model: Model, folder: ModelFolder, host: PluginHost) -> dict[str, CacheSpec]:
+    name = folder.implementation
+    with host.models.guard(name, f"cache_specs of {folder.architecture}"):
+        specs: Any = model.cache_specs()
+        if not isinstance(specs, dict) or not all(
+            isinstance(layer, str) and isinstance(spec, CacheSpec) for layer, spec in specs.items()
+        ):
+            raise TypeError(f"it returned {specs!r:.200}, not a dict of CacheSpec by layer")
+        return specs
+
+
+def _page_bytes(name: str, backend: AttentionBackend, spec: CacheSpec, block_tokens: int) -> int:
+    num_bytes: Any = backend.page_bytes(spec, block_tokens)
+    if type(num_bytes) is not int or num_bytes < 1:
+        raise PluginError(
+            f"attention backend {name} returned page_bytes={num_bytes!r}, not a number of bytes"
+        )
+    return num_bytes
 
 
 def _as_run(spec: CacheSpec, dtype: str, folder: ModelFolder) -> CacheSpec:
@@ -124,8 +147,11 @@ def _choose_backend(
         name = host.hook.select_attention_backend(spec=spec, device=device, query_dtype=query_dtype)
     if name is None:
         raise ConfigError(f"no plugin has an attention backend for {spec} on {device}; name one")
-    backend: AttentionBackend = host.attention_backends.load(name)()
-    reason = backend.supports(spec, device)
+    backend: AttentionBackend = host.attention_backends.make(name)
+    with host.attention_backends.guard(name, f"attention backend {name!r}, supports"):
+        reason = backend.supports(spec, device)
+        if not isinstance(reason, str | None):
+            raise TypeError(f"it returned {type(reason).__name__}, not a reason or None")
     if reason is not None:
         raise ConfigError(f"attention backend {name!r} cannot run {spec} on {device}: {reason}")
     if spec.kind == "cross" and not isinstance(backend, StoresRows):

@@ -112,7 +112,7 @@ class _Compiler:
             limits.end()
 
     def _load(self, name: str) -> None:
-        self._backends[name] = self._host.guided_backends.load(name)(self._vocabulary)
+        self._backends[name] = self._host.guided_backends.make(name, self._vocabulary)
 
     def _compiled(self, asked: AskedGuide, *, on_device: bool) -> Checked:
         guide = choose_guide(read_asked(asked), self._host, on_device=on_device)

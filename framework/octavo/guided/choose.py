@@ -183,4 +183,4 @@ def _packed(name: str, constraint: Constraint, host: PluginHost) -> bytes:
     backend = cast(MachineBackend, backends.load(name))
     call = f"guided backend {name!r}"
     with host.faults.guard(backends.info(name).plugin, call, request=True):
-        return pack(backend.machine(constraint)).tobytes()
+        return pack(backends.bind(name, backend.machine)(constraint)).tobytes()

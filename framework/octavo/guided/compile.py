@@ -60,7 +60,7 @@ def compile_guide(
             from octavo.guided.byte_machine import machine_guide  # imports numpy
 
             return machine_guide(one.machine, vocabulary)
-        made = host.guided_backends.load(one.backend)(vocabulary)
+        made = host.guided_backends.make(one.backend, vocabulary)
         began = time.monotonic()
         try:
             return made.compile(Constraint(kind=one.kind, value=json.loads(one.value)))

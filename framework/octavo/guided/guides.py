@@ -83,7 +83,10 @@ class Guides:
             if request.machine:  # made where the constraint was checked
                 return machine_guide(request.machine, self._known_vocabulary())
             constraint = Constraint(kind=request.kind, value=json.loads(request.value))
-            return self._backend(request.backend).compile(constraint)
+            guide = self._backend(request.backend).compile(constraint)
+            if not callable(getattr(guide, "start", None)):
+                raise TypeError(f"compile returned {type(guide).__name__}, which is no Guide")
+            return guide
 
     def _backend(self, name: str) -> GuidedBackend:
         """What is not native works in processes of its own, and is never imported here."""
@@ -92,7 +95,7 @@ class Guides:
         with self._lock:
             if backends.info(name).metadata["native"]:
                 if name not in self._native:
-                    self._native[name] = backends.load(name)(vocabulary)
+                    self._native[name] = backends.make(name, vocabulary)
                 return self._native[name]
             if name not in self._remote:
                 manifest = self._host.manifest()

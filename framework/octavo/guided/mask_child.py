@@ -47,7 +47,7 @@ class _Masks:
         host = PluginHost.from_manifest(start.start.manifest)
         vocabulary = start.start.vocabulary()
         self._name = start.backend
-        self._backend = host.guided_backends.load(start.backend)(vocabulary)
+        self._backend = host.guided_backends.make(start.backend, vocabulary)
         self._row = np.zeros((vocabulary.vocab_size + 31) // 32, np.int32)
         self._guides: dict[int, Guide] = {}
         self._states: dict[int, _State] = {}

@@ -17,7 +17,9 @@ class ExtraArgsCheck:
         self._host = host
         made = {name: host.logits_processors.load(name) for name in processors}
         self._checks = {
-            name: make.validate for name, make in made.items() if hasattr(make, "validate")
+            name: host.logits_processors.bind(name, make.validate)
+            for name, make in made.items()
+            if hasattr(make, "validate")
         }
 
     def __call__(self, extra_args: Mapping[str, Any]) -> None:

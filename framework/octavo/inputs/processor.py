@@ -28,8 +28,8 @@ from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
 from octavo.multimodal.given import GivenMedia
 from octavo.params import MAX_EOS_TOKEN_IDS, GuidedParams, SamplingParams, shown
+from octavo.tokenizer_failures import TokenizerFailure, unnamed_failure
 from octavo.tools.answer_reader import AnswerReader
-from octavo_registry.faults import one_line
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
 
@@ -88,6 +88,7 @@ class InputProcessor:
         sequence_ids: Iterator[int] | None = None,
         choose_guide: Callable[[GuidedParams], GuideRequest] = _no_guide,
         media: MediaInputs | None = None,
+        tokenizer_failed: TokenizerFailure = unnamed_failure,
         check_extra_args: Callable[[Mapping[str, Any]], None] = lambda extra_args: None,
     ) -> None:
         """``vocab_size`` is the model's; ``tokenizer`` None takes prompts as ids only.
@@ -122,6 +123,7 @@ class InputProcessor:
         self._takes_priority = takes_priority
         self._choose_guide = choose_guide
         self._media = media
+        self._tokenizer_failed = tokenizer_failed
         self._check_extra_args = check_extra_args
 
     def process(
@@ -178,7 +180,12 @@ class InputProcessor:
             )
             ids = placed.token_ids
         self._check_length(len(ids))
-        check_token_ids(ids, self._limits.vocab_size)
+        try:
+            check_token_ids(ids, self._limits.vocab_size)
+        except PromptError as error:
+            if parsed.token_ids is not None or placed.inputs:
+                raise
+            raise self._tokenizer_failed("encode", error) from error
         behind = placed.check_positions(self._limits.max_model_len)
         sampling = resolve_sampling(params, self._limits, num_prompt_tokens=behind)
         self._check_extra_args(sampling.extra_args)
@@ -313,11 +320,14 @@ class InputProcessor:
                 "give {'prompt_token_ids': [...]}"
             )
         try:
-            return encode(self._tokenizer)
+            ids: Any = encode(self._tokenizer)
+            if not isinstance(ids, list):
+                raise TypeError(f"it returned {type(ids).__name__}, not a list of ids")
         except PromptError:
             raise
-        except Exception as error:  # a plugin's, on a stranger's text: this request's failure only
-            raise PromptError(f"the tokenizer fails on the prompt: {one_line(error)}") from error
+        except Exception as error:  # this request's failure only, and none of its client's
+            raise self._tokenizer_failed("encode", error) from error
+        return ids
 
     def _check_length(self, num_tokens: int) -> None:
         limit = self._limits.max_model_len

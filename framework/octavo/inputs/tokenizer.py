@@ -19,10 +19,8 @@ def load_tokenizer(config: ModelConfig, folder: ModelFolder, host: PluginHost) -
     if config.tokenizer is not None or config.tokenizer_revision is not None:
         revision = config.tokenizer_revision or config.revision
         path = find_model(host, config.tokenizer or config.model, revision, weights=False)
-    load = host.tokenizers.load(config.tokenizer_mode)
-    plugin = host.tokenizers.info(config.tokenizer_mode).plugin
-    with host.faults.guard(plugin, f"loading the tokenizer in {path}", request=True):
-        return load(path, trust_remote_code=config.trust_remote_code)
+    mode, trusted = config.tokenizer_mode, config.trust_remote_code
+    return host.tokenizers.make(mode, path, trust_remote_code=trusted)
 
 
 def underlying(tokenizer: Tokenizer) -> Any:

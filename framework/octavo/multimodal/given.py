@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -32,12 +32,14 @@ class GivenMedia:
     """What an error calls it."""
     is_encoded: bool = False
     """It is not the item but its rows, as ``octavo.multimodal.encoded`` reads them."""
+    is_value: bool = False
+    """Its data is the item also where that is a string, and no URL."""
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether reading it waits for a network or a disk."""
         if isinstance(self.data, str):
-            return self.data[:5].lower() != "data:"
+            return not self.is_value and self.data[:5].lower() != "data:"
         return isinstance(self.data, os.PathLike)
 
     @property
@@ -67,11 +69,13 @@ def split_media(
     decoders: Mapping[str, ModalityDecoder],
     *,
     takes_rows: bool = False,
+    strings: Collection[str] = (),
 ) -> list[GivenMedia]:
     """Make a list of what ``multi_modal_data`` has: one item or a list of them by modality.
 
     ``multi_modal_uuids`` has the same form, with None for an item without a name. ``takes_rows``:
-    tensors that look like rows are taken as such.
+    tensors that look like rows are taken as such. ``strings`` are modalities of which a string is
+    an item, and no URL.
     """
     names = uuids or {}
     for modality in names:
@@ -97,7 +101,14 @@ def split_media(
             place = modality if len(items) == 1 else f"{modality} {number}"
             encoded = is_rows(item)
             given.append(
-                GivenMedia(modality=modality, data=item, uuid=uuid, place=place, is_encoded=encoded)
+                GivenMedia(
+                    modality=modality,
+                    data=item,
+                    uuid=uuid,
+                    place=place,
+                    is_encoded=encoded,
+                    is_value=modality in strings,
+                )
             )
     return given
 

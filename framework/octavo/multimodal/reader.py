@@ -76,7 +76,9 @@ class MediaReader:
     ) -> list[GivenMedia]:
         """Return the items of a ``multi_modal_data``; nothing is read yet."""
         decoders = {name: self._decoder(name) for name in data}
-        return split_media(data, uuids, decoders, takes_rows=takes_rows)
+        modalities = self._host.modalities
+        strings = {name for name in data if modalities.info(name).metadata["strings"]}
+        return split_media(data, uuids, decoders, takes_rows=takes_rows, strings=strings)
 
     async def read(
         self,
@@ -153,16 +155,15 @@ class MediaReader:
             raise BadMediaError(f"no plugin decodes {modality!r}; known: {known}")
         with self._lock:
             if modality not in self._decoders:
-                make = self._host.modalities.load(modality)
-                plugin = self._host.modalities.info(modality).plugin
-                with self._host.faults.guard(plugin, f"making the decoder of {modality}"):
-                    self._decoders[modality] = make()
+                self._decoders[modality] = self._host.modalities.make(modality)
             return self._decoders[modality]
 
     def _bytes(self, given: GivenMedia, budget: MediaBudget) -> bytes | None:
         """The encoded bytes of an item; None for a value that is decoded already."""
         with about(given.place):
             match given.data:
+                case str() if given.is_value:
+                    return None
                 case str():
                     data = self._fetcher.fetch(given.data, budget)
                 case os.PathLike():
@@ -204,8 +205,12 @@ class MediaReader:
                 key = content_hash("encoded", kind, options, [encoded])
                 if not is_cached(key):
                     value = decoder.decode(encoded, limits, options)
+                    if value is None:
+                        raise TypeError("decode returned None")
             else:
                 value = decoder.convert(given.data, limits, options)
+                if value is None:
+                    raise TypeError("convert returned None")
                 key = content_hash("value", kind, options, decoder.content(value))
             if given.uuid is not None:
                 self._named.put(name, key)

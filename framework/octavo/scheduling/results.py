@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -28,6 +28,18 @@ from octavo_registry.faults import one_line
 log = logging.getLogger(__name__)
 
 
+class Blames(Protocol):
+    """Who is to blame for what went wrong in a step."""
+
+    def blame(self, number: int) -> Exception:
+        """The error for what is not 0 in ``StepResult.unusable``."""
+        ...
+
+    def name(self, error: Exception) -> Exception:
+        """What a step has raised, with the name of who made it."""
+        ...
+
+
 class StepResults:
     """Brings results into the scheduler's state and turns them into outputs."""
 
@@ -36,14 +48,13 @@ class StepResults:
         scheduler: Scheduler,
         *,
         enable_prefix_caching: bool,
-        blame: Callable[[int], Exception],
+        faults: Blames,
     ) -> None:
-        """``blame`` gives the error for what is not 0 in ``StepResult.unusable``."""
         self._scheduler = scheduler
         self._rows = scheduler.rows
         self._tables = scheduler.placement.tables
         self._caching = enable_prefix_caching
-        self._blame = blame
+        self._faults = faults
 
     def news(self) -> StepOutputs:
         """What has happened without a step's result: refusals and preemptions, told once."""
@@ -106,7 +117,7 @@ class StepResults:
         log.debug("where the step raised:", exc_info=error)
         if len(record.slots) == 1 and blamed:
             (culprit,) = blamed
-            ends.append(error_end(culprit.id, error))
+            ends.append(error_end(culprit.id, self._faults.name(error)))
             scheduler.end(culprit)
         else:
             for sequence, end in zip(blamed, record.ends[valid].tolist(), strict=True):
@@ -130,7 +141,9 @@ class StepResults:
     def _unusable(self, slots: Slots, makers: Ints) -> dict[int, SequenceEnd]:
         """The ends of rows whose logits no token can be drawn by."""
         return {
-            index: error_end(self._rows.at(int(slots[index])).id, self._blame(int(makers[index])))
+            index: error_end(
+                self._rows.at(int(slots[index])).id, self._faults.blame(int(makers[index]))
+            )
             for index in np.flatnonzero(makers).tolist()
         }
 

@@ -115,8 +115,9 @@ def _endpoints(server: ServerContext) -> list[tuple[str, Endpoint]]:
     found: dict[tuple[str, str], tuple[str, Endpoint]] = {}
     for name in server.host.routes.names():
         plugin = server.host.routes.info(name).plugin
-        with server.host.faults.guard(plugin, f"making the route group {name!r}", request=True):
-            endpoints = server.host.routes.load(name)(server).endpoints()
+        group = server.host.routes.make(name, server)
+        with server.host.routes.guard(name, f"endpoints of route group {name!r}"):
+            endpoints = group.endpoints()
             _check_endpoints(endpoints)
         for endpoint in endpoints:
             place = (endpoint.method, endpoint.path)

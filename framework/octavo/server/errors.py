@@ -21,6 +21,7 @@ from octavo.errors import (
 )
 from octavo.multimodal.errors import MediaTooLargeError
 from octavo.server.dialects import OPENAI, Dialect, dialect_of
+from octavo_registry.errors import is_framework_error
 from octavo_registry.faults import without_objects
 
 log = logging.getLogger(__name__)
@@ -123,18 +124,11 @@ def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
             reply = ErrorReply(503, text, None, "overloaded", RETRY_AFTER_SECONDS)
         case EngineDeadError():
             reply = ErrorReply(503, text, None, "engine_dead", DEAD_RETRY_SECONDS)
-        case OctavoError() if _is_a_plugins(error):
+        case OctavoError() if not is_framework_error(error):  # a plugin's refusal of the data
             reply = ErrorReply(400, text)
         case _:
             reply = ErrorReply(500, text)
     return replace(reply, dialect=dialect)
-
-
-def _is_a_plugins(error: OctavoError) -> bool:
-    """Whether it is a plugin's refusal of a request's data: the root, or a class of its own."""
-    kind = type(error)
-    ours = kind.__module__.partition(".")[0] in ("octavo", "octavo_registry")
-    return kind is OctavoError or not (ours or isinstance(error, PluginError))
 
 
 def _plain(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -45,7 +46,7 @@ Keywords = Mapping[str, Any]
 def check_attention(host: PluginHost, name: str) -> list[Check]:
     """Try each kind of cache that the backend supports on a device of this machine."""
     title = f"attention backend {name!r}"
-    make = host.attention_backends.load(name)
+    make = partial(host.attention_backends.make, name)
     checks: list[Check] = []
     refused = []
     for kind in ("full", "window", "latent", "cross"):

@@ -44,7 +44,7 @@ def _failures(host: PluginHost, name: str, samples: Sequence[Sequence[str]]) -> 
             code: Any
             try:
                 parsed = _parser(host, name).parse_args(list(arguments))
-                code = host.commands.load(name)().run(parsed, host)
+                code = host.commands.make(name).run(parsed, host)
             except SystemExit as end:
                 code = end.code
         if type(code) is not int:
@@ -55,7 +55,7 @@ def _failures(host: PluginHost, name: str, samples: Sequence[Sequence[str]]) -> 
 
 def _parser(host: PluginHost, name: str) -> ArgumentParser:
     parser = ArgumentParser(prog=f"octavo {name}")
-    command: Any = host.commands.load(name)()
+    command: Any = host.commands.make(name)
     answer = command.configure(parser)
     if answer is not None:
         raise TypeError(f"configure returned {type(answer).__name__}, not None")

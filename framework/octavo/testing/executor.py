@@ -75,9 +75,8 @@ def _problems(trial: Trial, mode: Callable[[Trial], Any]) -> Iterator[str]:
 
 
 def _unclosed(host: PluginHost, config: Any) -> Iterator[str]:
-    executor: Any = host.executors.load(config.parallel.executor)(
-        config, open_model(config.model, host), host
-    )
+    folder = open_model(config.model, host)
+    executor = host.executors.make(config.parallel.executor, config, folder, host)
     executor.start()
     executor.close()
     executor.close()

@@ -165,7 +165,7 @@ class _Wrapping(LazyRegistry[T]):
 
     def load(self, name: str) -> Callable[..., T]:
         """The target of that name, its result wrapped."""
-        make = self._inner.load(name)
+        make = self._inner.bind(name, self._inner.load(name))
         return lambda *args, **kwargs: self._wrap(make(*args, **kwargs))
 
 

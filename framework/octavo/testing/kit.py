@@ -119,7 +119,7 @@ def _check_input(host: PluginHost, architecture: str) -> list[Check]:
     if architecture in host.models:
         return _check_processor(host, architecture)
     prompt = MediaPrompt(token_ids=[5, 6, 7], media=())
-    process = host.inputs.load(architecture)
+    process = host.inputs.bind(architecture, host.inputs.load(architecture))
     try:
         found = process(prompt, MediaSettings(config={}, processors={}))
     except Exception as error:
@@ -145,18 +145,18 @@ def _check_map(host: PluginHost, architecture: str) -> list[Check]:
 
 
 def _check_tool_parser(host: PluginHost, name: str) -> list[Check]:
-    parser = host.tool_parsers.load(name)(None)
+    parser = host.tool_parsers.make(name, None)
     return check_tool_parser(f"tool parser {name!r}", parser)
 
 
 def _check_reasoning_parser(host: PluginHost, name: str) -> list[Check]:
-    parser = host.reasoning_parsers.load(name)(None)
+    parser = host.reasoning_parsers.make(name, None)
     return check_reasoning_parser(f"reasoning parser {name!r}", parser)
 
 
 def _check_guided_backend(host: PluginHost, name: str) -> list[Check]:
     metadata = host.guided_backends.info(name).metadata
-    make = host.guided_backends.load(name)
+    make = host.guided_backends.bind(name, host.guided_backends.load(name))
     title = f"guided backend {name!r}"
     return check_guided_backend(
         title,

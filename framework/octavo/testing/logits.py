@@ -6,6 +6,7 @@ Axis suffixes: R rows, V vocabulary, S slots, L tokens of a slot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -26,18 +27,22 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 def check_logits_processor(host: PluginHost, name: str) -> list[Check]:
     """Run it on the logits of made-up sequences, some of which ask for what ``samples`` give."""
     title = f"logits processor {name!r}"
-    make = host.logits_processors.load(name)
+    make = partial(host.logits_processors.make, name)
+    validate: Any = getattr(host.logits_processors.load(name), "validate", None)
+    if validate is not None:
+        validate = host.logits_processors.bind(name, validate)
     asked: Sequence[Mapping[str, Any]] | None = samples_of(host.logits_processors, name, VOCAB_SIZE)
     checks = [tried(f"{title} leaves rows as they are that ask for nothing", _changes(make))]
-    if hasattr(make, "validate"):
-        checks.append(tried(f"{title} takes requests that ask for nothing", _refusals(make, None)))
+    if validate is not None:
+        takes = f"{title} takes requests that ask for nothing"
+        checks.append(tried(takes, _refusals(make, validate, [_NOTHING])))
     does = f"{title} does what is asked"
     if not asked:
         missing = "samples= are not given, so that nothing was asked of it"
         return [*checks, unclaimed(does, missing)]
     return [
         *checks,
-        tried(f"{title} takes what its samples ask for", _refusals(make, asked)),
+        tried(f"{title} takes what its samples ask for", _refusals(make, validate, asked)),
         tried(does, _deafness(make, asked)),
         tried(f"{title} gives a row the same in a batch and in any slot", _mixtures(make, asked)),
         tried(f"{title} goes on where it was when it is preempted", _restarts(make, asked)),
@@ -128,11 +133,13 @@ def _changes(make: Callable[..., Any]) -> Iterator[str]:
         run.step([1])
 
 
-def _refusals(make: Any, asked: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
-    for args in asked or [_NOTHING]:
+def _refusals(
+    make: Callable[..., Any], validate: Any, asked: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    for args in asked:
         try:
-            if hasattr(make, "validate"):
-                make.validate(args)
+            if validate is not None:
+                validate(args)
             _Run(make).attach(0, args, PROMPTS[0])
         except OctavoError as error:
             yield f"{dict(args)!r} is refused: {error}"

@@ -70,7 +70,7 @@ class _Checks:
         self._host = host
         self._name = name
         self._samples = samples
-        self._decoder: ModalityDecoder = host.modalities.load(name)()
+        self._decoder: ModalityDecoder = host.modalities.make(name)
 
     def run(self) -> Iterator[Check]:
         for name, look in (

@@ -19,7 +19,6 @@ from octavo_registry import (
     QuantizationMethod,
     ReasoningParser,
     RouteGroup,
-    Speculator,
     Tokenizer,
     ToolParser,
 )
@@ -38,7 +37,6 @@ PROTOCOLS: dict[str, tuple[type[Any], ...]] = {
     "guided_backends": (GuidedBackend,),
     "attention_backends": (AttentionBackend,),
     "quantizations": (QuantizationMethod,),
-    "speculators": (Speculator,),
     "executors": (Executor,),
     "adapters": (AdapterFormat, AdapterResolver),
     "sources": (ModelSource,),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -44,7 +45,7 @@ def check_quantization(host: PluginHost, name: str) -> list[Check]:
     """Try fused linears, and those of two tensor parallel ranks."""
     title = f"quantization {name!r}"
     samples: QuantizationSamples | None = samples_of(host.quantizations, name)
-    make: Any = host.quantizations.load(name)
+    make = partial(host.quantizations.make, name)
     if samples is None:
         config: Mapping[str, Any] = {"quant_method": name}
         missing = "samples= are not given, so that nothing says what its weights should be"

@@ -50,7 +50,7 @@ def check_routes(host: PluginHost, name: str) -> list[Check]:
             if not taken.passed:
                 return [taken]
             app = make_app(server, on_one_loop=True)
-            endpoints = host.routes.load(name)(server).endpoints()
+            endpoints = host.routes.make(name, server).endpoints()
             answers = tried(f"{title} answers", asyncio.run(_silences(app, endpoints)))
             samples: Sequence[RouteSample] = samples_of(host.routes, name) or ()
             does = f"{title} does what its samples ask for"

@@ -29,7 +29,7 @@ NOBODYS: Final = ("octavo-kit/no-such-name", "no such name", "../no-such-name", 
 def check_source(host: PluginHost, name: str) -> list[Check]:
     """Ask for names that nobody has, and for the one that its ``samples`` give."""
     title = f"model source {name!r}"
-    source: Any = host.sources.load(name)()
+    source: Any = host.sources.make(name)
     unknown = f"{title} does not know what nobody has"
     if source.uses_network:
         checks = [unclaimed(unknown, "it uses the network, which the kit does not")]
@@ -44,7 +44,7 @@ def check_source(host: PluginHost, name: str) -> list[Check]:
         return [*checks, unclaimed(finds, "samples= are not given, so that no name is known")]
     with TemporaryDirectory(prefix="octavo-kit-") as folder:
         known = samples_of(host.sources, name, Path(folder))
-        return [*checks, tried(finds, _lost_model(host.sources.load(name)(), known))]
+        return [*checks, tried(finds, _lost_model(host.sources.make(name), known))]
 
 
 def _odd_finds(source: Any, method: str) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _lost_model(source: Any, name: str) -> Iterator[str]:
 def check_adapters(host: PluginHost, name: str) -> list[Check]:
     """Try a format, or a resolver, with what its ``samples`` make and with what is not its own."""
     title = f"adapter kind {name!r}"
-    made: Any = host.adapters.load(name)()
+    made: Any = host.adapters.make(name)
     has_samples = bool(host.adapters.info(name).metadata["samples"])
     with TemporaryDirectory(prefix="octavo-kit-") as at:
         checks, folder = [], Path(at)

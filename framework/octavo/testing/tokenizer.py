@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -26,7 +26,6 @@ TEXTS: Final = (
 def check_tokenizer(host: PluginHost, name: str) -> list[Check]:
     """Load it from a folder that its ``samples`` write, or from one with a tokenizer.json."""
     title = f"tokenizer {name!r}"
-    target: Callable[..., Tokenizer] = host.tokenizers.load(name)
     with TemporaryDirectory(prefix="octavo-kit-") as at:
         folder = Path(at)
         if host.tokenizers.info(name).metadata["samples"]:
@@ -36,7 +35,7 @@ def check_tokenizer(host: PluginHost, name: str) -> list[Check]:
             make_tiny_tokenizer(folder, vocab_size=320, max_length=128)
             texts, hint = TEXTS, "; if its files are of another kind, name samples= that write some"
         try:
-            tokenizer = target(folder, trust_remote_code=False)
+            tokenizer = host.tokenizers.make(name, folder, trust_remote_code=False)
         except Exception as error:
             detail = f"{one_line(error)}{hint}"
             return [Check(name=f"{title} loads its files", passed=False, detail=detail)]

@@ -11,6 +11,7 @@ from octavo.config.model_folder import ModelFolder
 from octavo.errors import ParameterError, UnsupportedConstraint
 from octavo.guided.answers import behind, behind_calls, calls_or, only_calls, text_with_calls
 from octavo.params import GuidedParams
+from octavo.tools.checked import CheckedReasoningParser, CheckedToolParser
 from octavo.tools.choice import ToolUse
 from octavo.tools.message import MessageStream
 from octavo_registry import CallForm, PluginHost, ReasoningParser, ToolParser
@@ -167,8 +168,10 @@ def make_answer_format(
     ]
     return AnswerFormat(
         foreign=" and ".join(foreign),
-        tool_parser=host.tool_parsers.load(tools)(tokenizer) if tools else None,
-        reasoning_parser=host.reasoning_parsers.load(reasoning)(tokenizer) if reasoning else None,
+        tool_parser=CheckedToolParser(host.tool_parsers, tools, tokenizer) if tools else None,
+        reasoning_parser=CheckedReasoningParser(host.reasoning_parsers, reasoning, tokenizer)
+        if reasoning
+        else None,
         takes_auto=config.enable_auto_tool_choice,
         without_parser=why if tools is None and config.tool_call_parser == AUTO else None,
     )

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from octavo.errors import RequestFailedError
+from octavo.errors import PluginError, RequestFailedError
 from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from octavo.tools.answer_format import AnswerPlan
 from octavo.tools.message import MessageStream
@@ -42,6 +42,8 @@ class AnswerReader:
                 answer = self._answers[each.index] = _Answer(self._plan, self._in_pieces)
             try:
                 answer.add(each)
+            except PluginError:
+                raise
             except Exception as error:  # a plugin's, on what a model wrote
                 raise RequestFailedError(
                     f"the parser of the model's answers fails on this one: {one_line(error)}"

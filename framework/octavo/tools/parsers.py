@@ -63,7 +63,7 @@ def get_tool_parser(
     UnknownNameError lists near matches.
     """
     plugins = host or PluginHost.discover()
-    return NamedToolParser(plugins.tool_parsers.load(name)(tokenizer))
+    return NamedToolParser(plugins.tool_parsers.make(name, tokenizer))
 
 
 def get_reasoning_parser(
@@ -71,4 +71,4 @@ def get_reasoning_parser(
 ) -> NamedReasoningParser:
     """Make the reasoning parser that a plugin registered as ``name``, as `get_tool_parser` does."""
     plugins = host or PluginHost.discover()
-    return NamedReasoningParser(plugins.reasoning_parsers.load(name)(tokenizer))
+    return NamedReasoningParser(plugins.reasoning_parsers.make(name, tokenizer))

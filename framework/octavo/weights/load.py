@@ -108,7 +108,7 @@ def build_model(
 def _quantization(folder: ModelFolder, host: PluginHost) -> QuantizationMethod | None:
     if folder.quantization is None:
         return None
-    return host.quantizations.load(folder.quantization)(folder.quantization_config)
+    return host.quantizations.make(folder.quantization, folder.quantization_config)
 
 
 def _build(spec: ModelSpec, folder: ModelFolder, host: PluginHost) -> nn.Module:
@@ -118,7 +118,7 @@ def _build(spec: ModelSpec, folder: ModelFolder, host: PluginHost) -> nn.Module:
     # The device context puts a plugin's plain torch layers on the device too.
     with host.faults.guard(plugin, call), spec.device:
         try:
-            model: object = model_class(spec)
+            model: object = host.models.bind(folder.implementation, model_class)(spec)
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"the weights of {spec.architecture} in {spec.dtype} do not fit on {spec.device}; "

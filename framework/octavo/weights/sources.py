@@ -23,7 +23,7 @@ def find_model(
     """
     sources: list[tuple[bool, str, ModelSource]] = []
     for key in host.sources.names():
-        source = host.sources.load(key)()
+        source = host.sources.make(key)
         sources.append((source.uses_network, key, source))
     sources.sort(key=lambda entry: entry[:2])
     reasons = []
@@ -35,6 +35,8 @@ def find_model(
         try:
             with host.faults.guard(plugin, f"finding model {name!r}", request=True):
                 path = find(name, revision=revision)
+                if not isinstance(path, Path | None):
+                    raise TypeError(f"find must return a Path or None, not {path!r}")
         except UnknownNameError as error:
             reasons.append(f"; {error}")
             continue

@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from octavo_registry.errors import OctavoError
 from octavo_registry.faults import Faults
+from octavo_registry.lazy import LazyRegistry
+from octavo_registry.naming import near_matches
+from octavo_registry.options import OptionRegistry, takes_options
 
 log = logging.getLogger(__name__)
 
@@ -18,18 +21,56 @@ SLOW_SECONDS: Final = 1.0
 Implementation = Callable[..., Any]
 
 
-def guarded(
-    function: Implementation, plugin: str, hook: str, faults: Faults, *, registers: bool
-) -> Implementation:
-    """Guard a ``register_*`` or ``select_*`` implementation: its failure is a PluginError.
+def registering(function: Implementation, plugin: str, hook: str, faults: Faults) -> Implementation:
+    """Guard a ``register_*`` implementation: its failure is a PluginError.
 
     A plugin that fails to register is not loaded, so that there is nothing to quarantine.
     """
 
     @wraps(function)
+    def call(*args: object) -> None:
+        with faults.guard(plugin, hook, request=True):
+            function(*args)
+
+    return call
+
+
+def choosing(
+    function: Implementation,
+    plugin: str,
+    hook: str,
+    faults: Faults,
+    known: LazyRegistry[Any] | None,
+) -> Implementation:
+    """Guard a ``select_*`` implementation: its failure is a PluginError, and so is its answer.
+
+    That must be None or a text, of ``known`` one of the names.
+    """
+
+    @wraps(function)
+    def call(*args: object) -> str | None:
+        with faults.guard(plugin, hook):
+            answer = function(*args)
+            if answer is None:
+                return None
+            if not isinstance(answer, str):
+                raise TypeError(f"it returned {type(answer).__name__}, not a text or None")
+            if known is not None and answer not in known:
+                near = near_matches(answer, known.names())
+                raise ValueError(f"it chose the {known.kind} {answer!r}, which nobody has; {near}")
+            return answer
+
+    return call
+
+
+def with_options(function: Implementation, plugin: str, options: OptionRegistry) -> Implementation:
+    """Give an implementation its plugin's options at each call, if it asks for them."""
+    if not takes_options(function):
+        return function
+
+    @wraps(function)
     def call(*args: object) -> object:
-        with faults.guard(plugin, hook, request=registers):
-            return function(*args)
+        return function(*args, options=options.of(plugin))
 
     return call
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -9,9 +11,17 @@ import pluggy
 
 from octavo_registry.errors import PluginError
 from octavo_registry.faults import Faults
-from octavo_registry.hooks.guarded import guarded, guarded_wrapper, isolated
+from octavo_registry.hooks.guarded import (
+    choosing,
+    guarded_wrapper,
+    isolated,
+    registering,
+    with_options,
+)
 from octavo_registry.hooks.markers import hookimpl
+from octavo_registry.lazy import LazyRegistry
 from octavo_registry.naming import near_matches
+from octavo_registry.options import OptionRegistry
 from octavo_registry.registering import hooks_of
 
 
@@ -21,39 +31,53 @@ def hook_callers(manager: pluggy.PluginManager) -> dict[str, Any]:
 
 
 def implementations(
-    plugin: object, name: str, target: str, manager: pluggy.PluginManager, faults: Faults
+    plugin: object,
+    name: str,
+    target: str,
+    manager: pluggy.PluginManager,
+    faults: Faults,
+    options: OptionRegistry,
+    choices: Mapping[str, LazyRegistry[Any]],
 ) -> ModuleType:
-    """Return the plugin's implementations, guarded, in a namespace for ``manager.register``."""
+    """Return the plugin's implementations, guarded, in a namespace for ``manager.register``.
+
+    ``choices`` are the registries of which a hook's answer must be a name.
+    """
     callers = hook_callers(manager)
     found = ModuleType(name)
     for attribute, value in vars(plugin).items() if isinstance(plugin, ModuleType) else ():
         for number, marked in enumerate(hooks_of(value)):
             hook = marked.__name__
-            function = guarded(marked, name, hook, faults, registers=True)
+            function = registering(marked, name, hook, faults)
             setattr(found, f"{hook} of {attribute} {number}", hookimpl(specname=hook)(function))
     for attribute in dir(plugin):
-        options: Any = manager.parse_hookimpl_opts(plugin, attribute)
-        if options is None:
+        given: Any = manager.parse_hookimpl_opts(plugin, attribute)
+        if given is None:
             if attribute in callers:
                 raise PluginError(
                     f"plugin {name!r} ({target}): {attribute} lacks the @hookimpl decorator"
                 )
             continue
-        hook = options["specname"] or attribute
+        hook = given["specname"] or attribute
         if hook in callers:
-            if options["hookwrapper"]:
+            if given["hookwrapper"]:
                 raise PluginError(f"plugin {name!r} ({target}): write {attribute} as wrapper=True")
             function = getattr(plugin, attribute)
             caller = callers[hook]
-            registers = caller.is_historic()
-            if options["wrapper"]:
-                function = guarded_wrapper(function, name, hook, faults)
-            elif registers or caller.spec.opts["firstresult"]:
-                function = guarded(function, name, hook, faults, registers=registers)
+            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+                raise PluginError(f"plugin {name!r} ({target}): {attribute} must not be async")
+            if caller.is_historic():
+                function = registering(function, name, hook, faults)
             else:
-                function = isolated(function, name, hook, faults)
-            setattr(found, attribute, hookimpl(**options)(function))
-        elif not options["optionalhook"]:
+                function = with_options(function, name, options)
+                if given["wrapper"]:
+                    function = guarded_wrapper(function, name, hook, faults)
+                elif caller.spec.opts["firstresult"]:
+                    function = choosing(function, name, hook, faults, choices.get(hook))
+                else:
+                    function = isolated(function, name, hook, faults)
+            setattr(found, attribute, hookimpl(**given)(function))
+        elif not given["optionalhook"]:
             raise PluginError(
                 f"plugin {name!r} ({target}): there is no hook {hook!r}; "
                 f"{near_matches(hook, callers)}"

@@ -7,7 +7,8 @@ is loaded: the first answer that is not None wins, later plugins (by name) are a
 defaults are ``trylast``, overrides ``tryfirst``. Events, in the past tense, go to every plugin;
 what one raises is counted against it and hurts no other. No hook is called per step or per token.
 
-An implementation may leave out arguments that it does not need.
+An implementation may leave out arguments that it does not need. One of a choice or an event may ask
+for its plugin's options by a keyword-only argument ``options``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from octavo_registry.options import OptionRegistry
     from octavo_registry.routes import RouteGroup
     from octavo_registry.sources import ModelSource
-    from octavo_registry.speculation import Speculator
     from octavo_registry.tokenizer import Tokenizer
     from octavo_registry.tools import ReasoningParser, ToolParser
 
@@ -139,11 +139,6 @@ def register_quantizations(quantizations: LazyRegistry[QuantizationMethod]) -> N
 
 
 @hookspec(historic=True)
-def register_speculators(speculators: LazyRegistry[Speculator]) -> None:
-    """Add speculators. The target is called ``Speculator(spec)``, once a worker."""
-
-
-@hookspec(historic=True)
 def register_executors(executors: LazyRegistry[Executor]) -> None:
     """Add executors, which start workers and hand them steps. Made once an engine."""
 
@@ -182,8 +177,8 @@ def register_commands(commands: LazyRegistry[Command]) -> None:
 def register_options(options: OptionRegistry) -> None:
     """Declare the plugin's options: ``options.add(key, type, default, help)``.
 
-    Users give them as ``--plugin.NAME.KEY VALUE`` or ``plugin_options={NAME: {KEY: value}}``; what
-    gets the host reads them by ``host.option(name, key)``.
+    Users give them as ``--plugin.NAME.KEY VALUE`` or ``plugin_options={NAME: {KEY: value}}``. The
+    plugin's targets, choices and events that have a keyword-only argument ``options`` get them.
     """
 
 

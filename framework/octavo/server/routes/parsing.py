@@ -94,7 +94,7 @@ def _chosen(name: str | None, registry: LazyRegistry[Parser], own: Parser | None
     """The parser of that name, or the model's own."""
     if name is not None:
         try:
-            made: Parser = registry.load(name)(None)
+            made: Parser = registry.make(name, None)
         except UnknownNameError as error:
             raise HttpError(400, str(error), param="parser") from None
         return made

@@ -8,4 +8,8 @@ OCTAVO_API = "1"
 @hookimpl
 def register_adapters(adapters: LazyRegistry[AdapterFormat | AdapterResolver]) -> None:
     """Add the resolver "local"."""
-    adapters.add("local", "octavo_plugins.adapters.local.resolver:LocalResolver")
+    adapters.add(
+        "local",
+        "octavo_plugins.adapters.local.resolver:LocalResolver",
+        samples="octavo_plugins.adapters.local.conformance:samples",
+    )

@@ -8,4 +8,8 @@ OCTAVO_API = "1"
 @hookimpl
 def register_adapters(adapters: LazyRegistry[AdapterFormat | AdapterResolver]) -> None:
     """Add the format "peft"."""
-    adapters.add("peft", "octavo_plugins.adapters.peft.format:PeftFormat")
+    adapters.add(
+        "peft",
+        "octavo_plugins.adapters.peft.format:PeftFormat",
+        samples="octavo_plugins.adapters.peft.conformance:samples",
+    )

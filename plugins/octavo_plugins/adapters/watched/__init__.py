@@ -8,4 +8,8 @@ OCTAVO_API = "1"
 @hookimpl
 def register_adapters(adapters: LazyRegistry[AdapterFormat | AdapterResolver]) -> None:
     """Add the resolver "watched"."""
-    adapters.add("watched", "octavo_plugins.adapters.watched.resolver:WatchedResolver")
+    adapters.add(
+        "watched",
+        "octavo_plugins.adapters.watched.resolver:WatchedResolver",
+        samples="octavo_plugins.adapters.watched.conformance:samples",
+    )

@@ -14,10 +14,18 @@ OCTAVO_API = "1"
 @hookimpl
 def register_sources(sources: LazyRegistry[ModelSource]) -> None:
     """Add the source "embedded"."""
-    sources.add("embedded", "octavo_plugins.sources.embedded.source:EmbeddedSource")
+    sources.add(
+        "embedded",
+        "octavo_plugins.sources.embedded.source:EmbeddedSource",
+        samples="octavo_plugins.sources.embedded.conformance:model",
+    )
 
 
 @hookimpl
 def register_adapters(adapters: LazyRegistry[AdapterFormat | AdapterResolver]) -> None:
     """Add the resolver "embedded"."""
-    adapters.add("embedded", "octavo_plugins.sources.embedded.resolver:EmbeddedResolver")
+    adapters.add(
+        "embedded",
+        "octavo_plugins.sources.embedded.resolver:EmbeddedResolver",
+        samples="octavo_plugins.sources.embedded.conformance:adapter",
+    )
