@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal, get_origin
 
+import openai
 import pytest
 
 from documented_fields import ROUTES
@@ -12,6 +13,7 @@ from octavo.server.errors import HttpError
 from octavo.server.protocol.conversation import plain_messages, plain_tool_choice, plain_tools
 from octavo.server.protocol.fields import read_body
 from octavo.server.protocol.notes import MAX_NOTES, MAX_UNKNOWN, NoteLog, Notes
+from server_in_process import MODEL, clients
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -129,6 +131,22 @@ def test_what_is_told_of_one_request_is_bounded() -> None:
     assert value.isascii()
     with pytest.raises(HttpError, match="more than 64 unknown fields"):
         notes.unknown("one more", ("model",))
+
+
+@pytest.mark.parametrize("mode", ["warn", "refuse"])
+async def test_the_flag_says_what_becomes_of_unknown_fields(engine, mode) -> None:
+    (client,) = clients(engine, unknown_fields=mode)
+    asked: dict[str, Any] = {"model": MODEL, "messages": HELLO, "max_tokens": 2}
+    own = {"own": 1, "user": "me"}
+    if mode == "warn":
+        answer = await client.chat.completions.create(**asked, extra_body=own)
+        assert len(answer.warnings) == 2
+        return
+    with pytest.raises(openai.BadRequestError, match="'own' is no field") as raised:
+        await client.chat.completions.create(**asked, extra_body=own)
+    assert (raised.value.param, raised.value.code) == ("own", "unknown_field")
+    answer = await client.chat.completions.create(**asked, user="me")  # listed: noted as ever
+    assert answer.warnings == ["user has no effect"]
 
 
 def test_a_key_that_many_messages_have_is_told_once() -> None:
