@@ -15,6 +15,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
 TOKENIZE, DETOKENIZE, INVOCATIONS = "/tokenize", "/detokenize", "/invocations"
 HELLO = [{"role": "user", "content": "Hello"}]
+RESULT = {"role": "tool", "content": "a"}
 GOOD: dict[str, dict[str, Any]] = {
     CHAT: {"messages": HELLO, "max_tokens": 4},
     COMPLETIONS: {"prompt": "Hello", "max_tokens": 4},
@@ -191,7 +192,7 @@ BAD = [
     Bad("tool calls as text", {"messages": [{"role": "assistant", "tool_calls": "f"}]},
         paths=(CHAT,)),
     Bad("arguments that are no JSON", {"messages": [{"role": "assistant", "tool_calls": [
-        {"function": {"name": "f", "arguments": "{"}}]}]}, paths=(CHAT,)),
+        {"function": {"name": "f", "arguments": "{"}}]}, RESULT]}, paths=(CHAT,)),
     Bad("a last message that cannot go on", {"continue_final_message": True,
         "add_generation_prompt": True}, "add_generation_prompt", (CHAT, TOKENIZE)),
     Bad("a template of a stranger", {"chat_template": "{{ 1 }}"}, paths=(CHAT,)),
@@ -201,7 +202,7 @@ BAD = [
         paths=(CHAT, RESPONSES, MESSAGES, COUNT)),
     Bad("documents for no template", {"documents": [{"text": "a"}]}, paths=(CHAT,)),
     *[Bad(f"a call with {what}", {"messages": [{"role": "assistant", "tool_calls": [
-        {"id": "1", "type": "function", "function": {"name": "f"}} | change]}]}, paths=(CHAT,))
+        {"id": "1", "function": {"name": "f"}} | change]}, RESULT]}, paths=(CHAT,))
         for what, change in {"no arguments": {}, "an id that is no text": {"id": 1},
             "an index that is none": {"index": "x"},
             "a list for arguments": {"function": {"name": "f", "arguments": "[1]"}}}.items()],
