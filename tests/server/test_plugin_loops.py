@@ -40,6 +40,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginHost
     sys.modules.pop("holding_plugin", None)
 
 
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """One that runs in a thread; closed behind the test, which ends those that watch it."""
+    made = asyncio.new_event_loop()
+    thread = threading.Thread(target=made.run_forever, daemon=True)
+    thread.start()
+    yield made
+    made.call_soon_threadsafe(made.stop)
+    thread.join(30)
+    made.close()
+
+
 async def receive() -> dict[str, Any]:
     return GONE
 
@@ -102,6 +114,7 @@ async def test_an_app_whose_client_leaves_is_cancelled_where_it_waits(host) -> N
 def test_who_holds_a_loop_is_told_and_when_it_goes_on(
     is_route: bool,
     host: PluginHost,
+    loop: asyncio.AbstractEventLoop,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -117,8 +130,7 @@ def test_who_holds_a_loop_is_told_and_when_it_goes_on(
         plugin_loop._loop = loop
         await plugin_loop.run(app, {}, receive, receive, "GET /hold")  # type: ignore[arg-type]
 
-    event, loop = threading.Event(), asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
+    event = threading.Event()
     with caplog.at_level(logging.WARNING):
         LoopWatch(loop, host, "the loop")
         if is_route:
@@ -131,12 +143,31 @@ def test_who_holds_a_loop_is_told_and_when_it_goes_on(
         event.set()
         while "goes on" not in caplog.text and time.monotonic() < until:
             time.sleep(0.01)
-    loop.call_soon_threadsafe(loop.stop)
     within = " in GET /hold" if is_route else ""
     held = f"the loop is held by plugin 'holding_plugin'{within} ("
     assert held in caplog.text
     assert "holding_plugin.py:10, helper): all on it wait" in caplog.text
     assert "the loop goes on, after " in caplog.text
+
+
+def test_of_a_loop_that_no_plugin_holds_nothing_is_told(
+    host: PluginHost,
+    loop: asyncio.AbstractEventLoop,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop_watch, "HELD_SECONDS", 0.02)
+    monkeypatch.setattr(loop_watch, "LOOK_SECONDS", 0.01)
+    held = threading.Event()
+    with caplog.at_level(logging.WARNING):
+        watch = LoopWatch(loop, host, "the loop")
+        told = threading.Event()
+        monkeypatch.setattr(
+            watch, "_tell", lambda *args: (LoopWatch._tell(watch, *args), told.set())
+        )
+        loop.call_soon_threadsafe(held.wait, 0.2)
+        assert told.wait(30)
+    assert "the loop" not in caplog.text
 
 
 def test_plugins_of_others_are_told_from_octavo_s_own(host: PluginHost) -> None:

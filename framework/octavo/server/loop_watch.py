@@ -54,15 +54,17 @@ class LoopWatch:
 
     def _tell(self, sign: threading.Event, asked: float) -> None:
         frame = sys._current_frames().get(self._thread_id)
-        if frame is not None:
-            log.warning("%s is held by %s: all on it wait", self._name, self._holder(frame))
+        holder = "" if frame is None else self._holder(frame)
+        if holder:
+            log.warning("%s is held by %s: all on it wait", self._name, holder)
         while not sign.wait(LOOK_SECONDS):
             if self._loop.is_closed():
                 return
-        if frame is not None:
+        if holder:
             log.warning("%s goes on, after %.1f s", self._name, time.monotonic() - asked)
 
     def _holder(self, innermost: FrameType) -> str:
+        """The plugin that runs there; empty: none does, as on a machine that is too busy."""
         frames = list(_outwards(innermost))
         for number, frame in enumerate(frames):
             plugin = self._plugin_of(frame)
@@ -70,7 +72,7 @@ class LoopWatch:
                 calls = [call for each in frames[number:] if (call := _call(each))]
                 within = f" in {calls[0]}" if calls else ""
                 return f"plugin {plugin!r}{within} ({_place(frame)})"
-        return _place(innermost)
+        return ""
 
     def _plugin_of(self, frame: FrameType) -> str | None:
         module = str(frame.f_globals.get("__name__", ""))
