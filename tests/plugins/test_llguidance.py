@@ -371,3 +371,25 @@ def test_a_request_fails_at_once_at_a_limit_of_a_lexer_that_was_its_own(monkeypa
     ):
         with pytest.raises(UnsupportedConstraint, match="too many states"):
             ask()
+
+
+@pytest.mark.parametrize("limit", ["max_tokens=10", 'stop="!"'])
+def test_tokens_are_taken_back_where_the_library_cannot(limit: str) -> None:
+    grammar = f"%llguidance {{}}\nstart: a\na[capture, {limit}]: /[a-z]*/\n"
+    state = BACKEND.compile(Constraint(kind="grammar", value=grammar)).start()
+    first, *rest = (FIRST_BYTE + byte for byte in b"abcd")
+    assert state.accept(first)
+    masks = [bitmask(state)]
+    assert all(map(state.accept, rest))
+    state.rollback(len(rest))
+    masks.append(bitmask(state))
+    assert np.array_equal(*masks)
+    assert all(map(state.accept, rest))
+    with pytest.raises(ValueError, match="not taken so many"):
+        state.rollback(5)
+
+
+def bitmask(state: backend.State) -> np.ndarray:
+    row = np.zeros((WORDS.vocab_size + 31) // 32, np.int32)
+    state.fill_bitmask(row)
+    return row

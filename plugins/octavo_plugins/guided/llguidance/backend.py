@@ -154,12 +154,17 @@ class State:
         return is_taken
 
     def rollback(self, num_tokens: int) -> None:
-        """Undo tokens."""
+        """Undo tokens; a matcher of a grammar with ``max_tokens`` or ``stop`` cannot, so a new one
+        takes those that are left.
+        """
         if not num_tokens:
             return
-        if not self._matcher.rollback(num_tokens) and not self._matcher.is_error():
-            raise ValueError("the matcher takes no tokens back")
+        if num_tokens > len(self._tokens):
+            raise ValueError("the matcher has not taken so many tokens")
         del self._tokens[len(self._tokens) - num_tokens :]
+        if not self._matcher.is_error() and not self._matcher.rollback(num_tokens):
+            self._matcher = self._family.copy()
+            self._matcher.try_consume_tokens(self._tokens)
         self._asked(lambda matcher: None)
 
     def fork(self) -> State:
