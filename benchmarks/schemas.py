@@ -7,7 +7,8 @@ Twice: the core schema is given to a validator, and to a backend as a guide that
 byte by byte, written in one line and indented. Right: all valid documents pass and no invalid one.
 Open: an invalid one passes. Closed: none does, but a valid one is stopped. Order: it passes when
 its properties are put into the order in which the schema lists them, the only one that a guide
-writes. Refused: also what a backend cannot compile within the limits that a server sets it.
+writes. Refused: also what a backend cannot compile, or walk for some steps, within the limits that
+a server sets it. Failed: it compiles, and comes to a limit of the backend while it reads.
 Needs ``jsonschema`` and ``jsonschema-rs``.
 """
 
@@ -28,10 +29,12 @@ from typing import Any
 
 import jsonschema
 import jsonschema_rs
+import numpy as np
 
 from octavo.errors import UnsupportedConstraint
 from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB
 from octavo.guided.schema import core_schema
+from octavo.guided.trial import walk
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
@@ -91,6 +94,7 @@ class Judge:
         self._name = backend
         self._keywords = frozenset(host.guided_backends.info(backend).metadata["keywords"])
         self._backend: GuidedBackend = host.guided_backends.load(backend)(_bytes())
+        self._vocab_size = _bytes().vocab_size
 
     def judge(self, task: Task) -> Verdict:
         """In a process of its own, which a schema may end."""
@@ -121,10 +125,14 @@ class Judge:
         limit(CPU_SECONDS, MEMORY_MIB)
         try:
             guide = self._backend.compile(Constraint(kind="json", value=schema))
+            walk(guide.start(), self._vocab_size)
         except Exception as error:
             return "refused", f"{self._name}: {str(error).strip().splitlines()[0][:120]}"
         limit(READING_SECONDS, 8 * MEMORY_MIB)
-        found = _verdict(_results(guide, task.documents))
+        try:
+            found = _verdict(_results(guide, task.documents))
+        except UnsupportedConstraint as error:
+            return "failed", f"{self._name}: {str(error)[:120]}"
         if found == "closed":
             ranks = {name: rank for rank, name in enumerate(_names(schema))}
             ordered = [(_ordered(item, ranks), valid) for item, valid in task.documents]
@@ -186,12 +194,12 @@ def _results(guide: Guide, documents: Iterable[tuple[Any, bool]]) -> Iterator[tu
 
 
 def _reads(guide: Guide, text: str) -> bool:
-    state = guide.start()
-    try:
-        accepted = all(map(state.accept, text.encode(errors="surrogatepass")))
-    except UnsupportedConstraint:  # a limit of the backend's own
-        return False
-    return accepted and state.is_complete()
+    state, mask_W = guide.start(), np.zeros(9, np.int32)
+    for byte in text.encode(errors="surrogatepass"):
+        state.fill_bitmask(mask_W)  # as is done for each token that is served
+        if not state.accept(byte):
+            return False
+    return state.is_complete()
 
 
 def _names(schema: Any) -> dict[str, None]:
@@ -225,7 +233,7 @@ def report(verdicts: list[Verdict]) -> None:
         total = sum(counts.values())
         shares = ", ".join(
             f"{name} {counts[name]} ({100 * counts[name] / total:.1f} %)"
-            for name in ("right", "order", "refused", "closed", "open")
+            for name in ("right", "order", "refused", "closed", "open", "failed")
         )
         print(f"{level}: {total} schemas: {shares}")
         compiled = total - counts["refused"]

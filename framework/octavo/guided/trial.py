@@ -38,6 +38,10 @@ def walk(state: GuideState, vocab_size: int) -> None:
             state.fill_bitmask(mask_W)
             if not mask_W.any() or not state.accept(_some_token(mask_W, chance)):
                 break
+            if state.is_complete():
+                state.rollback(1)  # most of a text is before its end: try another token once
+                if not state.accept(_some_token(mask_W, chance)):
+                    break
             num_taken += 1
         state.rollback(num_taken)
 
