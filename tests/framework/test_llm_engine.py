@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncEngineArgs, AsyncLLMEngine, EngineArgs, LLMEngine, SamplingParams
-from octavo.errors import EngineDeadError, ParameterError, PromptError
+from octavo.errors import AdapterError, EngineDeadError, ParameterError, PromptError
 from octavo.outputs import RequestOutput
-from octavo.params import RequestOutputKind
+from octavo.params import LoRARequest, RequestOutputKind
 
 SMALL: dict[str, Any] = {"max_model_len": 128, "num_threads": 1, "max_num_seqs": 4}
 TEXTS = ["The capital of France is", "The capital of Spain is", "Hello"]
+PIRATE = "octavo/tiny-pirate"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 
 
@@ -149,3 +150,15 @@ def test_requests_of_an_async_engine_end_when_they_are_aborted() -> None:
             assert reasons == ["abort", "abort", "length"]
 
     asyncio.run(main())
+
+
+def test_a_request_may_have_an_adapter() -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=3, logprobs=0)
+    with LLMEngine("octavo/tiny", enable_lora=True, **SMALL) as engine:
+        engine.add_request("plain", TEXTS[0], params)
+        engine.add_request("adapted", TEXTS[0], params, lora_request=LoRARequest(PIRATE))
+        with pytest.raises(AdapterError):
+            engine.add_request("none", TEXTS[0], params, lora_request=LoRARequest("no/folder"))
+        last = {output.request_id: output for output in finish(engine) if output.finished}
+    assert set(last) == {"plain", "adapted"}
+    assert last["plain"].outputs[0].logprobs != last["adapted"].outputs[0].logprobs
