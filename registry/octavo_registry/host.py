@@ -23,7 +23,7 @@ from octavo_registry.errors import (
 from octavo_registry.events import PluginFailure
 from octavo_registry.executor import Executor
 from octavo_registry.faults import Faults, one_line
-from octavo_registry.guided import GuidedBackend
+from octavo_registry.guided import GuidedBackend, MachineBackend
 from octavo_registry.hooks import specs
 from octavo_registry.hooks.implementations import hook_callers, implementations
 from octavo_registry.hooks.markers import PROJECT
@@ -90,7 +90,7 @@ class PluginHost:
         self.guided_backends = LazyRegistry(
             "guided backend",
             faults=faults,
-            makes=(GuidedBackend,),
+            makes=(GuidedBackend, MachineBackend),
             keywords=(),
             rank=100,
             native=False,
