@@ -35,7 +35,7 @@ class Mutant(State):
     """A state, at the end of a chain that no method shortens; ``past`` are its tokens."""
 
     def __init__(self, inner: State, past=()) -> None:
-        super().__init__(inner._matcher, inner._stop_token_ids, inner._executor)
+        super().__init__(inner._guide, inner._family, inner._matcher, inner._tokens)
         self.past = list(past)
 
     def fork(self):
@@ -175,7 +175,7 @@ def with_states(mutant):
     class MutantBackend(Backend):
         def compile(self, constraint):
             guide = super().compile(constraint)
-            return MutantGuide(guide._matcher, guide._stop_token_ids, guide._executor)
+            return MutantGuide(guide._make, guide.stop_token_ids, guide.executor)
 
     return MutantBackend
 
