@@ -122,3 +122,25 @@ def test_decimals_near_bounds_pass_where_they_are_within_them(seed) -> None:
         right = all(HOLDS[name](value, bound) for name, bound in bounds.items())
         assert matches(texts, text) == right, (schema, text)
         assert accepts(guide, text) == right, (schema, text)
+
+
+@pytest.mark.parametrize("name", ["automaton", "llguidance"])
+@pytest.mark.parametrize(
+    ("bounds", "wrong", "right"),
+    [
+        ({"exclusiveMaximum": 2**63 - 1}, str(2**63 - 1), str(2**63 - 2)),
+        ({"exclusiveMaximum": 5e18}, str(5 * 10**18), str(5 * 10**18 - 1)),
+        ({"exclusiveMinimum": -(2**63) - 1}, str(-(2**63) - 1), str(-(2**63))),
+    ],
+)
+def test_a_bound_stays_open_where_the_multiple_next_to_it_is_no_float(
+    name, bounds, wrong, right
+) -> None:
+    schema = {"type": "number", "multipleOf": 0.25, **bounds}
+    try:
+        guide = guide_of(name, schema)
+    except UnsupportedConstraint:
+        assert name == "llguidance"
+        return
+    assert not accepts(guide, wrong)
+    assert accepts(guide, right)

@@ -8,6 +8,7 @@ from math import gcd
 
 from octavo.guided.schema import regex
 from octavo.guided.schema.regex import ANY_TEXT, Regex
+from octavo.guided.schema.values import exact, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,23 @@ class Numbers:
         return all(number % step for step, _ in self.not_multiples)
 
     def tightened(self) -> Numbers:
-        """With bounds that are multiples themselves."""
+        """With bounds that are multiples themselves, where such a bound can be written."""
         step = self.multiple
         if step is None:
             return self
-        low, high = self.low, self.high
+        low, low_open = self.low, self.low_open
         if low is not None:
-            low = -(-low // step) * step
-            low += step if self.low_open and low == self.low else 0
+            least = -(-low // step) * step
+            least += step if low_open and least == low else 0
+            if exact(written(least)) == least:
+                low, low_open = least, False
+        high, high_open = self.high, self.high_open
         if high is not None:
-            high = high // step * step
-            high -= step if self.high_open and high == self.high else 0
-        return Numbers(low, False, high, False, step, self.not_multiples)
+            most = high // step * step
+            most -= step if high_open and most == high else 0
+            if exact(written(most)) == most:
+                high, high_open = most, False
+        return Numbers(low, low_open, high, high_open, step, self.not_multiples)
 
     def leaves_out_a_whole_bound_near_the_other(self) -> bool:
         """Whether a bound that is none of them is whole, and less than 1 lies between the two."""
