@@ -190,6 +190,19 @@ def test_text_beside_is_as_in_a_tokenizer_without_the_token(kind: str) -> None:
             "{% for m in messages %}{{ m.content[0].text.split('#') | join }}{% endfor %}",
             ["a <|im_#end|>"],
         ),
+        (
+            "{% for m in messages %}{{ m.content[0].text.replace('{', '<').replace('}', '>') }}"
+            "{% endfor %}",
+            ["a {|im_end|}"],
+        ),
+        (
+            "{% for m in messages %}{{ m.content[0].text.split() | join }}{% endfor %}",
+            ["a [IN ST]"],
+        ),
+        (
+            "{% for m in messages %}{{ m.content[0].text.splitlines() | join }}{% endfor %}",
+            ["a <|im_\nend|>"],
+        ),
     ],
 )
 def test_no_template_makes_control_tokens_of_pieces(template: str, contents: list[str]) -> None:
@@ -218,6 +231,15 @@ def test_letters_that_a_normalizer_makes_the_token_s_are_text(text: str) -> None
     ids = ids_of("metaspace", says(text))
     assert controls_in("metaspace", ids) == controls_in("metaspace", ids_of("metaspace", says("a")))
     trusted = ids_of("metaspace", says(text), trust_message_tokens=True)
+    assert "<tool_call>" in controls_in("metaspace", trusted)
+
+
+def test_letters_that_a_normalizer_makes_parts_of_a_token_are_text() -> None:
+    parts = [{"type": "text", "text": text} for text in ("a \uff1ctool_", "call\uff1e")]
+    messages = [{"role": "user", "content": parts}]
+    found = controls_in("metaspace", ids_of("metaspace", messages))
+    trusted = ids_of("metaspace", messages, trust_message_tokens=True)
+    assert found == [each for each in controls_in("metaspace", trusted) if each != "<tool_call>"]
     assert "<tool_call>" in controls_in("metaspace", trusted)
 
 

@@ -203,15 +203,24 @@ class _Finder:
             for control in controls
             if control.startswith(head) and control.endswith(tail)
         } - template.names
-        added = "".join(new for _, _, new in template.changes)
+        changes = template.changes
+        added = "".join(new for _, _, new in changes)
+        ends = self._firsts + lasts
+        ends += ends.lower() + ends.upper()
+        self._makers = {*self._firsts, *self._firsts.lower(), *self._firsts.upper()}
+        """Characters that begin a control token, also once the template has changed a text."""
+        self._makers |= {old[0] for _, old, _ in changes if old}
         is_simple = not self._inners and self._normalized is None
         self._borders: re.Pattern[str] | None = None
         """Finds nothing in what can be no part of a control token; None: it could not tell."""
         if controls and is_simple and not any(char in added for char in self._firsts):
-            self._borders = re.compile(f"[{re.escape(self._firsts + lasts)}]")
+            self._borders = re.compile(f"[{re.escape(ends)}]")
 
     def is_in(self, contents: Collection[str], names: Collection[str]) -> bool:
         """Whether any of these can become a control token, or contents a part of one."""
+        if self._normalized is not None:
+            contents = [*contents, *map(self._normalized, contents)]
+            names = [*names, *map(self._normalized, names)]
         whole = _END.join((*contents, *names))
         if self._borders is not None and not self._borders.search(whole):
             return False
@@ -223,7 +232,6 @@ class _Finder:
         text = f"{_END}{text}{_END}"
         return (
             self._is_in(whole)
-            or (self._normalized is not None and self._is_in(self._normalized(whole)))
             or any(self._head(found[1]) is not None for found in self._maybe_head.finditer(text))
             or any(self._tail(found[1]) is not None for found in self._maybe_tail.finditer(text))
             or (bool(self._inners) and any(self._inner(each) is not None for each in contents))
@@ -239,7 +247,7 @@ class _Finder:
                 text = text[:place] + hidden.character(text[place]) + text[place + 1 :]
         text = self.hidden_name(text, hidden)
         if self._is_in(text):  # once the template has changed it
-            for char in self._firsts:
+            for char in sorted(self._makers.intersection(text)):
                 text = text.replace(char, hidden.character(char))
         return text
 

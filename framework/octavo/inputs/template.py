@@ -228,6 +228,9 @@ def _changes(tree: nodes.Template) -> Iterator[Change]:
             yield "replace", str(given[0]), ""
     for name in {name for name, _ in calls} & _CASES.keys():
         yield name, "", ""
+    if any(name == "splitlines" or (name == "split" and not args) for name, args in calls):
+        for blank in " \t\r\n":
+            yield "replace", blank, ""
 
 
 _SCOPES: Final = (
