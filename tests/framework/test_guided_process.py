@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -9,9 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
+from octavo.guided.child_pool import ChildPool
 from octavo.guided.process import ChildProcess
 
 CHILD = """
@@ -106,3 +109,25 @@ def test_limits_keep_to_hard_ones_that_are_inherited() -> None:
     assert found[0][0] < 60
     assert found[0][2] < 2**35
     assert found[0][1::2] == [cpu, data]
+
+
+def test_a_pool_keeps_no_child_that_could_not_begin(tmp_path, monkeypatch) -> None:
+    (tmp_path / "answering.py").write_text(CHILD)
+    monkeypatch.syspath_prepend(tmp_path)
+    made: list[ChildProcess] = []
+
+    def begin(child: ChildProcess) -> None:
+        made.append(child)
+        if len(made) == 1:
+            raise ValueError("not now")
+
+    pool = ChildPool("answering", begin)
+    with pytest.raises(ValueError, match="not now"), pool.child():
+        pass
+    assert not made[0].alive
+    with pool.child() as child:
+        assert child.ask(b"a", 60) == b"a"
+    gone = weakref.ref(made.pop(0))
+    gc.collect()
+    assert gone() is None
+    pool.close()

@@ -56,7 +56,13 @@ class ChildPool:
                 raise RequestFailedError("the engine is closed")
             child = ChildProcess(self._module)
             self._children.add(child)
-        self._begin(child)
+        try:
+            self._begin(child)
+        except BaseException:
+            with self._lock:
+                self._children.discard(child)
+            child.kill()
+            raise
         return child
 
 
