@@ -11,7 +11,7 @@ FEATURES: Mapping[str, str] = {
     "null": "null.",
     "boolean": "true or false.",
     "enum": "One of some nulls, booleans, numbers and strings; a single one is written as const.",
-    "enum:large": "A whole number in it that is no float: 2**53 + 1.",
+    "enum:large": "A whole number in it that is no float, 2**53 + 1, or has 64 bits: 2**63.",
     "controls": "A control character in a value or name that has no short escape: U+0000, say.",
     "number": "Any number.",
     "number:minimum": "A number that is a bound or above it.",

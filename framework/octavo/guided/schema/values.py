@@ -52,11 +52,15 @@ def literal(value: Any) -> str:
 
 
 def is_float(number: float) -> bool:
-    """Whether a binary float of 64 bits is the same number, or nearest to a decimal."""
+    """Whether a binary float of 64 bits is the same number, or nearest to a decimal.
+
+    Beyond whole numbers of 64 bits its shortest digits must be the number's, too.
+    """
     try:
-        return float(number) == number
+        near = float(number)
     except OverflowError:
         return False
+    return near == number and (abs(number) < 2**63 or exact(near) == number)
 
 
 def identity(value: Any) -> Hashable:
