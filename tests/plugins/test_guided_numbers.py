@@ -149,3 +149,10 @@ def test_a_bound_stays_open_where_the_multiple_next_to_it_is_no_float(
         return
     assert not accepts(guide, wrong)
     assert accepts(guide, right)
+
+
+@pytest.mark.parametrize("bounds", [{"minimum": 2**53 + 1}, {"maximum": -(2**53) - 1}])
+def test_what_lies_beyond_the_floats_of_llguidance_is_refused_within_structures_too(bounds) -> None:
+    constraint = Constraint(kind="json", value={"type": "number", **bounds})
+    with pytest.raises(UnsupportedConstraint, match="beyond"):
+        backend("llguidance").compile(constraint)

@@ -69,8 +69,9 @@ def _of_53_bits(core: dict[str, Any]) -> dict[str, Any]:
 def _checked(core: dict[str, Any]) -> dict[str, Any]:
     numbers = _numbers(core)
     low, high = numbers.low, numbers.high
-    is_high = low is not None and low > MOST and core["type"] == "number"
-    if is_high or (low is not None and high is not None and low > high):
+    is_beyond = (low is not None and low > MOST) or (high is not None and high < -MOST)
+    is_empty = low is not None and high is not None and low > high
+    if is_empty or (is_beyond and core["type"] == "number"):
         raise UnsupportedConstraint("bounds beyond 2**53 cannot be enforced")
     return core
 
