@@ -173,11 +173,19 @@ def test_odd_messages(text, expected) -> None:
 
 @pytest.mark.parametrize(
     ("rest", "arguments"),
-    [("<|call|>", "{}"), ("", "{}"), ("a = 1<|call|>", "a = 1"), ('{"a', '{"a')],
+    [("<|call|>", "{}"), ("", "{}"), ('{"a', '{"a'), ('{"a": <b>}<|call|>', '{"a": <b>}')],
 )
-def test_arguments_that_are_no_json_stay_as_they_are(rest, arguments) -> None:
+def test_arguments_that_lack_something_stay_as_they_are(rest, arguments) -> None:
     [call] = parse(TOOL_PARSER, f"<|channel|>commentary to=functions.f<|message|>{rest}").tool_calls
     assert call.arguments == arguments
+
+
+def test_a_message_that_is_no_object_of_arguments_is_content_and_the_next_is_read() -> None:
+    header = "<|channel|>commentary to=functions.f<|message|>"
+    text = f"{header}a = 1<|call|><|start|>assistant{FINAL}Done.<|return|>"
+    expected = ParsedMessage(content=f"{header}a = 1Done.")
+    assert parse(TOOL_PARSER, text) == in_a_row(text) == in_a_row(*text) == expected
+    assert_cuts_do_not_matter(TOOL_PARSER, text)
 
 
 def test_a_prompt_may_have_begun_the_message() -> None:

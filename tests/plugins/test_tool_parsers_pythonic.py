@@ -220,6 +220,41 @@ def test_lfm2_reads_json_too() -> None:
     assert (message.content, message.tool_calls[0].arguments) == (" Done.", '{"a": 1}')
 
 
+CALLS = """[f(a='<|tool_call_end|>', b=[1]), g()]"""
+JSON_CALL = '[{"name": "f", "arguments": {"a": "x"}}]'
+
+
+@pytest.mark.parametrize(
+    ("calls", "behind", "content"),
+    [
+        (CALLS, CALLS, None),
+        (CALLS, f"\n{CALLS}\n", None),
+        (CALLS, f"{CALLS} Checking.", " Checking."),
+        (JSON_CALL, JSON_CALL, None),
+        (CALLS, CALLS[:-1], CALLS[:-1]),
+        (CALLS, " [f(b=[1]), g()]", " [f(b=[1]), g()]"),
+        (CALLS, CALLS + CALLS, CALLS),
+        (CALLS, f"So: {CALLS}", f"So: {CALLS}"),
+    ],
+)
+def test_calls_that_are_repeated_behind_their_tag_are_left_out(calls, behind, content) -> None:
+    tagged = f"<|tool_call_start|>{calls}<|tool_call_end|>"
+    once, message = parse(Lfm2Parser(), tagged), parse(Lfm2Parser(), tagged + behind)
+    assert (message.content, message.tool_calls) == (content, once.tool_calls)
+    assert len(once.tool_calls) == (2 if calls == CALLS else 1)
+    text = tagged + behind
+    for end in range(len(text)):
+        parts = (text[:end], text[end:])
+        assert parse(Lfm2Parser(), "", None, *parts) == message
+    assert_cuts_do_not_matter(Lfm2Parser(), text)
+
+
+def test_calls_with_other_text_behind_them_have_no_echo() -> None:
+    text = "<|tool_call_start|>[f(a=1)] oops<|tool_call_end|>[f(a=1)]"
+    message = parse(Lfm2Parser(), text)
+    assert (message.content, len(message.tool_calls)) == ("oops[f(a=1)]", 1)
+
+
 def test_tags_without_calls_are_content() -> None:
     for parser, text in [
         (Llama4PythonicParser(), "<|python_start|>print(1)<|python_end|>"),

@@ -194,8 +194,9 @@ def test_a_call_cut_short_keeps_what_came_of_its_arguments(format: Format) -> No
             DeepseekV31Parser(),
             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>no JSON at all"
             '<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{"x": <b>}<｜tool▁call▁end｜>',
-            [("f", "no JSON at all"), ("g", '{"x": <b>}')],
-            None,
+            [("g", '{"x": <b>}')],
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>no JSON at all"
+            "<｜tool▁call▁end｜>",
         ),
         (
             KimiK2Parser(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from octavo.tools.reader import Reader, Reading, Sink, ignore
 
@@ -10,6 +11,7 @@ NAME = "name"
 ARGUMENTS = ("arguments", "parameters")
 _KEY = re.compile(r'\s*+"([^"\\]*+)"\s*+:\s*+(?=\S)')
 """A key as it stands as a rule, and the white space around it."""
+_GOES_ON = re.compile(r'[\w.+\-"]')
 _FURTHER = re.compile(r'(?:"[^"\\]*+"|[\w.+\-]++)(?=[\s,}])')
 """A value of no interest, of the short kinds."""
 
@@ -106,7 +108,7 @@ class _Call:
         self.early: list[str] | None = None
         """Arguments that came before the name."""
         self.has_more = False
-        """Whether there are other members than name and arguments."""
+        """Whether there are members that are neither the name nor an object of arguments."""
 
     def named(self, name: str) -> None:
         self.name = name
@@ -126,8 +128,7 @@ class _Call:
 
     def _begin(self, name: str) -> Sink:
         self.begun = True
-        self._reader.call(name)
-        return self._reader.arguments
+        return self._reader.begin_call(name)
 
 
 def _member(reader: Reader, call: _Call) -> Reading[bool]:
@@ -150,18 +151,67 @@ def _member(reader: Reader, call: _Call) -> Reading[bool]:
         repeated = call.begun or call.early is not None
         if repeated or (yield from reader.peek()) in ("", ",", "}"):
             return False
-        return (yield from json_arguments(reader, call.arguments()))
+        complete = yield from json_arguments(reader, call.arguments)
+        call.has_more = call.has_more or complete is None
+        return bool(complete)
     call.has_more = True
     if reader.take_at_once(_FURTHER):
         return True
     return (yield from reader.json_value(to=ignore))
 
 
-def json_arguments(reader: Reader, to: Sink) -> Reading[bool]:
-    """Pass on arguments: an object as it is written, or the object that a string holds."""
-    if (yield from reader.literal("null")):
-        to("{}")
+def json_arguments(reader: Reader, begin: Callable[[], Sink]) -> Reading[bool | None]:
+    """Read the arguments of a call: an object as it is written, or the object that a string holds.
+
+    What begins as an object, with a brace and then a key, its end or the end of the text, goes to
+    what ``begin`` returns; for null and "" that gets an empty one. Return whether the arguments
+    were complete; None: they are none, ``begin`` was not called, and what was read is held.
+    """
+    if (yield from reader.literal("null", '""')):
+        if _GOES_ON.match((yield from reader.peek())):
+            return None
+        begin()("{}")
         return True
-    if (yield from reader.peek(2)) == '"{':
-        return (yield from reader.json_string_text(to))
-    return (yield from reader.json_value(to))
+    if (yield from reader.literal("{")):
+        spaces = yield from reader.take_while(r"\s")
+        if (yield from reader.peek()) not in ('"', "}", ""):
+            return None
+        to = begin()
+        to("{" + spaces)
+        return (yield from reader.json_value(to, depth=1))
+    if (yield from reader.peek()) != '"':
+        return None
+    text = _ObjectText(begin)
+    return text.end((yield from reader.json_string_text(text)))
+
+
+class _ObjectText:
+    """Passes on the text that a string holds, from where it is sure to begin as an object."""
+
+    def __init__(self, begin: Callable[[], Sink]) -> None:
+        self._begin = begin
+        self._to: Sink | None = None
+        self._parts: list[str] = []
+        self._marks = ""
+        """The first two characters that are no white space."""
+
+    def __call__(self, text: str) -> None:
+        if self._to is not None:
+            self._to(text)
+            return
+        self._parts.append(text)
+        self._marks = (self._marks + "".join(text.split()))[:2]
+        if self._marks in ('{"', "{}"):
+            self._pass_on()
+        elif len(self._marks) == 2:
+            self._to = ignore
+
+    def end(self, complete: bool) -> bool | None:
+        """Return ``complete``, False at the end of the text; None: the string holds no object."""
+        if self._marks == "{" and not complete:
+            self._pass_on()
+        return None if self._to in (None, ignore) else complete
+
+    def _pass_on(self) -> None:
+        self._to = self._begin()
+        self._to("".join(self._parts))

@@ -53,8 +53,9 @@ class ValueScan:
     stays whole. Outside its strings JSON has no "<": there a value that lacks its end has ended.
     """
 
-    def __init__(self) -> None:
-        self._depth = 0
+    def __init__(self, depth: int = 0) -> None:
+        """Begin where ``depth`` brackets are open."""
+        self._depth = depth
         self._in_string = False
         self._escapes = False
         """Whether a backslash in a string came last."""

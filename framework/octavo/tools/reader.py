@@ -64,6 +64,8 @@ class Reader(Deltas):
         """
         self._begun: frozenset[str] | None = None
         """Beginnings of tags: while what is unread is one of them, the parser has to wait."""
+        self._recorded: list[str] | None = None
+        """Text from `record` on, what is unread included."""
         self._num_hard = 0
         """Characters that the parser was made to read on for."""
         self._num_waiting = 0
@@ -75,6 +77,8 @@ class Reader(Deltas):
         Return whether the parser must read on: False where the piece was passed on at once, or
         waits for more.
         """
+        if self._recorded is not None:
+            self._recorded.append(text)
         if self._run is not None:
             goes_on, to = self._run
             if goes_on(text):
@@ -101,6 +105,15 @@ class Reader(Deltas):
         """Say that no piece comes any more; for the stream that drives the parser."""
         self._ended = True
 
+    def record(self) -> None:
+        """Keep a copy of what is read from here on, for ``recorded``."""
+        self._recorded = [self._buffer[self._at :]]
+
+    def recorded(self) -> str:
+        """Return what was read since ``record``."""
+        text, self._recorded = "".join(self._recorded or ()), None
+        return text[: len(text) - (len(self._buffer) - self._at)]
+
     def hold(self, text: str = "") -> None:
         """Keep ``text``, which was just read, and all that is read from here on.
 
@@ -122,6 +135,11 @@ class Reader(Deltas):
         """Begin a call; what was held belongs to it. Its ``arguments`` follow."""
         self._held = None
         super().call(name, id)
+
+    def begin_call(self, name: str, id: str | None = None) -> Sink:
+        """Begin a call; return what takes its arguments."""
+        self.call(name, id)
+        return self.arguments
 
     def text_until(self, *tags: str, to: Sink | None = None) -> Reading[str | None]:
         """Pass text on up to the first of the tags, or the end; return the tag, now behind us.
@@ -317,15 +335,16 @@ class Reader(Deltas):
                     self._run = _IN_STRING, lambda text: to(decoded(text))
                 yield
 
-    def json_value(self, to: Sink) -> Reading[bool]:
+    def json_value(self, to: Sink, *, depth: int = 0) -> Reading[bool]:
         """Pass on one JSON value as it is written; return whether it was complete.
 
         Only strings and brackets are followed, see `ValueScan`: the value may be faulty inside.
+        Of its brackets ``depth`` have been read.
         """
         first = yield from self.peek()
-        if not first or first not in '"[{':
+        if not depth and (not first or first not in '"[{'):
             return bool((yield from self.take_while(_SCALAR, to)))
-        scan = ValueScan()
+        scan = ValueScan(depth)
         while True:
             if (end := scan.advance(self._buffer, self._at)) > self._at:
                 to(self._take(end))

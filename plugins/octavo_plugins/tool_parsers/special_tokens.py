@@ -57,16 +57,16 @@ class SpecialTokenParser:
         name, id = yield from self.read_head(reader)
         if not name:
             return None
-        reader.call(name, id)
         ends = (*self.tags.closing, *self.tags.begins)
         yield from reader.spaces()
         tag = yield from reader.literal(*ends)
-        if tag is not None:
-            reader.arguments("{}")
+        if tag is not None or not (yield from reader.peek()):
+            reader.call(name, id)
+            reader.arguments("{}" if tag else "")
             return tag
-        complete = False
-        if (yield from reader.peek(2)).startswith(("{", '"{')):
-            complete = yield from json_arguments(reader, reader.arguments)
+        complete = yield from json_arguments(reader, lambda: reader.begin_call(name, id))
+        if complete is None:
+            return None
         if not complete:
             return (yield from reader.text_until(*ends, to=reader.arguments))
         reader.hold()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from octavo.tools import Reader, Reading
 from octavo.tools.forms import call_form, functions
+from octavo.tools.json_calls import json_arguments
 from octavo.tools.json_parser import JsonCallParser
 from octavo_registry import CallForm, ToolDefinition
 from octavo_registry.structure import Chain, JsonText, Literal
@@ -81,10 +82,8 @@ def _call(reader: Reader) -> Reading[bool]:
     if not name or not (yield from reader.literal(":")):
         return False
     yield from reader.spaces()
-    if (yield from reader.peek()) != "{":
+    if (yield from json_arguments(reader, lambda: reader.begin_call(name))) is None:
         return False
-    reader.call(name)
-    yield from reader.json_value(to=reader.arguments)
     reader.hold()
     yield from reader.spaces()
     if (yield from reader.literal("}")):

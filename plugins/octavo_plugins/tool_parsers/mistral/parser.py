@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.tools.forms import call_form, functions
-from octavo.tools.json_calls import json_calls
+from octavo.tools.json_calls import json_arguments, json_calls
 from octavo.tools.json_parser import JsonCallParser
 from octavo.tools.reader import Reader, Reading
 from octavo_registry import CallForm, ToolDefinition
@@ -65,6 +65,5 @@ def _named_call(reader: Reader) -> Reading[bool]:
     yield from reader.spaces()
     if not name or (yield from reader.peek()) != "{":
         return False
-    reader.call(name, id or None)
-    yield from reader.json_value(to=reader.arguments)
-    return True
+    arguments = json_arguments(reader, lambda: reader.begin_call(name, id or None))
+    return (yield from arguments) is not None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.tools import Reader, Reading
+from octavo.tools.json_calls import json_arguments
 from octavo.tools.reader import Sink
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -161,13 +162,15 @@ class Harmony:
             tag = yield from reader.text_until(*_BEGINS, *_ENDS)
             reader.content(tag if tag in _ENDS else "")
             return tag
-        reader.call(name)
         yield from reader.spaces()
         tag = yield from reader.literal(*_BEGINS, *_ENDS)
         if tag or not (yield from reader.peek()):
-            reader.arguments("{}")
+            reader.begin_call(name)("{}")
             return tag
-        if (yield from reader.peek()) in ("{", "["):
-            yield from reader.json_value(reader.arguments)
+        complete = yield from json_arguments(reader, lambda: reader.begin_call(name))
+        if complete is None:
+            reader.give_back()
+        elif complete:
             yield from reader.spaces()
-        return (yield from reader.text_until(*_BEGINS, *_ENDS, to=reader.arguments))
+        to = reader.arguments if complete is False else reader.content
+        return (yield from reader.text_until(*_BEGINS, *_ENDS, to=to))

@@ -162,21 +162,41 @@ def _tagged(
             continue
         reader.hold(open_tag)
         yield from reader.spaces()
+        reader.record()
+        ended = False
         if (yield from reader.peek(2)) in ("[{", '{"', "{\n"):
             found = yield from json_calls(reader)
         else:
             in_list = yield from reader.literal("[")
             yield from reader.spaces()
             found = yield from calls.calls()
-            if calls.ended:
-                continue
-            if found and in_list:
+            ended = calls.ended
+            if found and in_list and not ended:
                 yield from reader.literal("]")
-        if found:
-            yield from reader.spaces()
-            closing = (close_tag,)
-        else:
+        written = reader.recorded().rstrip()
+        if not found:
             reader.give_back()
+        elif not ended:
+            yield from reader.spaces()
+            if (yield from reader.literal(close_tag)):
+                yield from _without_echo(reader, written)
+            else:
+                closing = (close_tag,)
+
+
+def _without_echo(reader: Reader, written: str) -> Reading[None]:
+    """Leave out calls that are written once more, exactly so: LFM2 repeats them behind the tag."""
+    reader.hold()
+    yield from reader.spaces()
+    at = 0
+    while at < len(written):
+        piece = reader.coming(len(written) - at) or (yield from reader.peek())
+        if not piece or not written.startswith(piece, at):
+            reader.give_back()
+            return
+        yield from reader.take(len(piece))
+        at += len(piece)
+    reader.drop()
 
 
 def _in_text(
