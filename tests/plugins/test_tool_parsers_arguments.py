@@ -164,3 +164,13 @@ def test_a_call_by_name_with_arguments_that_are_no_object_is_not_one_without() -
         '<tool_call>{"arguments": "nope", "name": "f"}</tool_call>',
     ):
         assert outcome("hermes", text) == (text, [])
+
+
+@pytest.mark.parametrize("size", [1, 7, 10**6])
+def test_a_name_that_makes_a_tag_may_be_of_any_length(size: int) -> None:
+    mark, name = "]<]minimax[>[", "k" * 5000
+    text = f'{mark}<tool_call>\n{mark}<invoke name="f">{mark}<{name}>v{mark}</{name}>{mark}'
+    stream = HOST.tool_parsers.load("minimax_m3")(None).stream(None)
+    deltas = [d for at in range(0, len(text), size) for d in stream.feed(text[at : at + size])]
+    deltas += stream.finish()
+    assert "".join(d.arguments or "" for d in deltas).startswith(f'{{"{name}": "v')

@@ -16,6 +16,8 @@ from octavo_registry.structure import Chain, Literal, Structure
 MARK = "]<]minimax[>["
 OPEN, CLOSE = f"{MARK}<tool_call>", f"{MARK}</tool_call>"
 NAME_END = '">'
+MOST_OF_TAG = 256
+"""Characters of an end tag that are looked for: a model may make its name as long as it likes."""
 _PLAIN_NAME = re.compile(r"[\w.-]+")
 
 
@@ -68,9 +70,8 @@ class MinimaxM3Parser(ElementParser):
         arguments = ArgumentsWriter(reader, self._value_end)
         while tag == tags.parameter:
             key, _ = yield from reader.read_until(tags.name_end, "\n")
-            arguments.end = ValueEnd(
-                tag=f"{tags.parameter_end}{key}>", follows=follows, unclosed=tags.unclosed
-            )
+            end = f"{tags.parameter_end}{key}>"[:MOST_OF_TAG]
+            arguments.end = ValueEnd(tag=end, follows=follows, unclosed=tags.unclosed)
             arguments.key(key)
             tag = yield from arguments.value(types.of(name, key) or STRING)
         if tag is not None:
