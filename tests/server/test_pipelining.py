@@ -67,6 +67,10 @@ def test_requests_that_wait_are_bounded_for_each_connection() -> None:
             num_waiting, is_paused = asyncio.run(count(sent[:cut], sent[cut:]))
             assert 1 <= num_waiting <= 2, (sent[:80], cut)
             assert is_paused
+    half = b"x" * 5_000 + b"\n\n"  # comes with the end of its headers, and looks like one
+    head, begin = (POST % (1, 10_000, half)).split(b"\r\n\r\n")
+    rest = b"x" * (10_000 - len(half)) + many
+    assert asyncio.run(count(head + b"\r\n", b"\r\n" + begin, rest)) == (1, True)
     in_chunks = asyncio.run(count(CHUNKED % (1, 5, b"hello") + many))
     assert in_chunks[0] <= 1024 / len(ASK)
     assert asyncio.run(count(ASK)) == (0, False)

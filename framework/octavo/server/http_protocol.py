@@ -149,7 +149,6 @@ def limited_protocol(
                 size = CHUNKED_PIECE_BYTES if self._is_in_body else end_of_headers(self._ahead)
                 size = self._num_body_bytes or size
                 piece, self._ahead = self._ahead[:size], self._ahead[size:]
-                self._num_body_bytes = max(0, self._num_body_bytes - len(piece))
                 self._num_free_bytes -= len(piece)
                 self._parse(piece)
                 if self._num_free_bytes < 0:
@@ -226,6 +225,7 @@ def limited_protocol(
         def on_body(self, body: bytes) -> None:
             earned = self._num_free_bytes + len(body) * FRAMING_BYTES_PER_BODY_BYTE
             self._num_free_bytes = min(earned, max_header_bytes)
+            self._num_body_bytes = max(0, self._num_body_bytes - len(body))
             if self._is_in_body:
                 super().on_body(body)
 
