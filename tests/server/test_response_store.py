@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import stat
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +101,16 @@ async def test_several_stores_write_into_one_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for each in stores:
         each.close()
+
+
+def test_a_store_waits_for_another_that_makes_its_tables(tmp_path: Path) -> None:
+    path = tmp_path / "answers"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        end = threading.Timer(0.1, other.execute, ["COMMIT"])
+        end.start()
+        ResponseStore(str(path), max_responses=4, max_bytes=MOST).close()
+        end.join()
 
 
 @pytest.mark.parametrize("text", ["no database, but a text that is long enough" * 3])

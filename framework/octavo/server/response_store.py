@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 IN_MEMORY: Final = ":memory:"
 WAIT_SECONDS: Final = 10.0
 """For another process to end its transaction."""
+RETRY_SECONDS: Final = 0.02
 LOST_SECONDS: Final = 60.0
 """An answer of which its process has said nothing for so long has failed with it."""
 _VERSION: Final = 1
@@ -341,7 +342,21 @@ def _opened(path: str) -> sqlite3.Connection:
     if version not in (0, _VERSION):
         raise sqlite3.DatabaseError(f"its tables are of another release (version {version})")
     # A crash of the machine may lose the last answers, never the file.
-    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+    _write_ahead(database)
+    for pragma in ("synchronous = NORMAL", "foreign_keys = ON"):
         database.execute(f"PRAGMA {pragma}")
     database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
     return database
+
+
+def _write_ahead(database: sqlite3.Connection) -> None:
+    """Let a log of the database take what is written; SQLite itself does not wait with this."""
+    end = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(RETRY_SECONDS)
