@@ -116,6 +116,32 @@ def test_items_find_their_others_anywhere_before() -> None:
     assert refusal(lambda: check_items([USER, call("1"), USER])) == (f"400 {told}", "input")
 
 
+class Id(str):
+    """An id that counts how often any is compared with another."""
+
+    num_compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Id.num_compared += 1
+        return str.__eq__(self, str(other))
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("api", ["chats", "responses", "messages"])
+def test_ids_are_looked_up_however_many_there_are(api) -> None:
+    ids, same = ([Id(f"call_{n}") for n in range(1_000)] for _ in range(2))
+    Id.num_compared = 0
+    results = [result(id) for id in reversed(same)]
+    if api == "chats":
+        check_messages([USER, call(*ids), *results], is_continued=False)
+    elif api == "responses":
+        check_items([USER, call(*ids), *results])
+    else:
+        check_blocks([USER, use(*ids), gave(*same)], is_continued=False)
+    assert Id.num_compared < 20 * len(ids)
+
+
 def of_blocks(*messages: dict[str, Any]) -> tuple[str, str | None] | None:
     return refusal(lambda: check_blocks(messages, is_continued=False))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from types import NoneType
 from typing import Any, Final
 
@@ -118,7 +118,7 @@ def _chosen(where: str, function: Any, notes: Notes) -> Any:
     return read_keys(where, function, {"name"}, notes, _TOOL_FUNCTION)
 
 
-def check_size(name: str, messages: list[dict[str, Any]]) -> None:
+def check_size(name: str, messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise for more messages or parts than may be looked at on the event loop."""
     parts = 0
     for message in messages[:MAX_MESSAGES]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from octavo.params import shown
 from octavo.server.errors import HttpError
+from octavo.server.protocol.conversation import check_size
 
 MAX_NAMED: Final = 8
 """Ids in a message."""
@@ -18,17 +21,16 @@ def check_messages(messages: Sequence[Mapping[str, Any]], *, is_continued: bool)
     ``is_continued``: the last message goes on, so nothing can have answered its calls. Calls and
     results without ids belong together by their order.
     """
-    called: list[Any] = []
+    check_size("messages", messages)
+    called: Counter[str | None] = Counter()
     """Of the last calls, those without a result."""
-    answered: list[Any] = []
+    answered: set[str | None] = set()
     caller = 0
     for place, message in enumerate(messages):
         if message.get("role") == "tool":
-            id = message.get("tool_call_id")
-            found = next((each for each in called if each == id or None in (each, id)), called)
-            if found is not called:
-                called.remove(found)
-                answered.append(id)
+            id = _id(message.get("tool_call_id"))
+            if _take(called, id):
+                answered.add(id)
             elif id not in answered:
                 raise HttpError(
                     400,
@@ -38,7 +40,7 @@ def check_messages(messages: Sequence[Mapping[str, Any]], *, is_continued: bool)
                 )
             continue
         _check_answered(called, caller)
-        called, answered, caller = _ids(message), [], place
+        called, answered, caller = Counter(_ids(message)), set(), place
     if not is_continued:
         _check_answered(called, caller)
 
@@ -48,16 +50,16 @@ def check_items(messages: Sequence[Mapping[str, Any]]) -> None:
 
     ``messages`` are what the items have become.
     """
-    called: list[Any] = []
-    answered: list[Any] = []
+    called: dict[str | None, Any] = {}
+    answered: set[str | None] = set()
     for message in messages:
-        called += _ids(message)
+        called |= dict.fromkeys(_ids(message))
         if message.get("role") == "tool":
-            id = message.get("tool_call_id")
+            id = _id(message.get("tool_call_id"))
             if id not in called:
                 told = f"No tool call found for function call output with call_id {_plain(id)}."
                 raise HttpError(400, told, param="input")
-            answered.append(id)
+            answered.add(id)
     for id in called:
         if id not in answered:
             told = f"No tool output found for function call {_plain(id)}."
@@ -66,7 +68,7 @@ def check_items(messages: Sequence[Mapping[str, Any]]) -> None:
 
 def check_blocks(messages: Sequence[Mapping[str, Any]], *, is_continued: bool) -> None:
     """Raise unless results stand in the message behind the calls, as in Anthropic's messages."""
-    called: list[Any] = []
+    called: dict[str | None, Any] = {}
     for place, message in enumerate(messages):
         results = dict(_blocks(message, "tool_result", "tool_use_id"))
         for index, id in results.items():
@@ -77,50 +79,70 @@ def check_blocks(messages: Sequence[Mapping[str, Any]], *, is_continued: bool) -
                     f"`tool_result` blocks: {_plain(id)}. Each `tool_result` block must have a "
                     "corresponding `tool_use` block in the previous message.",
                 )
-        _check_used([id for id in called if id not in results.values()], place - 1)
-        called = [id for _, id in _blocks(message, "tool_use", "id")]
+        answered = set(results.values())
+        _check_used([id for id in called if id not in answered], place - 1)
+        called = dict.fromkeys(id for _, id in _blocks(message, "tool_use", "id"))
     if not is_continued:
         _check_used(called, len(messages) - 1)
 
 
-def _check_answered(called: list[Any], place: int) -> None:
+def _take(called: Counter[str | None], id: str | None) -> bool:
+    """Take away the call that a result answers; whether there is one."""
+    wanted = next(iter(called), None) if id is None else id
+    found = wanted if wanted in called else None
+    if found not in called:
+        return False
+    called[found] -= 1
+    if not called[found]:
+        del called[found]
+    return True
+
+
+def _check_answered(called: Counter[str | None], place: int) -> None:
     if called:
         raise HttpError(
             400,
             "An assistant message with 'tool_calls' must be followed by tool messages responding "
             "to each 'tool_call_id'. The following tool_call_ids did not have response messages: "
-            f"{_listed(called)}",
+            f"{_listed(called.elements())}",
             param=f"messages.[{place}].role",
         )
 
 
-def _check_used(called: list[Any], place: int) -> None:
-    if called:
+def _check_used(called: Iterable[str | None], place: int) -> None:
+    ids = list(called)
+    if ids:
         raise HttpError(
             400,
             f"messages.{place}: `tool_use` ids were found without `tool_result` blocks immediately "
-            f"after: {_listed(called)}. Each `tool_use` block must have a corresponding "
+            f"after: {_listed(ids)}. Each `tool_use` block must have a corresponding "
             "`tool_result` block in the next message.",
         )
 
 
-def _ids(message: Mapping[str, Any]) -> list[Any]:
-    """The ids of a message's calls; what is malformed is told of elsewhere."""
+def _ids(message: Mapping[str, Any]) -> list[str | None]:
+    """The ids of a message's calls."""
     calls = message.get("tool_calls")
     given = calls if isinstance(calls, list) else ()
-    return [each.get("id") for each in given if isinstance(each, dict)]
+    return [_id(each.get("id")) for each in given if isinstance(each, dict)]
 
 
-def _blocks(message: Mapping[str, Any], kind: str, name: str) -> Iterator[tuple[int, Any]]:
+def _id(given: Any) -> str | None:
+    """An id; what is malformed is told of elsewhere."""
+    return given if given is None or isinstance(given, str) else shown(given)
+
+
+def _blocks(message: Mapping[str, Any], kind: str, name: str) -> Iterator[tuple[int, str | None]]:
     content = message.get("content")
     for index, block in enumerate(content if isinstance(content, list) else ()):
         if isinstance(block, dict) and block.get("type") == kind:
-            yield index, block.get(name)
+            yield index, _id(block.get(name))
 
 
-def _listed(ids: list[Any]) -> str:
-    more = ", ..." if len(ids) > MAX_NAMED else ""
-    return ", ".join(map(_plain, ids[:MAX_NAMED])) + more
+def _listed(ids: Iterable[str | None]) -> str:
+    first = [*islice(ids, MAX_NAMED + 1)]
+    more = ", ..." if len(first) > MAX_NAMED else ""
+    return ", ".join(map(_plain, first[:MAX_NAMED])) + more
 
 
 def _plain(id: Any) -> str:
