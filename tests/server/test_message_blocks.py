@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -21,6 +22,7 @@ from octavo.server.protocol.message_blocks import (
     ToolUseBlock,
 )
 from octavo.server.protocol.message_tools import chat_tool_choice, chat_tools
+from octavo.server.protocol.messages import CountRequest, conversation
 from octavo.server.protocol.notes import Notes
 from octavo_registry import Delta, PluginHost
 
@@ -46,6 +48,34 @@ def test_results_become_messages_of_their_own_in_their_place() -> None:
     ]
 
 
+@pytest.mark.parametrize("num_messages", [1, 4096])
+def test_long_thoughts_of_many_blocks_are_read_at_once(num_messages) -> None:
+    thought = {"type": "thinking", "thinking": "x" * 2_000, "signature": ""}
+    blocks = [thought] * (16_384 // num_messages)
+    messages = [{"role": "assistant", "content": blocks}] * num_messages
+    began = time.process_time()
+    made = conversation(CountRequest(messages=messages), Notes(), MagicMock())
+    assert time.process_time() - began < 2  # 0.1 s; each joined to all before it: minutes
+    assert [len(each["reasoning_content"]) for each in made] == [16_384 * 2_000]
+
+
+def test_messages_of_one_role_are_one() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    answers = [[thought, USE], "a", [thought, {**USE, "id": "2"}]]
+    messages = [{"role": "assistant", "content": each} for each in answers]
+    request = CountRequest(messages=[{"role": "user", "content": "b"}, *messages], system="c")
+    assert conversation(request, Notes(), MagicMock()) == [
+        {"role": "system", "content": "c"},
+        {"role": "user", "content": "b"},
+        {
+            "role": "assistant",
+            "content": "a",
+            "reasoning_content": "hmhm",
+            "tool_calls": [CALL, {**CALL, "id": "2"}],
+        },
+    ]
+
+
 def test_an_assistants_blocks_are_one_message() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
     assert chat_messages("m", "assistant", [thought, text("a"), USE], Notes()) == [
@@ -56,6 +86,8 @@ def test_an_assistants_blocks_are_one_message() -> None:
             "tool_calls": [CALL],
         }
     ]
+    several = chat_messages("m", "assistant", [thought, text("a"), thought], Notes())
+    assert several[0]["reasoning_content"] == "hmhm"
     assert chat_messages("m", "assistant", [USE], Notes()) == [
         {"role": "assistant", "tool_calls": [CALL]}
     ]

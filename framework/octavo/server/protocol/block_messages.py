@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from octavo.errors import MessageError
@@ -52,7 +52,7 @@ def chat_messages(where: str, role: str, content: Any, notes: Notes) -> list[dic
         message = made[-1]
         if kind == "thinking":
             thought = text_of(place, _checked(place, block, notes), "thinking")
-            message["reasoning_content"] = message.get("reasoning_content", "") + thought
+            message.setdefault("reasoning_content", []).append(thought)
         elif kind == "tool_use":
             call = _call(place, _checked(place, block, notes))
             message.setdefault("tool_calls", []).append(call)
@@ -63,22 +63,27 @@ def chat_messages(where: str, role: str, content: Any, notes: Notes) -> list[dic
             made.append({"role": "user", "content": []})
         made[-1]["content"] = images + made[-1].get("content", [])
     for message in made:
+        if "reasoning_content" in message:
+            message["reasoning_content"] = "".join(message["reasoning_content"])
         if "tool_calls" not in message:
             message.setdefault("content", "")
     return made
 
 
-def joined(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Two messages of one role as one."""
-    made = {**before, **after}
-    contents = [each["content"] for each in (before, after) if each.get("content")]
+def joined(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Messages of one role as one."""
+    if len(messages) == 1:
+        return messages[0]
+    made = {key: value for message in messages for key, value in message.items()}
+    contents = [each["content"] for each in messages if each.get("content")]
     if len(contents) > 1:
         made["content"] = [part for content in contents for part in _parts(content)]
     elif contents:
         made["content"] = contents[0]
-    for key in ("reasoning_content", "tool_calls"):
-        if key in before and key in after:
-            made[key] = before[key] + after[key]
+    if "reasoning_content" in made:
+        made["reasoning_content"] = "".join(m.get("reasoning_content", "") for m in messages)
+    if "tool_calls" in made:
+        made["tool_calls"] = [call for each in messages for call in each.get("tool_calls", ())]
     return made
 
 

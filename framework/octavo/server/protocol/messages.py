@@ -210,9 +210,9 @@ def conversation(
     if not request.messages:
         raise MessageError("messages is an empty list")
     check_size("messages", request.messages)
-    made = []
+    groups: list[list[dict[str, Any]]] = []
     if request.system:
-        made += chat_messages("system", "system", request.system, notes)
+        groups.append(chat_messages("system", "system", request.system, notes))
     for index, given in enumerate(request.messages):
         where = f"messages[{index}]"
         message = read_keys(where, given, {"role", "content"}, notes)
@@ -220,12 +220,13 @@ def conversation(
         if not isinstance(role, str) or role not in ("user", "assistant", "system"):
             raise MessageError(f"{where}.role is {shown(role)}; known: user, assistant, system")
         for each in chat_messages(f"{where}.content", role, message.get("content"), notes):
-            is_late = role == "system" and any(before["role"] != "system" for before in made[-1:])
+            last = groups[-1][0]["role"] if groups else "system"
+            is_late = role == "system" and last != "system"
             if is_late and not template().takes_late_system:
                 notes.add(f"{where}.role", "system: shown as a <system-reminder> of the user")
                 each = reminder(each)
-            if made and made[-1]["role"] == each["role"] != "tool":
-                made[-1] = joined(made[-1], each)
+            if groups and last == each["role"] != "tool":
+                groups[-1].append(each)
             else:
-                made.append(each)
-    return made
+                groups.append([each])
+    return [joined(group) for group in groups]
