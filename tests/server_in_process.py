@@ -8,7 +8,7 @@ import httpx
 import openai
 
 from octavo.async_llm import AsyncLLM
-from octavo.config.server import ServeConfig, ServerConfig
+from octavo.config.server import LimitConfig, ServeConfig, ServerConfig
 from octavo.server.app import make_app
 from octavo.server.context import ServerContext
 from octavo.server.keys import Keys
@@ -16,12 +16,14 @@ from octavo.server.keys import Keys
 MODEL = "octavo/tiny"
 
 
-def clients(engine: AsyncLLM, *keys: str, **serve: Any) -> list[openai.AsyncOpenAI]:
+def clients(
+    engine: AsyncLLM, *keys: str, limits: LimitConfig | None = None, **serve: Any
+) -> list[openai.AsyncOpenAI]:
     """A client of each key; without keys, one."""
     server = ServerContext(
         engine=engine,
         host=engine.host,
-        config=ServerConfig(serve=ServeConfig(**serve)),
+        config=ServerConfig(serve=ServeConfig(**serve), limits=limits or LimitConfig()),
         model_names=(MODEL,),
     )
     app = make_app(server, Keys(keys))

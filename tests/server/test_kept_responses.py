@@ -12,6 +12,7 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from pydantic import TypeAdapter
 
 from octavo.async_llm import AsyncLLM
+from octavo.config.server import LimitConfig
 from server_in_process import MODEL, clients
 
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
@@ -99,6 +100,16 @@ async def test_an_item_that_is_referred_to_is_read(client) -> None:
         for items in (refers, whole, [begin, rest])
     ]
     assert counts[0] == counts[1] > counts[2]
+
+
+async def test_references_are_bounded_in_number_and_by_what_they_stand_for(engine) -> None:
+    limits = LimitConfig(max_body_mib=0.3)
+    (client,) = clients(engine, limits=limits)
+    first = await client.responses.create(input="Hello", **GREEDY)
+    reference: Any = {"id": first.output[0].id}
+    for count, told in (4097, "at most 4096"), (2_000, "more than 314572 bytes"):
+        with pytest.raises(openai.BadRequestError, match=told):
+            await client.responses.create(input=[reference] * count, **GREEDY)
 
 
 async def test_input_items_are_paged_in_both_orders(client) -> None:

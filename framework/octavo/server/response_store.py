@@ -200,14 +200,14 @@ class ResponseStore:
         """Return the conversation up to an answer; raises NotKeptError, also where it is longer."""
         return await self.write(lambda database: _history(database, owner, id, max_bytes))
 
-    async def item(self, owner: str, id: str) -> dict[str, Any] | None:
-        """Return an item of an answer's output."""
+    async def item(self, owner: str, id: str) -> bytes | None:
+        """Return an item of an answer's output, as JSON."""
         row = await self.read(
             lambda database: database.execute(
                 "SELECT item FROM items WHERE owner = ? AND id = ?", (owner, id)
             ).fetchone()
         )
-        found: dict[str, Any] | None = None if row is None else _decode(row[0])
+        found: bytes | None = None if row is None else row[0]
         return found
 
     async def delete(self, owner: str, id: str) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from octavo.errors import MessageError
 from octavo.params import shown
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
+from octavo.server.protocol.conversation import check_size
 from octavo.server.protocol.kept_responses import as_items
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_items import input_messages
@@ -38,8 +41,7 @@ async def read_turn(
     history = None
     if request.previous_response_id is not None:
         history = await _history(server, owner, request.previous_response_id)
-    items = as_items(request.input)
-    items = [await _resolved(server, owner, place, item) for place, item in enumerate(items)]
+    items = await _resolved(server, owner, as_items(request.input))
     before = () if history is None else history.items
     return Turn(
         owner=owner,
@@ -52,11 +54,10 @@ async def read_turn(
 
 async def _history(server: ServerContext, owner: str, id: str) -> History:
     store = server.responses
-    most = int(server.config.limits.max_body_mib * 2**20)
     try:
         if store is None:
             raise NotKeptError("this server keeps no responses (--max-stored-responses 0)")
-        return await store.history(owner, id, most)
+        return await store.history(owner, id, _most_bytes(server))
     except NotKeptError as error:
         raise HttpError(
             400,
@@ -67,17 +68,36 @@ async def _history(server: ServerContext, owner: str, id: str) -> History:
 
 
 async def _resolved(
-    server: ServerContext, owner: str, place: int, item: dict[str, Any]
-) -> dict[str, Any]:
-    """The item that a reference stands for, which clients send in the place of what is kept."""
-    id = item.get("id")
-    if item.get("type") not in ("item_reference", None) or not isinstance(id, str):
-        return item
-    if item.get("type") is None and item.keys() != {"id"}:
-        return item  # a message
-    found = None if server.responses is None else await server.responses.item(owner, id)
-    if found is None:
-        raise MessageError(
-            f"input[{place}] refers to the item {shown(id)}, which is not kept; send it whole"
-        )
-    return found
+    server: ServerContext, owner: str, items: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The items, and what references stand for, which clients send in the place of what is kept.
+
+    A few bytes may refer to many, so these are bounded together as a body is.
+    """
+    check_size("input", items)
+    made = []
+    room = _most_bytes(server)
+    for place, item in enumerate(items):
+        id = item.get("id")
+        # Without a type, an item that has more than an id is a message.
+        is_reference = item.get("type") == "item_reference" or item.keys() == {"id"}
+        if not is_reference or not isinstance(id, str):
+            made.append(item)
+            continue
+        found = None if server.responses is None else await server.responses.item(owner, id)
+        if found is None:
+            raise MessageError(
+                f"input[{place}] refers to the item {shown(id)}, which is not kept; send it whole"
+            )
+        room -= len(found)
+        if room < 0:
+            raise MessageError(
+                f"input: the items that it refers to have more than {_most_bytes(server)} bytes"
+            )
+        made.append(msgspec.json.decode(found))
+    return made
+
+
+def _most_bytes(server: ServerContext) -> int:
+    """Of what a request may read of what is kept."""
+    return int(server.config.limits.max_body_mib * 2**20)
