@@ -74,6 +74,7 @@ def test_beams_keep_to_a_constraint(http, llm) -> None:
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"echo": True}, "echo"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"truncate_prompt_tokens": 2}, "truncate_prompt_tokens"),
         ({"n": 100}, "n=100"),
         ({"use_beam_search": False, "length_penalty": 2.0}, "length_penalty"),
     ],
@@ -85,12 +86,24 @@ def test_what_a_search_cannot_have_is_refused(http, more: dict[str, Any], name: 
     assert name in reply.json()["error"]["message"]
 
 
+def test_a_chat_may_have_old_calls_and_ask_for_none(http) -> None:
+    asked = {"use_beam_search": True, "n": 2, "max_tokens": 2}
+    call = {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}
+    history = [*CHAT, call, {"role": "function", "name": "f", "content": "Paris"}]
+    post(http, "/v1/chat/completions", messages=history, tool_choice="none", **asked)
+    for name, choice in (("tool_choice", "required"), ("function_call", {"name": "f"})):
+        body = {"messages": CHAT, name: choice, **asked}
+        reply = http.post("/v1/chat/completions", json=body)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+
+
 def test_what_is_drawn_with_has_no_effect_and_is_told(http) -> None:
     asked = {"prompt": PROMPT, "use_beam_search": True, "n": 2, "max_tokens": 2}
     one = post(http, "/v1/completions", **asked, temperature=0, presence_penalty=0)
     assert "warnings" not in one
-    two = post(http, "/v1/completions", **asked, top_p=0.5, seed=3)
-    assert [line.split()[0] for line in two["warnings"]] == ["top_p", "seed"]
+    told = {"top_p": 0.5, "seed": 3, "skip_special_tokens": False}
+    two = post(http, "/v1/completions", **asked, **told, include_stop_str_in_output=False)
+    assert [line.split()[0] for line in two["warnings"]] == list(told)
     assert one["choices"] == two["choices"]
 
 

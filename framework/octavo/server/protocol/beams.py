@@ -17,13 +17,18 @@ from octavo.server.errors import HttpError
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.sampling import SeveralFields
 
+NO_EFFECT: Final = "has no effect with use_beam_search"
 MAX_BEAMS: Final = MAX_LOGPROBS // 2
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "seed")
 """Nothing is drawn, so these have no effect."""
+_SHOWN: Final = (
+    "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+)  # fmt: skip
+"""Nor have these: texts are shown in one way."""
 _REFUSED: Final = (
     "stop", "stop_token_ids", "min_tokens", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "logit_bias", "bad_words", "allowed_token_ids", "prompt_logprobs",
-    "vllm_xargs",
+    "vllm_xargs", "truncate_prompt_tokens",
 )  # fmt: skip
 """These would change which texts are the likeliest, or tell of tokens."""
 
@@ -39,7 +44,10 @@ def beam_params(
     for name in _SAMPLING:
         value = getattr(request, name)
         if value is not msgspec.UNSET and (name, value) != ("temperature", 0):
-            notes.add(name, "has no effect with use_beam_search")
+            notes.add(name, NO_EFFECT)
+    for name in _SHOWN:
+        if getattr(request, name) not in (msgspec.UNSET, getattr(neutral, name)):
+            notes.add(name, NO_EFFECT)
     given = {name: getattr(request, name) for name in _REFUSED}
     wrong = {
         name: value

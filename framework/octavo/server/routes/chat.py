@@ -116,14 +116,16 @@ class ChatRoutes:
         notes: Notes,
         name: str,
     ) -> RequestOutput:
-        tools = {"tools": request.tools, "functions": request.functions}
+        calls: dict[str, Any] = {"tools": request.tools, "functions": request.functions}
+        for name in ("tool_choice", "function_call"):
+            calls[name] = getattr(request, name) not in (None, "none", "auto")
         wanted = beam_params(
             request,
             max_tokens=params.max_tokens or self._server.engine.max_model_len,
             notes=notes,
-            others={"logprobs": request.logprobs, **tools},
+            others={"logprobs": request.logprobs, **calls},
         )
-        messages = plain_messages(request.messages, notes)
+        messages = plain_messages(with_tool_calls(request.messages), notes)
         if has_media(messages, self._server.engine.model_folder.capabilities.modalities):
             raise HttpError(400, "a beam search takes texts alone", param="use_beam_search")
         ids = await self._server.engine.tokenize_chat(
