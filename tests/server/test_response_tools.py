@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import openai
@@ -10,6 +11,9 @@ import pytest
 from openai import OpenAI
 
 from live_server import running_server
+from octavo.errors import ParameterError
+from octavo.server.protocol.notes import Notes
+from octavo.server.protocol.response_tools import read_tools
 
 MODEL = "octavo/tiny"
 QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -161,3 +165,14 @@ def test_what_a_response_cannot_call_is_refused_by_name(client: OpenAI, more, pa
     with pytest.raises(openai.BadRequestError) as raised:
         respond(client, **more)
     assert raised.value.param == param
+
+
+def test_many_names_are_compared_in_linear_time() -> None:
+    inner = [{"type": "function", "name": f"f{n}"} for n in range(20_000)]
+    began = time.process_time()
+    read = read_tools([{"type": "namespace", "name": "n", "tools": inner}], None, Notes())
+    assert time.process_time() - began < 2  # 0.1 s; each with all others: 10 s
+    assert len(read.functions) == len(read.namespaced) == len(inner)
+    again = {"type": "function", "name": "n__f7"}
+    with pytest.raises(ParameterError, match="two tools have the name 'n__f7'"):
+        read_tools([{"type": "namespace", "name": "n", "tools": inner[:9]}, again], None, Notes())

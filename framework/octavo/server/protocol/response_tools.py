@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,8 +37,9 @@ def read_tools(tools: list[dict[str, Any]] | None, choice: Any, notes: Notes) ->
     for index, tool in enumerate(tools or ()):
         _add(read, f"tools[{index}]", tool, notes)
     names = [each["function"].get("name") for each in read.functions]
+    counts = Counter(name for name in names if isinstance(name, str))
     for name in read.namespaced:
-        if names.count(name) > 1:
+        if counts[name] > 1:
             raise ParameterError(f"two tools have the name {shown(name)}", param="tools")
     if tools and not read.functions and choice == "required":
         raise ParameterError(
