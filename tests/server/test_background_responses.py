@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from octavo.server.boundary import Gate
+from octavo.server.protocol.response_tools import ResponseTools
+from octavo.server.response_runs import BackgroundRuns, Run
+from octavo.server.response_store import ResponseStore
+from octavo.server.response_turn import Turn
 from server_in_process import MODEL, clients
 
 ASKED: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
@@ -118,3 +124,33 @@ async def test_an_answer_whose_process_has_ended_has_failed(engine, tmp_path: Pa
     with sqlite3.connect(path) as database:  # as a process leaves it that is killed
         database.execute("UPDATE responses SET alive = 1, runner = 'x'")
     assert (await client.responses.retrieve(asked.id)).status == "failed"
+
+
+async def test_an_answer_that_cannot_be_written_down_is_not_kept_alive_by_others(tmp_path) -> None:
+    store = ResponseStore(str(tmp_path / "store"), max_responses=9, max_bytes=2**20)
+    runs = BackgroundRuns(store, Gate())
+    has_failed, may_end = asyncio.Event(), asyncio.Event()
+
+    async def fails(run: Run) -> None:
+        has_failed.set()
+        raise sqlite3.OperationalError("the disk is full")
+
+    async def waits(run: Run) -> None:
+        await may_end.wait()
+
+    turn = Turn(owner="", items=[], history=None, messages=[], tools=ResponseTools())
+    for id, work in (("a", fails), ("b", waits)):
+        await runs.start(turn, json.dumps({"id": id}).encode(), streams=False, work=work)
+    await has_failed.wait()
+
+    def alive(database: sqlite3.Connection) -> list[float]:
+        return [row[0] for row in database.execute("SELECT alive FROM responses ORDER BY number")]
+
+    def set_back(database: sqlite3.Connection) -> None:
+        database.execute("UPDATE responses SET alive = 1")
+
+    await store.write(set_back)
+    while (await store.read(alive))[1] == 1:
+        await asyncio.sleep(0.02)
+    assert (await store.read(alive))[0] == 1
+    may_end.set()

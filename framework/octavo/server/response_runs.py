@@ -127,6 +127,8 @@ class BackgroundRuns:
         self._gate.num_inside += 1  # a server that drains waits for it
         try:
             await work(run)
+        except sqlite3.Error as error:  # nobody says any more that it is alive
+            log.error("an answer of the background is lost: %s", error)
         finally:
             self._gate.num_inside -= 1
             del self._tasks[run.number]
@@ -136,7 +138,7 @@ class BackgroundRuns:
         while self._tasks:
             begun = dict(self._tasks)
             try:
-                active = await self._store.write(self._look)
+                active = await self._store.write(partial(self._look, list(begun)))
             except sqlite3.Error as error:
                 log.warning("the store of answers does not answer: %s", error)
                 active = set(begun)
@@ -145,10 +147,12 @@ class BackgroundRuns:
                     task.cancel()
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _look(self, database: sqlite3.Connection) -> set[int]:
-        mine = (self._runner,)
-        database.execute("UPDATE responses SET alive = ? WHERE runner = ?", (time.time(), *mine))
-        rows = database.execute("SELECT number FROM responses WHERE runner = ?", mine)
+    def _look(self, numbers: list[int], database: sqlite3.Connection) -> set[int]:
+        database.executemany(
+            "UPDATE responses SET alive = ? WHERE number = ? AND alive IS NOT NULL",
+            [(time.time(), number) for number in numbers],
+        )
+        rows = database.execute("SELECT number FROM responses WHERE runner = ?", (self._runner,))
         return {number for (number,) in rows}
 
 
