@@ -356,11 +356,11 @@ REFUSED = {
     "a long regex": {"regex": "a" * (2**20 + 1)},
     "many choices": {"choice": [str(each) for each in range(10_001)]},
     "an open grammar": {"grammar": "root ::= " + "(" * 100_000},
+}  # fmt: skip
+HARD = {
     "a grammar of many runs": {
         "grammar": "root ::= " + " | ".join(f'"a{each}" [a-z]+' for each in range(20_000))
     },
-}  # fmt: skip
-HARD = {
     "a regex of repeated repeats": {"regex": "(((a{1,100}){1,100}){1,100}){1,100}"},
     "a regex of two ends": {"regex": "(.*a.{40}b.*c.{40}d)"},
     "5,000 properties": {

@@ -85,7 +85,7 @@ def test_pages_of_a_pool_take_memory_when_they_are_written() -> None:
     assert resident_bytes() - before < 16 * MIB  # of 512
     assert not memory.pages[:, ::1024].any()
     memory.pages[0, : 8 * 1024] = 7
-    assert resident_bytes() - before > 64 * MIB
+    assert resident_bytes() - before > 48 * MIB  # 64, less what others let go
     assert int(memory.pages[0, 8 * 1024 - 1, -1]) == 7
 
 

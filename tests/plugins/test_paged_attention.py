@@ -12,7 +12,7 @@ import octavo_plugins.attention.torch as torch_plugin
 from octavo.testing.step_building import StepBuilder
 from octavo_plugins.attention.paged.backend import PagedAttention
 from octavo_plugins.attention.torch.backend import TorchAttention
-from octavo_registry import PluginHost, hookimpl
+from octavo_registry import LazyRegistry, PluginHost, hookimpl
 from octavo_registry.attention import AttentionBackend, QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError
@@ -230,8 +230,15 @@ def test_it_is_chosen_after_a_device_s_own_backend_and_before_torch(
         is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
         return "hopper" if is_hopper and spec.dtype != "float32" else None
 
+    @hookimpl
+    def register_attention_backends(backends: LazyRegistry[AttentionBackend]) -> None:
+        backends.add("hopper", "nowhere:Hopper")
+
     hopper = SimpleNamespace(
-        __name__="hopper", OCTAVO_API="1", select_attention_backend=select_attention_backend
+        __name__="hopper",
+        OCTAVO_API="1",
+        register_attention_backends=register_attention_backends,
+        select_attention_backend=select_attention_backend,
     )
     host = PluginHost()
     for plugin in (hopper, paged_plugin, torch_plugin):  # In the order of their names.
