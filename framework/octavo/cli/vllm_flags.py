@@ -90,13 +90,17 @@ class Renamed(Action):
         return read(text) if callable(read) else text
 
 
-class Noted(Several):
-    """Takes a flag that needs no effect."""
+class Judged(Several):
+    """Takes a flag of vLLM's that none of ours stands for."""
 
     def __init__(self, *names: Any, verdict: Verdict, **settings: Any) -> None:
         super().__init__(*names, **settings)
         self._verdict = verdict
         self.is_several = verdict.takes == "values"
+
+
+class Noted(Judged):
+    """Takes a flag that needs no effect."""
 
     def __call__(
         self, parser: Any, namespace: Namespace, values: Any, option_string: str | None = None
@@ -106,13 +110,8 @@ class Noted(Several):
         setattr(namespace, _NOTED, {**noted, option_string: self._verdict.text})
 
 
-class Refused(Several):
+class Refused(Judged):
     """Tells what to do instead, unless the value asks for nothing."""
-
-    def __init__(self, *names: Any, verdict: Verdict, **settings: Any) -> None:
-        super().__init__(*names, **settings)
-        self._verdict = verdict
-        self.is_several = verdict.takes == "values"
 
     def __call__(
         self, parser: Any, namespace: Namespace, values: Any, option_string: str | None = None
