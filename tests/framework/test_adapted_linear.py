@@ -27,9 +27,9 @@ class Quantized:
 def layer_of(method: object, *, grouped: bool) -> tuple[AdaptedLinear, nn.Module]:
     """A linear of 4 inputs and 8 outputs, in a step whose two tokens have one adapter or none."""
     two_T = torch.ones(2, dtype=torch.int32)
-    groups = {"layers": group_tokens(two_T, two_T, pool_rows=3)} if grouped else {}
+    groups = {"linear": group_tokens(two_T, two_T, pool_rows=3)} if grouped else {}
     rows = cast(AdapterRows, SimpleNamespace(groups=groups, batch_invariant=False))
-    adapted = AdaptedLinear(cast(QuantizationMethod, method), rows, "layers")
+    adapted = AdaptedLinear(cast(QuantizationMethod, method), rows, "linear")
     adapted.part_ends = (4, 8)
     layer = nn.Module()
     layer.weight = nn.Parameter(torch.ones(8, 4), requires_grad=False)

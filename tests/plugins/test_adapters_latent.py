@@ -109,15 +109,15 @@ def test_without_an_adapter_of_kv_b_proj_in_the_pool_nothing_is_multiplied(
         }
         rows.load(AdapterLoad(Run(8, 4), pack(replace(whole, **part), "float32")))
         firsts, ranks = (torch.tensor(it, dtype=torch.int32) for it in ([8, 0], [4, 0]))
-        rows.begin(AdapterRuns(firsts, ranks, rows.places))
+        rows.begin(AdapterRuns(firsts, ranks, rows.sites))
         adapters.add_to_values_(product.zero_(), other)
         assert not product[:, 1].any()  # of the token that has no adapter
         return bool(product[:, 0].all())
 
     assert is_changed("kv_b_proj")
-    assert rows.places == {"layers", "latent"}
+    assert rows.sites == {"linear", "latent"}
     assert not is_changed("o_proj")
-    assert rows.places == {"layers"}
+    assert rows.sites == {"linear"}
     assert is_changed("kv_b_proj")
     rows.end()
     assert not adapters.add_to_values_(product.zero_(), other).any()
@@ -131,7 +131,7 @@ def test_a_row_of_another_adapter_that_overflows_does_no_harm(tmp_path: Path) ->
     attention.adapter_up_PO[:] = 1.0
     attention.adapter_down_PQI[0] = 1.0
     firsts, ranks = (torch.tensor(it, dtype=torch.int32) for it in ([0], [1]))
-    rows.begin(AdapterRuns(firsts, ranks, frozenset(("layers", "latent"))))
+    rows.begin(AdapterRuns(firsts, ranks, frozenset(("linear", "latent"))))
     values = attention._adapters.add_to_values_(
         torch.zeros(HEADS, 1, 12), torch.ones(HEADS, 1, LATENT)
     )

@@ -208,7 +208,7 @@ def adapted(checkpoint: Checkpoint, base: ModuleReference, **changes: Any) -> An
     adapter = random_adapter(base, linears, rank=RUN.rank, seed=0)
     rows.load(AdapterLoad(RUN, pack(adapter, "float32")))
     first, rank = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN)
-    runs = AdapterRuns(first, rank, rows.places)
+    runs = AdapterRuns(first, rank, rows.sites)
     rows.begin(runs)
     rows.begin_logits(runs)
     checkpoint.reference = merged(base, linears, adapter)
@@ -246,31 +246,31 @@ def test_places_that_no_adapter_in_the_pool_touches_cost_a_step_nothing(tmp_path
             name: {n: getattr(whole, name)[n] for n in some} for name in ("down", "up", "scaling")
         }
         rows.load(AdapterLoad(Run(first, 4), pack(replace(whole, **part), "float32")))
-        runs = AdapterRuns(firsts, ranks, rows.places)
+        runs = AdapterRuns(firsts, ranks, rows.sites)
         rows.begin(runs)
         rows.begin_logits(runs)
 
     load(8, "q_proj", "gate")
-    assert rows.places == {*rows.groups} == {"layers"}
+    assert rows.sites == {*rows.groups} == {"linear"}
     load(16, "q_proj", "lm_head")
-    assert rows.places == {*rows.groups} == {"layers", "head"}
-    assert [run.first for run in rows.groups["layers"].runs] == [8, 16]
+    assert rows.sites == {*rows.groups} == {"linear", "head"}
+    assert [run.first for run in rows.groups["linear"].runs] == [8, 16]
     assert [run.first for run in rows.groups["head"].runs] == [16]
     load(8, "embed_tokens", "experts.down_proj")
-    assert rows.places == {"layers", "embedding", "experts", "head"}
+    assert rows.sites == {"linear", "embedding", "experts", "head"}
     assert [run.first for run in rows.groups["embedding"].runs] == [8]
     load(16, "q_proj")
-    assert rows.places == {"layers", "embedding", "experts"}
+    assert rows.sites == {"linear", "embedding", "experts"}
     load(9, "q_proj")
-    assert rows.places == {*rows.groups} == {"layers"}
-    before = rows.places
+    assert rows.sites == {*rows.groups} == {"linear"}
+    before = rows.sites
     load(16, "lm_head")
     assert "head" in rows.groups
     # What is recorded now of a kind that was met before does what it did.
     rows.begin(AdapterRuns(firsts, ranks, before))
     rows.begin_logits(rows.runs)
-    assert {*rows.groups} == {"layers"}
-    rows.begin_logits(rows.runs._replace(places=rows.places))
+    assert {*rows.groups} == {"linear"}
+    rows.begin_logits(rows.runs._replace(sites=rows.sites))
     assert "head" in rows.groups
     rows.begin_logits(None)
     assert "head" not in rows.groups

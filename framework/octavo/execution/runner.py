@@ -25,7 +25,7 @@ from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.processors import GuardedProcessor
 from octavo.execution.staging import Staging
 from octavo.execution.state_layout import StateLayout
-from octavo.layers.adapted import NOWHERE, AdapterRows, AdapterRuns, Places, family_of
+from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterRuns, SiteKinds, family_of
 from octavo.scheduling.media import RowCuts
 from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
 from octavo_kernels.row_features import Work
@@ -106,10 +106,10 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Load the kernels of a decode step, and record greedy ones of some sizes."""
         if self._graphs is not None:
-            adapted = () if self._adapters is None else (self._adapters.places,)
-            for places in (*adapted, NOWHERE):
+            adapted = () if self._adapters is None else (self._adapters.sites,)
+            for sites in (*adapted, NO_SITES):
                 for num_rows in WARM_UP_ROWS:
-                    self._graphs.prepare(num_rows, *self._whole_step(Work(0), places))
+                    self._graphs.prepare(num_rows, *self._whole_step(Work(0), sites))
 
     @torch.inference_mode()
     def use_idle_time(self) -> bool:
@@ -149,7 +149,7 @@ class ModelRunner:
             positions=parts["positions"],
             media=media,
             cuts=plan.cuts,
-            places=self._places(plan),
+            sites=self._sites(plan),
         )
         runs = None if self._adapters is None else self._adapters.runs
         return self._draw_or_await(
@@ -185,12 +185,12 @@ class ModelRunner:
             if self._recorded_version != self._drawer.version:
                 self._recorded_version = self._drawer.version
                 graphs.forget()  # there are more tables of parameters than they read
-            whole = self._whole_step(plan.work, self._places(plan), masked=plan.masked)
+            whole = self._whole_step(plan.work, self._sites(plan), masked=plan.masked)
             tokens_R = graphs.run(slots_R, *whole)
             return Drawn(tokens_R[:num_rows])
-        places = self._places(plan)
-        kind = f"forward{family_of(places)}"
-        forward = partial(self._decode_in_place, places=places)
+        sites = self._sites(plan)
+        kind = f"forward{family_of(sites)}"
+        forward = partial(self._decode_in_place, sites=sites)
         hidden_RD = graphs.run(slots_R, kind, forward)[:num_rows]
         slots_R = slots_R[:num_rows]
         return self._draw_or_await(
@@ -201,7 +201,7 @@ class ModelRunner:
                 query_starts_R1=self._starts_R1[: num_rows + 1],
                 sample_slots_R=slots_R,
                 prompt_targets=slots_R[:0],
-                runs=self._runs_in_state(places).at(slots_R) if places else None,
+                runs=self._runs_in_state(sites).at(slots_R) if sites else None,
             )
         )
 
@@ -218,37 +218,37 @@ class ModelRunner:
         self.state.advance(undrawn.slots_R, undrawn.query_starts_R1, drawn_slots_R, tokens_R)
         return drawn
 
-    def _decode(self, slots_R: Tensor, places: Places) -> Tensor:
+    def _decode(self, slots_R: Tensor, sites: SiteKinds) -> Tensor:
         """The hidden states of rows of one token each; follows from the device state alone."""
         num_rows = len(slots_R)
         longest = np.full(num_rows, self.state.layout.max_model_len, np.int32)
         bounds = StepBounds(query_lens_R=np.ones(num_rows, np.int32), context_lens_R=longest)
         starts_R1 = self._starts_R1[: num_rows + 1]
-        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds, places=places)
+        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds, sites=sites)
 
-    def _decode_in_place(self, slots_R: Tensor, *, places: Places) -> Tensor:
+    def _decode_in_place(self, slots_R: Tensor, *, sites: SiteKinds) -> Tensor:
         """Hidden states in memory of all recordings: their own would be 140 MiB of a Llama 8B."""
-        hidden_RD = self._decode(slots_R, places)
+        hidden_RD = self._decode(slots_R, sites)
         if self._hidden_RD is None:  # before anything of the kind is recorded
             most_rows = min(self.state.layout.num_slots, SIZES[-1])
             self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
         return self._hidden_RD[: len(slots_R)].copy_(hidden_RD)
 
     def _whole_step(
-        self, work: Work, places: Places, *, masked: bool = False
+        self, work: Work, sites: SiteKinds, *, masked: bool = False
     ) -> tuple[str, StepFunction]:
         """By kind: steps whose rows need nothing of the host between forward and drawing."""
-        draw = partial(self._decode_and_draw, work=work, places=places, masked=masked)
-        return f"step {int(work)}{family_of(places)}{' masked' if masked else ''}", draw
+        draw = partial(self._decode_and_draw, work=work, sites=sites, masked=masked)
+        return f"step {int(work)}{family_of(sites)}{' masked' if masked else ''}", draw
 
-    def _places(self, plan: StepPlan) -> Places:
+    def _sites(self, plan: StepPlan) -> SiteKinds:
         """Where the adapters of a step may add."""
-        return self._adapters.places if plan.has_adapters and self._adapters else NOWHERE
+        return self._adapters.sites if plan.has_adapters and self._adapters else NO_SITES
 
     def _decode_and_draw(
-        self, slots_R: Tensor, *, work: Work, places: Places, masked: bool
+        self, slots_R: Tensor, *, work: Work, sites: SiteKinds, masked: bool
     ) -> Tensor:
-        hidden_RD = self._decode(slots_R, places)
+        hidden_RD = self._decode(slots_R, sites)
         tokens_R = self._drawer.draw_in_place(hidden_RD, slots_R, work, masked=masked)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
@@ -271,7 +271,7 @@ class ModelRunner:
         positions: Tensor | None = None,
         media: MediaRows | None = None,
         cuts: RowCuts | None = None,
-        places: Places = NOWHERE,
+        sites: SiteKinds = NO_SITES,
     ) -> Tensor:
         """Ids to hidden states [T, D], of which those of ``logit_tokens_R`` are whole."""
         block_tokens = self._layout.block_tokens
@@ -301,7 +301,7 @@ class ModelRunner:
             group.plan = backend.plan(group, self._layout.groups[index].spec)
             groups.append(group)
         # Adapters are known by token. Up to half, what is gathered takes less than is left out.
-        only_sampled = not places and 2 * len(logit_tokens_R) <= num_tokens
+        only_sampled = not sites and 2 * len(logit_tokens_R) <= num_tokens
         step = Step(
             num_tokens=num_tokens,
             num_rows=len(slots_R),
@@ -314,13 +314,13 @@ class ModelRunner:
         )
         if self._adapters is not None:
             self._adapters.end()
-            if places:
+            if sites:
                 slots_T = slots_R.index_select(0, inputs.rows_T)
-                self._adapters.begin(self._runs_in_state(places).at(slots_T))
+                self._adapters.begin(self._runs_in_state(sites).at(slots_T))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
 
-    def _runs_in_state(self, places: Places) -> AdapterRuns:
-        return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S, places)
+    def _runs_in_state(self, sites: SiteKinds) -> AdapterRuns:
+        return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S, sites)
 
     def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
         """The same rows, whose context are the rows of encoded media that they see."""

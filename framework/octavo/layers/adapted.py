@@ -27,7 +27,7 @@ from octavo.layers.adapted_experts import (
     StackedRows,
 )
 from octavo.layers.adapted_latent import AdaptedLatent
-from octavo.layers.adapted_linear import AdaptedEmbedding, AdaptedLinear, Place
+from octavo.layers.adapted_linear import AdaptedEmbedding, AdaptedLinear
 from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.latent_attention import LatentAttention
 from octavo.layers.logits import LMHead
@@ -36,14 +36,15 @@ from octavo.layers.sharding import Shard
 from octavo_kernels.linear.adapted import rooms_bytes
 from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
 from octavo_registry.linear import QuantizationMethod
+from octavo_registry.sites import SiteKind
 
-Places = frozenset[Place]
-NOWHERE: Final[Places] = frozenset()
+SiteKinds = frozenset[SiteKind]
+NO_SITES: Final[SiteKinds] = frozenset()
 
 
-def family_of(places: Places) -> str:
+def family_of(sites: SiteKinds) -> str:
     """Of recordings: within one no mix of adapters, ranks or counts makes a difference."""
-    return f" with adapters of {', '.join(sorted(places))}" if places else ""
+    return f" with adapters of {', '.join(sorted(sites))}" if sites else ""
 
 
 class AdapterRuns(NamedTuple):
@@ -51,18 +52,18 @@ class AdapterRuns(NamedTuple):
 
     first: Tensor
     rank: Tensor
-    places: Places
+    sites: SiteKinds
     """Where some of them may add."""
 
     def at(self, index: Tensor) -> AdapterRuns:
         """Those of some slots, rows or tokens."""
         first, rank = (each.index_select(0, index) for each in (self.first, self.rank))
-        return AdapterRuns(first, rank, self.places)
+        return AdapterRuns(first, rank, self.sites)
 
     def some(self, first: int, count: int) -> AdapterRuns:
         """So many from the first on."""
         part = slice(first, first + count)
-        return AdapterRuns(self.first[part], self.rank[part], self.places)
+        return AdapterRuns(self.first[part], self.rank[part], self.sites)
 
 
 LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
@@ -95,19 +96,19 @@ class AdapterRows:
         model has fused have a name each, one that is stored fused has one."""
         self.tied: set[str] = set()
         """Of these, both ends of the vocabulary where one weight is that of both."""
-        self.groups: dict[Place, TokenGroups] = {}
+        self.groups: dict[SiteKind, TokenGroups] = {}
         """Of the step that runs; without an entry no token has an adapter there."""
         self.runs: AdapterRuns | None = None
         """Of its tokens; None: no token has an adapter."""
-        self._rare: dict[Place, _Rare] = {}
-        self._present: dict[Run, set[Place]] = {}
-        """By the rank rows of what was loaded: the rare places that it touches."""
+        self._rare: dict[SiteKind, _Rare] = {}
+        self._present: dict[Run, set[SiteKind]] = {}
+        """By the rank rows of what was loaded: the rare sites that it touches."""
         self._pools: list[Tensor] = []
         self._shrinks: set[tuple[int, int]] = set()
         """Inputs and parts of what is multiplied with."""
         self._homes: dict[str, list[_Home | StackedRows]] = defaultdict(list)
         self._orders: dict[str, Tensor] = {}
-        self._rank_uses: dict[Place, RankUse] = {"latent": RankUse()}
+        self._rank_uses: dict[SiteKind, RankUse] = {"latent": RankUse()}
         if experts:
             self._rank_uses["experts"] = RankUse()
         self._latent_bytes = 0
@@ -115,7 +116,7 @@ class AdapterRows:
 
     def around(self, method: QuantizationMethod) -> AdaptedLinear:
         """See ``LayerAdapters``."""
-        return AdaptedLinear(method, self, "layers")
+        return AdaptedLinear(method, self, "linear")
 
     def of_head(self, layer: nn.Module, method: QuantizationMethod) -> AdaptedLinear:
         """See ``LayerAdapters``."""
@@ -226,9 +227,9 @@ class AdapterRows:
         return sum(pool.numel() * pool.element_size() for pool in self._pools)
 
     @property
-    def places(self) -> Places:
+    def sites(self) -> SiteKinds:
         """Where the adapters that lie in the pool may add."""
-        return frozenset[Place](("layers",)).union(*self._present.values())
+        return frozenset[SiteKind](("linear",)).union(*self._present.values())
 
     def begin(self, runs: AdapterRuns) -> None:
         """Take the adapters of the tokens of the step to come.
@@ -237,11 +238,11 @@ class AdapterRows:
         linears fetch what they need while what stands in front of them still runs.
         """
         self.runs = runs
-        self.groups = {"layers": self._grouped(runs, settled=True)}
+        self.groups = {"linear": self._grouped(runs, settled=True)}
         self._begin_at("embedding", runs)
-        others_TP = self._others(runs) if self._rank_uses.keys() & runs.places else None
-        for place, use in self._rank_uses.items():
-            use.others_TP = others_TP if place in runs.places else None
+        others_TP = self._others(runs) if self._rank_uses.keys() & runs.sites else None
+        for kind, use in self._rank_uses.items():
+            use.others_TP = others_TP if kind in runs.sites else None
 
     def begin_logits(self, runs: AdapterRuns | None) -> None:
         """Take those of the rows whose logits are to come; None: no row has one."""
@@ -256,10 +257,10 @@ class AdapterRows:
         for use in self._rank_uses.values():
             use.others_TP = None
 
-    def _begin_at(self, place: Place, runs: AdapterRuns) -> None:
-        if place in runs.places:
-            ranks = self._rare[place].ranks_P.index_select(0, runs.first).minimum(runs.rank)
-            self.groups[place] = self._grouped(runs._replace(rank=ranks))
+    def _begin_at(self, kind: SiteKind, runs: AdapterRuns) -> None:
+        if kind in runs.sites:
+            ranks = self._rare[kind].ranks_P.index_select(0, runs.first).minimum(runs.rank)
+            self.groups[kind] = self._grouped(runs._replace(rank=ranks))
 
     def _others(self, runs: AdapterRuns) -> Tensor:
         past_TP = torch.arange(self.num_rank_rows, device=runs.first.device) - runs.first[:, None]
@@ -300,16 +301,16 @@ class AdapterRows:
             pool[first : first + rank].zero_()
         shapes = load.adapter.head.shapes
         self._present = {
-            run: places
-            for run, places in self._present.items()
+            run: sites
+            for run, sites in self._present.items()
             if run.first + run.rank <= first or first + rank <= run.first
         }
         self._present[load.run] = set()
-        for place, rare in self._rare.items():
+        for kind, rare in self._rare.items():
             ranks = [shapes[name][0] for name in rare.names if name in shapes]
             rare.ranks_P[first] = max(ranks, default=0)
             if ranks:
-                self._present[load.run].add(place)
+                self._present[load.run].add(kind)
         for name, down_RI, up_RO in matrices(load.adapter):
             rows = slice(first, first + len(down_RI))
             if (order_O := self._orders.get(name)) is not None:
@@ -354,16 +355,16 @@ class AdapterRows:
             ends.append(end)
         return (*ends[:-1], num_outputs)
 
-    def _is_at(self, place: Place, name: str, weight: Tensor) -> None:
-        if place not in self._rare:
+    def _is_at(self, kind: SiteKind, name: str, weight: Tensor) -> None:
+        if kind not in self._rare:
             no_ranks = torch.zeros(self.num_rank_rows, dtype=torch.int32, device=weight.device)
-            self._rare[place] = _Rare(no_ranks)
-        self._rare[place].names.append(name)
+            self._rare[kind] = _Rare(no_ranks)
+        self._rare[kind].names.append(name)
 
 
 @dataclass(slots=True)
 class _Rare:
-    """A place that few adapters touch."""
+    """A kind of site that few adapters touch."""
 
     ranks_P: Tensor
     """At an adapter's first row its rank here."""

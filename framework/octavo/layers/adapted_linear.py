@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,21 +27,20 @@ from octavo_registry.linear import (
     PlainActivation,
     QuantizationMethod,
 )
+from octavo_registry.sites import SiteKind
 
 if TYPE_CHECKING:
     from octavo.layers.adapted import AdapterRows
-
-Place = Literal["layers", "embedding", "head", "experts", "latent"]
 
 
 class AdaptedLinear:
     """The method of one linear: another's products, and the adapters' part."""
 
-    def __init__(self, inner: QuantizationMethod, rows: AdapterRows, place: Place) -> None:
+    def __init__(self, inner: QuantizationMethod, rows: AdapterRows, kind: SiteKind) -> None:
         self.inner = inner
         self._fused = inner if isinstance(inner, FusedProducts) else None
         self._rows = rows
-        self._place: Place = place
+        self._kind: SiteKind = kind
         self.part_ends: tuple[int, ...] = ()
 
     def create(
@@ -140,7 +139,7 @@ class AdaptedLinear:
 
     def _adapters(self, layer: nn.Module) -> Adapters | None:
         """Of the step; None: no token has one here."""
-        groups = self._rows.groups.get(self._place)
+        groups = self._rows.groups.get(self._kind)
         if groups is None:
             return None
         down_PQI = cast(Tensor, layer.adapter_down_PQI)
