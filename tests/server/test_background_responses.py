@@ -154,3 +154,14 @@ async def test_an_answer_that_cannot_be_written_down_is_not_kept_alive_by_others
         await asyncio.sleep(0.02)
     assert (await store.read(alive))[0] == 1
     may_end.set()
+
+
+async def test_the_second_of_two_answers_with_one_id_is_a_conflict(engine) -> None:
+    (client,) = clients(engine)
+    named = {**LONG, "extra_body": {"ignore_eos": True, "request_id": "twice"}}
+    first = await client.responses.create(input="Hello", background=True, **named)
+    with pytest.raises(openai.ConflictError) as raised:
+        await client.responses.create(input="Hello", background=True, **named)
+    assert raised.value.param == "request_id"
+    assert (await client.responses.retrieve(first.id)).status in ("queued", "in_progress")
+    assert (await client.responses.cancel(first.id)).status == "cancelled"

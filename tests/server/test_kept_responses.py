@@ -212,3 +212,19 @@ async def test_a_server_that_keeps_nothing_says_so(engine) -> None:
         await client.responses.retrieve(made.id)
     with pytest.raises(openai.BadRequestError, match="max-stored-responses"):
         await client.responses.create(input="b", previous_response_id=made.id, **GREEDY)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_could_not_be_kept_says_so(engine, stream) -> None:
+    (client,) = clients(engine, max_stored_responses_mib=0.01)  # less than an empty database
+    asked: dict[str, Any] = {"input": "Hello", "store": True, **GREEDY}
+    if stream:
+        events = [event async for event in await client.responses.create(stream=True, **asked)]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        made = events[-1].response
+    else:
+        made = await client.responses.create(**asked)
+    assert made.store is False
+    assert made.warnings == ["store has no effect: the answer could not be kept"]
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(made.id)

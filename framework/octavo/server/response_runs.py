@@ -17,7 +17,8 @@ from uuid import uuid4
 
 from octavo.server.boundary import Gate
 from octavo.server.errors import HttpError
-from octavo.server.response_store import LOST_SECONDS, ResponseStore, end_row
+from octavo.server.response_news import News
+from octavo.server.response_store import LOST_SECONDS, IdTakenError, ResponseStore, end_row
 
 if TYPE_CHECKING:
     from octavo.server.response_turn import Turn
@@ -26,18 +27,17 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.25
 """How long a run may go on after it was cancelled; so often it also says that it is alive."""
-FOLLOW_SECONDS: Final = 0.03
-"""How late a reader of events may be."""
 _EVENT_END: Final = b"\n\n"
 
 
 class Run:
     """One answer in the making."""
 
-    def __init__(self, store: ResponseStore, *, streams: bool) -> None:
+    def __init__(self, store: ResponseStore, news: News, *, streams: bool) -> None:
         self.number = 0
         """In the database; set once it has begun."""
         self._store = store
+        self._news = news
         self._streams = streams
         self._num_events = 0
 
@@ -56,9 +56,10 @@ class Run:
             _add_events(database, self.number, first, events)
 
         await self._store.write(add)
+        self._news.tell(self.number)
 
-    async def finish(self, response: bytes, events: bytes) -> None:
-        """Keep the whole answer, unless it was cancelled."""
+    async def finish(self, response: bytes, events: bytes) -> bool:
+        """Keep the whole answer, unless it was cancelled; raises where it cannot be kept."""
         first = self._count(events)
 
         def finish(database: sqlite3.Connection) -> None:
@@ -67,6 +68,7 @@ class Run:
             self._store.make_room(database)
 
         await self._store.write(finish)
+        return True
 
     def _count(self, events: bytes) -> int:
         first, self._num_events = self._num_events, self._num_events + events.count(_EVENT_END)
@@ -81,6 +83,7 @@ class BackgroundRuns:
         self._gate = gate
         self._runner = uuid4().hex
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._news = News(store, self._tasks.__contains__)
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(
@@ -92,15 +95,18 @@ class BackgroundRuns:
         work: Callable[[Run], Coroutine[Any, Any, None]],
     ) -> None:
         """Keep the answer as it begins, and let ``work`` go on with it."""
-        run = Run(self._store, streams=streams)
-        number = await self._store.keep(
-            turn.owner,
-            input=turn.items,
-            response=response,
-            after=turn.history,
-            runner=self._runner,
-            streams=streams,
-        )
+        run = Run(self._store, self._news, streams=streams)
+        try:
+            number = await self._store.keep(
+                turn.owner,
+                input=turn.items,
+                response=response,
+                after=turn.history,
+                runner=self._runner,
+                streams=streams,
+            )
+        except IdTakenError as error:
+            raise HttpError(409, f"request_id: {error}", param="request_id") from None
         if number is None:
             raise HttpError(503, "the answer cannot be kept; the server's log says why")
         run.number = number
@@ -111,17 +117,23 @@ class BackgroundRuns:
     async def follow(self, owner: str, id: str, after: int) -> AsyncIterator[bytes]:
         """The events of an answer with numbers above ``after``, until it ends or is not kept."""
         yield b": \n\n"  # a comment, so that a stream without news begins, too
-        while True:
-            chunks, is_active = await self._store.read(
-                partial(_events, owner=owner, id=id, after=after)
-            )
-            for first, events in chunks:
-                each = events.split(_EVENT_END)[:-1]
-                yield b"".join(event + _EVENT_END for event in each[max(0, after + 1 - first) :])
-                after = first + len(each) - 1
-            if not is_active:
-                return
-            await asyncio.sleep(FOLLOW_SECONDS)
+        number = await self._store.read(partial(_number, owner=owner, id=id))
+        if number is None:
+            return
+        with self._news.reader(number):
+            is_active = True
+            while is_active:
+                news = self._news.next(number)
+                chunks, is_active = await self._store.read(
+                    partial(_events, number=number, after=after)
+                )
+                for first, events in chunks:
+                    each = events.split(_EVENT_END)[:-1]
+                    new = each[max(0, after + 1 - first) :]
+                    yield b"".join(event + _EVENT_END for event in new)
+                    after = first + len(each) - 1
+                if is_active:
+                    await news.wait()
 
     async def _run(self, run: Run, work: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
         self._gate.num_inside += 1  # a server that drains waits for it
@@ -132,6 +144,7 @@ class BackgroundRuns:
         finally:
             self._gate.num_inside -= 1
             del self._tasks[run.number]
+            self._news.tell(run.number)
 
     async def _watch(self) -> None:
         """Say that the runs are alive, and end those that were cancelled or deleted."""
@@ -165,17 +178,23 @@ def _add_events(database: sqlite3.Connection, number: int, first: int, events: b
     )
 
 
+def _number(database: sqlite3.Connection, owner: str, id: str) -> int | None:
+    row = database.execute(
+        "SELECT number FROM responses WHERE owner = ? AND id = ?", (owner, id)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
 def _events(
-    database: sqlite3.Connection, owner: str, id: str, after: int
+    database: sqlite3.Connection, number: int, after: int
 ) -> tuple[list[tuple[int, bytes]], bool]:
     """What has come after an event of that number, and whether more will come."""
     row = database.execute(
-        "SELECT number, alive > ? FROM responses WHERE owner = ? AND id = ?",
-        (time.time() - LOST_SECONDS, owner, id),
+        "SELECT alive > ? FROM responses WHERE number = ?", (time.time() - LOST_SECONDS, number)
     ).fetchone()
     if row is None:
         return [], False
-    number, is_active = row
+    (is_active,) = row
     chunks = database.execute(
         "SELECT first, events FROM events WHERE number = ? AND first >= "
         "(SELECT coalesce(max(first), 0) FROM events WHERE number = ? AND first <= ?) "

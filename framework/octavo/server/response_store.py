@@ -118,6 +118,10 @@ class NotKeptError(Exception):
     """There is no such answer, or a part of its conversation is gone; the text says which."""
 
 
+class IdTakenError(Exception):
+    """The answer that is kept under this id is still in the making."""
+
+
 class ResponseStore:
     """Answers by owner and id; all methods but the first may be awaited at once."""
 
@@ -145,8 +149,8 @@ class ResponseStore:
         """Keep an answer, JSON of the API's Response, in the place of one of the same id.
 
         Returns its number in the database. One that cannot be written down, as on a full disk, has
-        none, and the log says why. A ``runner`` goes on with it, and keeps its events if it
-        ``streams``.
+        none, and the log says why. Raises IdTakenError where the one of the same id is in the
+        making. A ``runner`` goes on with it, and keeps its events if it ``streams``.
         """
         given = _encode(input)
         num_bytes = len(given) + len(response)
@@ -158,6 +162,9 @@ class ResponseStore:
 
         def keep(database: sqlite3.Connection) -> int | None:
             now = time.time()
+            before = _find(database, owner, id)
+            if before is not None and before.is_active and not before.is_lost:
+                raise IdTakenError(f"{id[:128]!r} is the id of an answer that is in the making")
             database.execute("DELETE FROM responses WHERE owner = ? AND id = ?", (owner, id))
             number = database.execute(
                 "INSERT INTO responses (owner, id, previous, input, response, used, streams, "
@@ -168,7 +175,8 @@ class ResponseStore:
             if runner is None:
                 end_row(database, number, response)
             self.make_room(database)
-            return number
+            found = _find(database, owner, id)  # the room may have none for itself
+            return None if found is None else found.number
 
         try:
             return await self.write(keep)

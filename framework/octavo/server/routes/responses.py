@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -39,12 +40,14 @@ from octavo.server.protocol.sampling import check_num_logprobs, checked_max_toke
 from octavo.server.protocol.tool_pairs import check_items
 from octavo.server.protocol.usage import UsageCount, check_stream_options
 from octavo.server.response_runs import Run
-from octavo.server.response_store import ResponseStore
+from octavo.server.response_store import IdTakenError, ResponseStore
 from octavo.server.response_turn import Turn, read_turn
 from octavo.tools.choice import read_tool_use
 from octavo.tools.token_texts import TokenTexts
 from octavo_registry import Delta
 from octavo_registry.routes import Endpoint
+
+log = logging.getLogger(__name__)
 
 
 class ResponseRoutes:
@@ -178,13 +181,20 @@ class ResponseRoutes:
         return self._server.template_kwargs(request.chat_template_kwargs, notes) | effort
 
 
-Keep = Callable[[bytes, bytes], Awaitable[None]]
-"""Keeps an answer that is whole; also takes the last events that tell of it."""
+Keep = Callable[[bytes, bytes], Awaitable[bool]]
+"""Keeps an answer that is whole and tells if it is; also takes the last events that tell of it."""
 
 
 def _keeper(turn: Turn, store: ResponseStore) -> Keep:
-    async def keep(response: bytes, events: bytes) -> None:
-        await store.keep(turn.owner, input=turn.items, response=response, after=turn.history)
+    async def keep(response: bytes, events: bytes) -> bool:
+        try:
+            number = await store.keep(
+                turn.owner, input=turn.items, response=response, after=turn.history
+            )
+        except IdTakenError as error:
+            log.warning("an answer is not kept: %s", error)
+            return False
+        return number is not None
 
     return keep
 
@@ -204,6 +214,7 @@ class _Answer:
         """``store`` None: no answer is kept."""
         name = request.request_id or uuid4().hex
         self._num_top = request.top_logprobs
+        self._notes = notes
         self.keep = _keeper(turn, store) if request.store and store is not None else None
         """None: it is not kept."""
         self._usage = UsageCount()
@@ -241,8 +252,9 @@ class _Answer:
         self._take(output.outputs[0])
         self._end(output.outputs[0])
         encoded: bytes = encode(self.response)
-        if self.keep is not None:
-            await self.keep(encoded, b"")
+        if self.keep is not None and not await self.keep(encoded, b""):
+            self._note_loss()
+            encoded = encode(self.response)
         return encoded
 
     async def events(self, outputs: AsyncIterator[RequestOutput]) -> AsyncIterator[bytes]:
@@ -263,10 +275,13 @@ class _Answer:
                     yield news
                 if each.finish_reason is not None:
                     last = b"".join(self._end(each))
-        last += self._told(self.response.status)
-        if self.keep is not None:  # before the client hears of it, who may go on at once
-            await self.keep(encode(self.response), last)
-        yield last
+        ended = self._told(self.response.status)
+        # Before the client hears of it, who may go on at once.
+        if self.keep is not None and not await self.keep(encode(self.response), last + ended):
+            self._note_loss()
+            self._num_events -= 1  # nobody has had that event
+            ended = self._told(self.response.status)
+        yield last + ended
 
     def failed(self, error: ErrorReply) -> bytes:
         """The last event of a stream that breaks off."""
@@ -279,6 +294,11 @@ class _Answer:
             return self._told("created") + self._told("in_progress")
         self.response.status = "in_progress"
         return self._told("in_progress")
+
+    def _note_loss(self) -> None:
+        self.response.store = False
+        self._notes.add("store", "has no effect: the answer could not be kept")
+        self.response.warnings = told(self._notes)
 
     def _told(self, kind: str) -> bytes:
         return self._event(kind, response=self.response)
