@@ -15,7 +15,7 @@ demo: $(VENV)/installed
 RERUNS := --reruns 1 --max-suite-reruns 5 --rerun-show-tracebacks
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(RERUNS) -m "not long"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(RERUNS) --durations 30 -m "not long"
 
 # What takes minutes and seldom breaks, before a release.
 test-long: $(VENV)/installed-dev
