@@ -3,12 +3,14 @@
     python -m benchmarks.schemas suite PATH      # github.com/json-schema-org/JSON-Schema-Test-Suite
     python -m benchmarks.schemas maskbench PATH  # github.com/guidance-ai/jsonschemabench
 
-Twice: the core schema is given to a validator, and to a backend as a guide that reads documents
-byte by byte, written in one line and indented. Right: all valid documents pass and no invalid one.
-Open: an invalid one passes. Closed: none does, but a valid one is stopped. Order: it passes when
-its properties are put into the order in which the schema lists them, the only one that a guide
-writes. Refused: also what a backend cannot compile, or walk for some steps, within the limits that
-a server sets it. Failed: it compiles, and comes to a limit of the backend while it reads.
+Twice: the core schema is given to a validator, and to the backend that a server would choose, as a
+guide that reads documents byte by byte, written in one line and indented. Right: all valid
+documents pass and no invalid one. Open: an invalid one passes. Closed: none does, but a valid one
+is stopped. Order: it passes when its properties are put into the order in which the schema lists
+them, the only one that a guide writes. Refused: also what no backend can compile, or walk for some
+steps, within the limits that a server sets it. Failed: it compiles, and comes to a limit of the
+backend while it reads.
+Times are of one cold process's CPU, for what a server does with a schema before it says yes.
 Needs ``jsonschema`` and ``jsonschema-rs``.
 """
 
@@ -31,12 +33,16 @@ import jsonschema
 import jsonschema_rs
 import numpy as np
 
-from octavo.errors import UnsupportedConstraint
+from octavo.engine.messages import GuideRequest
+from octavo.errors import BadRequestError, UnsupportedConstraint
+from octavo.guided.byte_machine import machine_guide
 from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB
+from octavo.guided.choose import AUTO, choose_guide, first_that_compiles
 from octavo.guided.schema import core_schema
-from octavo.guided.trial import walk
+from octavo.guided.trial import has_tokens, walk
+from octavo.params import GuidedParams
 from octavo_registry import PluginHost
-from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
+from octavo_registry.guided import Constraint, Guide, GuideVocabulary
 
 READING_SECONDS = 10
 """Of CPU, for all documents of one schema."""
@@ -62,6 +68,7 @@ class Verdict:
     guide: str
     reason: str
     seconds: float
+    backend: str = ""
 
 
 def suite(path: Path) -> Iterator[Task]:
@@ -87,57 +94,91 @@ SETS = {"suite": suite, "maskbench": maskbench}
 
 
 class Judge:
-    """Judges on both levels, the second by one backend."""
+    """Judges on both levels, the second by one backend, or by those that ``auto`` tries."""
 
-    def __init__(self, backend: str) -> None:
-        host = PluginHost.discover()
-        self._name = backend
-        self._keywords = frozenset(host.guided_backends.info(backend).metadata["keywords"])
-        self._backend: GuidedBackend = host.guided_backends.load(backend)(_bytes())
-        self._vocab_size = _bytes().vocab_size
+    def __init__(self, backend: str, *, on_device: bool) -> None:
+        self._host = PluginHost.discover()
+        self._asked = backend
+        self._on_device = on_device
+        self._vocabulary = _bytes()
+        backends = self._host.guided_backends
+        names = backends.names() if backend == AUTO else [backend]
+        self._backends = {name: backends.make(name, self._vocabulary) for name in names}
 
     def judge(self, task: Task) -> Verdict:
         """In a process of its own, which a schema may end."""
         found = last_word(self._send, task)
-        return found or Verdict(task.name, "refused", "refused", "ended without a word", 0.0)
+        reason = "ended without a word"
+        return found or Verdict(task.name, "refused", "refused", reason, CPU_SECONDS)
 
     def _send(self, pipe: Connection, task: Task) -> None:
         """The verdict without the guide comes first."""
-        begin = time.process_time()
-        try:
-            core = core_schema(task.schema)
-        except UnsupportedConstraint as error:
-            seconds = time.process_time() - begin
-            pipe.send(Verdict(task.name, "refused", "refused", str(error), seconds))
-            return
-        seconds = time.process_time() - begin
-        found = Verdict(task.name, _of_core(core.schema, task), "refused", "too large", seconds)
-        pipe.send(found)
-        of_guide, reason = self._of_guide(core.schema, core.features, task)
-        pipe.send(replace(found, guide=of_guide, reason=reason))
-
-    def _of_guide(self, schema: Any, features: frozenset[str], task: Task) -> tuple[str, str]:
-        if missing := features - self._keywords:
-            return "refused", f"{self._name} does not enforce {', '.join(sorted(missing))}"
-        if schema is False:
-            accepted = any(valid for _, valid in task.documents)
-            return ("closed" if accepted else "right"), "no document satisfies it"
         limit(CPU_SECONDS, MEMORY_MIB)
+        begin = time.process_time()
+        error: Exception | None = None
+        request = None
         try:
-            guide = self._backend.compile(Constraint(kind="json", value=schema))
-            walk(guide.start(), self._vocab_size)
-        except Exception as error:
-            return "refused", f"{self._name}: {str(error).strip().splitlines()[0][:120]}"
+            request = choose_guide(
+                GuidedParams(json=task.schema, backend=self._asked),
+                self._host,
+                on_device=self._on_device,
+            )
+        except BadRequestError as refused:
+            error = refused
+        chosen = time.process_time() - begin
         limit(READING_SECONDS, 8 * MEMORY_MIB)
         try:
-            found = _verdict(_results(guide, task.documents))
-        except UnsupportedConstraint as error:
-            return "failed", f"{self._name}: {str(error)[:120]}"
-        if found == "closed":
-            ranks = {name: rank for rank, name in enumerate(_names(schema))}
-            ordered = [(_ordered(item, ranks), valid) for item, valid in task.documents]
-            return ("closed" if _verdict(_results(guide, ordered)) != "right" else "order"), ""
-        return found, ""
+            core = _of_core(core_schema(task.schema).schema, task)
+        except UnsupportedConstraint:
+            core = "refused"
+        found = Verdict(task.name, core, "refused", "too large", CPU_SECONDS)
+        pipe.send(found)
+        if request is None:
+            found = replace(found, reason=str(error), seconds=chosen)
+            if "no value satisfies" in found.reason:
+                accepted = any(valid for _, valid in task.documents)
+                found = replace(found, guide="closed" if accepted else "right")
+            pipe.send(found)
+            return
+        limit(CPU_SECONDS, MEMORY_MIB)
+        begin = time.process_time()
+        try:
+            request, guide = first_that_compiles(request, self._compiled, self._host)
+        except Exception as failed:
+            reason = str(failed).strip().splitlines()[0][:120]
+            seconds = chosen + time.process_time() - begin
+            pipe.send(replace(found, reason=reason, seconds=seconds))
+            return
+        seconds = chosen + time.process_time() - begin
+        found = replace(found, seconds=seconds, backend=request.backend)
+        limit(READING_SECONDS, 8 * MEMORY_MIB)
+        of_guide, reason = _of_guide(guide, json.loads(request.value), task)
+        pipe.send(replace(found, guide=of_guide, reason=reason))
+
+    def _compiled(self, request: GuideRequest) -> Guide:
+        """As the child of a server tries it."""
+        if request.machine:
+            return machine_guide(request.machine, self._vocabulary)
+        constraint = Constraint(kind=request.kind, value=json.loads(request.value))
+        guide = self._backends[request.backend].compile(constraint)
+        first = guide.start()
+        if not has_tokens(first, self._vocabulary.vocab_size):
+            raise UnsupportedConstraint("no text satisfies it")
+        if self._host.guided_backends.info(request.backend).metadata["native"]:
+            walk(first, self._vocabulary.vocab_size)
+        return guide
+
+
+def _of_guide(guide: Guide, schema: Any, task: Task) -> tuple[str, str]:
+    try:
+        found = _verdict(_results(guide, task.documents))
+    except UnsupportedConstraint as error:
+        return "failed", str(error)[:120]
+    if found == "closed":
+        ranks = {name: rank for rank, name in enumerate(_names(schema))}
+        ordered = [(_ordered(item, ranks), valid) for item, valid in task.documents]
+        return ("closed" if _verdict(_results(guide, ordered)) != "right" else "order"), ""
+    return found, ""
 
 
 def _bytes() -> GuideVocabulary:
@@ -238,12 +279,19 @@ def report(verdicts: list[Verdict]) -> None:
         print(f"{level}: {total} schemas: {shares}")
         compiled = total - counts["refused"]
         print(f"{level}: of {compiled} compiled, closed {100 * counts['closed'] / compiled:.2f} %")
-    times = sorted(verdict.seconds for verdict in verdicts)
-    shown = {name: times[int(share * (len(times) - 1))] for name, share in _QUANTILES.items()}
-    print("seconds to rewrite:", ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))
+    print("enforced by:", dict(Counter(verdict.backend for verdict in verdicts if verdict.backend)))
+    for name, is_refused in (("accepted", False), ("refused", True)):
+        times = [each.seconds for each in verdicts if (each.guide == "refused") is is_refused]
+        print(f"CPU seconds to check, {name}:", _quantiles(times))
     for verdict in verdicts:
         if (verdict.core, verdict.guide) != ("right", "right"):
             print(f"{verdict.core}/{verdict.guide}  {verdict.name}  {verdict.reason}")
+
+
+def _quantiles(times: list[float]) -> str:
+    times = sorted(times) or [0.0]
+    shown = {name: times[int(share * (len(times) - 1))] for name, share in _QUANTILES.items()}
+    return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
@@ -257,13 +305,20 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--every", type=int, default=1, help="only each n-th schema")
     parser.add_argument("--offset", type=int, default=0, help="the first of them")
-    parser.add_argument("--backend", default="llguidance")
+    parser.add_argument("--backend", default=AUTO)
+    parser.add_argument(
+        "--device", action="store_true", help="of an engine whose device walks machines"
+    )
+    parser.add_argument("--times", type=Path, help="where to write name and seconds of each")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     tasks = list(SETS[options.set](options.path))[options.offset :: options.every]
-    judge = Judge(options.backend)
+    judge = Judge(options.backend, on_device=options.device)
     with ThreadPoolExecutor(options.processes) as threads:
-        report(list(threads.map(judge.judge, tasks)))
+        verdicts = list(threads.map(judge.judge, tasks))
+    if options.times:
+        options.times.write_text("".join(f"{e.seconds:.4f} {e.name}\n" for e in verdicts))
+    report(verdicts)
 
 
 if __name__ == "__main__":

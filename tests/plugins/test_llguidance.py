@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 
 import numpy as np
 import pytest
-from llguidance import LLParserLimits
 
 import sample_tokenizers
 from octavo import GuidedParams
@@ -312,65 +310,6 @@ def test_a_vocabulary_without_an_end_is_refused_by_name() -> None:
     )
     with pytest.raises(UnsupportedConstraint, match="llguidance needs a token that ends a text"):
         Backend(words)
-
-
-A, B = (FIRST_BYTE + ord(letter) for letter in "ab")
-
-
-def new_row() -> np.ndarray:
-    return np.zeros((WORDS.vocab_size + 31) // 32, np.int32)
-
-
-def to_the_limit(state) -> None:
-    chance = random.Random(0)
-    for _ in range(999):
-        state.fill_bitmask(new_row())
-        assert state.accept(chance.choice([A, B]))
-
-
-def test_a_request_at_a_limit_of_the_lexer_fails_alone(monkeypatch) -> None:
-    monkeypatch.setattr(backend, "LIMITS", LLParserLimits(max_lexer_states=100))
-    guide = BACKEND.compile(Constraint(kind="regex", value="[ab]*a[ab]{12}c"))
-    greedy, modest, late = guide.start(), guide.start(), guide.start()
-    for _ in range(3):
-        assert modest.accept(B)
-    assert late.accept(B)
-    forked = modest.fork()
-    with pytest.raises(UnsupportedConstraint, match="too many states"):
-        to_the_limit(greedy)
-
-    row = new_row()
-    modest.fill_bitmask(row)
-    assert modest.allowed(A)
-    assert modest.accept(B)
-    assert row.any()
-    modest.rollback(4)
-    assert not modest.is_complete()
-    late.rollback(1)
-    assert late.accept(B)
-    rows = np.stack([new_row(), new_row()])
-    assert forked.fill_bitmasks([forked, guide.start()], rows) == [None, None]
-    assert rows.any(axis=1).all()
-
-
-def test_a_request_fails_at_once_at_a_limit_of_a_lexer_that_was_its_own(monkeypatch) -> None:
-    monkeypatch.setattr(backend, "LIMITS", LLParserLimits(max_lexer_states=100))
-    guide = BACKEND.compile(Constraint(kind="regex", value="[ab]*a[ab]{12}c"))
-    state = guide.start()
-    with pytest.raises(UnsupportedConstraint, match="too many states"):
-        to_the_limit(state)
-    assert len(state._tokens) < 100
-    rows = np.stack([new_row()])
-    (error,) = state.fill_bitmasks([state], rows)
-    assert "too many states" in str(error)
-    for ask in (
-        lambda: state.rollback(1),
-        state.is_complete,
-        state.forced,
-        lambda: state.allowed(A),
-    ):
-        with pytest.raises(UnsupportedConstraint, match="too many states"):
-            ask()
 
 
 @pytest.mark.parametrize("limit", ["max_tokens=10", 'stop="!"'])

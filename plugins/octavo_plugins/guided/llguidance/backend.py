@@ -117,19 +117,25 @@ class Guide:
         """With a lexer of its own."""
         return _Family(self._make())
 
-    def start(self) -> State:
-        """Copy the matcher; never one whose lexer has come to a limit."""
+    def shared_family(self) -> _Family:
+        """Of new states, and of those that cannot go on in theirs; never one at a limit."""
         if self._family.is_at_limit:
             self._family = self.new_family()
-        return State(self, self._family, self._family.copy(), [])
+        return self._family
+
+    def start(self) -> State:
+        """Copy the matcher."""
+        family = self.shared_family()
+        return State(self, family, family.copy(), [])
 
 
 class State:
     """One matcher, and the tokens that it has taken.
 
-    In error by a lexer that others have used too, it is made anew once, with a lexer of its own:
-    who has brought the lexer to its limit will do so again, and then fails alone. One that has had
-    the lexer for itself fails at once, as where a guide is tried before it is served.
+    In error by a lexer that others have used too, it is made anew with a fresh one, which all such
+    states share: making one takes a compile. Who has brought a lexer to its limit will do so again,
+    and only then gets one of its own, in which it fails alone. One that has had the lexer for
+    itself fails at once, as where a guide is tried before it is served.
     """
 
     def __init__(
@@ -228,8 +234,10 @@ class State:
             if not self._matcher.is_error():
                 return answer
             self._family.is_at_limit = True
-        if self._family.num_copies > 1:
-            self._family = self._guide.new_family()
+        for renewed in (self._guide.shared_family, self._guide.new_family):
+            if self._family.num_copies == 1:
+                break
+            self._family = renewed()
             self._matcher = self._family.copy()
             self._matcher.try_consume_tokens(self._tokens)
             answer = question(self._matcher)
