@@ -170,7 +170,7 @@ def weight_bytes(model: nn.Module, target: Target) -> int:
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     seen: set[int] = set()
     for module in model.modules():
-        method = getattr(module, "quantization", None)
+        method = getattr(module, "method", None)
         unquantized = isinstance(getattr(method, "inner", method), UnquantizedLinear)
         for parameter in module.parameters(recurse=False):
             packed = unquantized and is_packed_on(target.device, parameter.dtype)

@@ -28,8 +28,15 @@ from octavo_registry.guided import (
 )
 from octavo_registry.hooks import hookimpl
 from octavo_registry.host import PluginHost
+from octavo_registry.layer_adapters import LayerAdapters
 from octavo_registry.lazy import Entry, LazyRegistry
-from octavo_registry.linear import FusedProducts, LayerAdapters, QuantizationMethod
+from octavo_registry.linear import (
+    ExpertsMethod,
+    ExpertsParameter,
+    FusedProducts,
+    Quantization,
+    QuantizationMethod,
+)
 from octavo_registry.logits import LogitsProcessor, ValidatesArgs
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import (
@@ -62,6 +69,7 @@ from octavo_registry.model import (
 from octavo_registry.options import Option, OptionRegistry
 from octavo_registry.registering import INPUT_REGISTRY, MULTIMODAL_REGISTRY
 from octavo_registry.routes import Endpoint, RouteGroup
+from octavo_registry.sites import Axis, ExpertsSite, Part, Shard, Site
 from octavo_registry.sources import FindsSettings, ModelSource
 from octavo_registry.step import AttentionStep, LayerCache, MediaRows, Step, StepBounds
 from octavo_registry.tokenizer import Tokenizer
@@ -89,6 +97,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionStep",
     "AudioClip",
+    "Axis",
     "CacheSpec",
     "CallForm",
     "Command",
@@ -99,6 +108,9 @@ __all__ = [
     "Endpoint",
     "EnginePlan",
     "Entry",
+    "ExpertsMethod",
+    "ExpertsParameter",
+    "ExpertsSite",
     "Faults",
     "FindsSettings",
     "FusedProducts",
@@ -135,6 +147,7 @@ __all__ = [
     "OptionRegistry",
     "ParsedMessage",
     "ParserStream",
+    "Part",
     "Passage",
     "Placeholder",
     "PluginError",
@@ -142,12 +155,15 @@ __all__ = [
     "PluginHost",
     "PluginRecord",
     "QKTransform",
+    "Quantization",
     "QuantizationMethod",
     "ReasoningParser",
     "RequestOutcome",
     "RouteGroup",
     "RulesOutTokens",
     "SequenceTokens",
+    "Shard",
+    "Site",
     "Step",
     "StepBounds",
     "StoresRows",

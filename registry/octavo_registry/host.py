@@ -28,7 +28,7 @@ from octavo_registry.hooks import specs
 from octavo_registry.hooks.implementations import hook_callers, implementations
 from octavo_registry.hooks.markers import PROJECT
 from octavo_registry.lazy import FRAMEWORK, LazyRegistry
-from octavo_registry.linear import QuantizationMethod
+from octavo_registry.linear import Quantization
 from octavo_registry.logits import LogitsProcessor
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import InputRegistry, ModalityDecoder, MultimodalRegistry
@@ -57,7 +57,7 @@ class PluginHost:
     logits_processors: LazyRegistry[LogitsProcessor]
     guided_backends: LazyRegistry[GuidedBackend]
     attention_backends: LazyRegistry[AttentionBackend]
-    quantizations: LazyRegistry[QuantizationMethod]
+    quantizations: LazyRegistry[Quantization]
     executors: LazyRegistry[Executor]
     adapters: LazyRegistry[AdapterFormat | AdapterResolver]
     sources: LazyRegistry[ModelSource]
@@ -100,7 +100,11 @@ class PluginHost:
             "attention backend", faults=faults, makes=(AttentionBackend,)
         )
         self.quantizations = LazyRegistry(
-            "quantization", faults=faults, makes=(QuantizationMethod,), samples=""
+            "quantization",
+            faults=faults,
+            makes=(Quantization,),
+            formerly={"apply": "that of the QuantizationMethod which method_of(site) gives"},
+            samples="",
         )
         self.executors = LazyRegistry("executor", faults=faults, makes=(Executor,))
         self.adapters = LazyRegistry(

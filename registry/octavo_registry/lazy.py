@@ -41,6 +41,11 @@ def missing_members(made: object, protocol: type[Any]) -> list[str]:
     return sorted(name for name in wanted if not hasattr(made, name))
 
 
+def former_members(made: object, formerly: Mapping[str, str]) -> str:
+    """Say of what an object still has under its old name what is there instead."""
+    return "".join(f"; {old} is now {new}" for old, new in formerly.items() if hasattr(made, old))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One registered name."""
@@ -67,6 +72,7 @@ class LazyRegistry(Generic[T]):
         faults: Faults | None = None,
         essential: bool = False,
         makes: tuple[type[Any], ...] = (),
+        formerly: Mapping[str, str] | None = None,
         **metadata: Any,
     ) -> None:
         self.kind = kind
@@ -75,6 +81,8 @@ class LazyRegistry(Generic[T]):
         self._defaults = metadata
         self._essential = essential
         self._makes = makes
+        self.formerly: Mapping[str, str] = formerly or {}
+        """By members that objects of the kind had once: what they have instead."""
         self.bind_options: Callable[[str, Callable[..., Any]], Callable[..., Any]] = (
             lambda plugin, function: function
         )
@@ -177,7 +185,10 @@ class LazyRegistry(Generic[T]):
         if lacking and all(lacking):
             _, least = min((len(names), names) for names in lacking)
             what = getattr(target, "__qualname__", target)
-            raise TypeError(f"{what} gave {type(made).__name__}, which lacks {', '.join(least)}")
+            raise TypeError(
+                f"{what} gave {type(made).__name__}, which lacks {', '.join(least)}"
+                f"{former_members(made, self.formerly)}"
+            )
 
     def of_plugin(self, plugin: str) -> list[Entry]:
         """Return the entries that a plugin added, sorted by name."""

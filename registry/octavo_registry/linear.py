@@ -1,9 +1,11 @@
-"""The seam where a quantization replaces a linear layer's weights and its product."""
+"""The seam where a quantization replaces weights and the products with them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+
+from octavo_registry.sites import Axis, ExpertsSite, Site
 
 if TYPE_CHECKING:
     import torch
@@ -12,38 +14,117 @@ if TYPE_CHECKING:
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 PlainActivation = Literal["quick_gelu", "gelu", "gelu_tanh"]
 """Of a product without gates."""
-Axis = Literal["in", "out"] | None
-"""What one axis of a parameter runs along: the linear's inputs, its outputs, or neither."""
+
+
+@runtime_checkable
+class Quantization(Protocol):
+    """How one model's weights are stored; made as ``Quantization(config, model_config)``.
+
+    ``config`` is the checkpoint's ``quantization_config``, empty where plain weights are to be
+    quantized while they load; ``model_config`` is config.json. What they ask for and this cannot do
+    is an error at once, an unknown key too.
+    """
+
+    def method_of(self, site: Site | ExpertsSite) -> QuantizationMethod | ExpertsMethod | None:
+        """Return what makes and multiplies the weights of a site; None: they are plain.
+
+        Asked once for each site when the model is built. That of an ``ExpertsSite`` is an
+        ``ExpertsMethod``, any other a ``QuantizationMethod``. The weights of a "latent" site are
+        needed plain: after loading ``dequantize`` makes them.
+        """
+        ...
 
 
 @runtime_checkable
 class QuantizationMethod(Protocol):
-    """Makes a linear's parameters, checks and finishes them after loading, and multiplies."""
+    """Makes the parameters of a weight, checks and finishes them after loading, and multiplies."""
+
+    batch_invariant: bool
+    """Whether a row's product has the same bits whatever rows stand beside it."""
 
     def create(
-        self,
-        layer: nn.Module,
-        *,
-        name: str,
-        in_features: int,
-        out_features: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layer: nn.Module, site: Site, *, dtype: torch.dtype, device: torch.device
     ) -> Mapping[str, tuple[Axis, ...]]:
-        """Register this layer's parameters on ``layer``; called once when it is built.
+        """Register the site's parameters on ``layer``; called once when it is built.
 
-        Returns the axes of each parameter that checkpoints fill, {"weight": ("out", "in")} for a
-        plain one: the layer cuts it along them for fused parts and tensor parallel ranks. Entries
-        that pack or group several inputs or outputs make an axis shorter in proportion.
+        Returns the axes of each parameter that checkpoints fill, by which it is cut for parts and
+        tensor parallel ranks: {"weight": (Axis("out"), Axis("in"))} for a plain one. ``site.shape``
+        gives the shape. A bias is the layer's own. ``dtype`` is that of inputs and results.
         """
         ...
 
     def finish(self, layer: nn.Module) -> None:
-        """Repack after all of the layer's tensors are loaded."""
+        """Repack when the last of the layer's tensors has come; what is not needed is let go.
+
+        Also called on the "meta" device, where only shapes count: what it leaves there is planned.
+        """
         ...
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return x @ weight.T + bias."""
+        ...
+
+    def dequantize(self, layer: nn.Module) -> Tensor:
+        """Return what the finished layer's weight stands for, float32 [out, in].
+
+        It defines what ``apply`` must come near to.
+        """
+        ...
+
+
+class ExpertsParameter(NamedTuple):
+    """What checkpoints fill a parameter of a layer of experts with; its first axis is experts.
+
+    From one tensor an expert and projection, "experts.3.gate_proj.KEY", or from one for all,
+    "experts.gate_up_proj_KEY"; there the axes are in the order of that tensor. Only plain weights,
+    whose key is "weight", stand as the model says, and lack the key in names of stacks.
+    """
+
+    stack: Literal["gate_up", "down"]
+    key: str
+    axes: tuple[Axis, ...]
+
+
+@runtime_checkable
+class ExpertsMethod(Protocol):
+    """The same for all experts of a layer, which are multiplied together."""
+
+    batch_invariant: bool
+    unit: int
+    """So many of an expert's features stay together: a rank's are padded with zeros to that."""
+
+    def create(
+        self, layer: nn.Module, site: ExpertsSite, *, dtype: torch.dtype, device: torch.device
+    ) -> Mapping[str, ExpertsParameter]:
+        """Register the site's parameters on ``layer``, and say what fills each by its name.
+
+        The layer is a ``MoE``, which has the biases.
+        """
+        ...
+
+    def finish(self, layer: nn.Module) -> None:
+        """See ``QuantizationMethod``."""
+        ...
+
+    def dequantize(self, layer: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return gates and ups [experts, 2 features, hidden], and [experts, hidden, features].
+
+        Both in float32, gates first.
+        """
+        ...
+
+    def sum_of(
+        self,
+        layer: nn.Module,
+        x_TD: Tensor,
+        ids_TK: Tensor,
+        weights_TK: Tensor,
+        residual_TD: Tensor | None,
+    ) -> Tensor:
+        """Return the sum over a token's experts of weight * down(activation(gate(x)) * up(x)).
+
+        With a residual it is added in place, and the residual returned.
+        """
         ...
 
 
@@ -68,70 +149,4 @@ class FusedProducts(Protocol):
         self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: PlainActivation
     ) -> Tensor:
         """Return activation(x @ weight.T + bias)."""
-        ...
-
-
-class EmbeddingAdapters(Protocol):
-    """What adds adapters to the input embedding."""
-
-    def add_(self, x_TD: Tensor, ids_T: Tensor, absent_T: Tensor | None) -> Tensor:
-        """Add the adapters' part to tokens' embeddings in place, and return them.
-
-        ``ids_T`` are rows of this rank's part of the embedding; ``absent_T`` says which tokens are
-        another rank's.
-        """
-        ...
-
-
-class ExpertAdapters(Protocol):
-    """What adds adapters to the experts of one layer."""
-
-    def sum_of(
-        self, layer: nn.Module, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor
-    ) -> Tensor | None:
-        """Return the weighted sum over each token's chosen experts, adapters' part included.
-
-        None: no token of the step has an adapter of experts.
-        """
-        ...
-
-
-class LatentAdapters(Protocol):
-    """What adds adapters to the projection that latent attention multiplies into others."""
-
-    def add_to_queries_(self, absorbed_HTL: Tensor, q_HTN: Tensor) -> Tensor:
-        """Add the adapters' part to queries times the keys' projection, in place; return them."""
-        ...
-
-    def add_to_values_(self, values_HTV: Tensor, out_HTL: Tensor) -> Tensor:
-        """Add it to results times the values' projection, in place, and return them."""
-        ...
-
-
-@runtime_checkable
-class LayerAdapters(Protocol):
-    """What adds adapters to layers, whatever method multiplies there."""
-
-    def around(self, method: QuantizationMethod) -> QuantizationMethod:
-        """Return the method of one linear: ``method``'s products, and the adapters' part."""
-        ...
-
-    def of_head(self, layer: nn.Module, method: QuantizationMethod) -> QuantizationMethod:
-        """Return the same for the output embedding, which has its weight already."""
-        ...
-
-    def of_embedding(self, layer: nn.Module) -> EmbeddingAdapters:
-        """Return what adds to the input embedding."""
-        ...
-
-    def of_experts(self, layer: nn.Module) -> ExpertAdapters | None:
-        """Return what adds to a layer of experts; None: nothing may."""
-        ...
-
-    def of_latent(self, layer: nn.Module) -> LatentAdapters:
-        """Return what adds to the projection of compressed keys of a layer's latent attention."""
-        ...
-
-    def reorder(self, name: str, order_O: Tensor) -> None:
-        """Say which of the checkpoint's outputs of a linear is each of the layer's; on the host."""
         ...

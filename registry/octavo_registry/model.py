@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from octavo_registry.cache import CacheSpec
-    from octavo_registry.linear import LayerAdapters, QuantizationMethod
+    from octavo_registry.layer_adapters import LayerAdapters
+    from octavo_registry.linear import Quantization
     from octavo_registry.step import MediaRows, Step
 
 Task = Literal["generate", "embed", "classify", "score", "reward", "transcribe"]
@@ -87,7 +88,7 @@ class ModelSpec:
     first_layer: int = 0
     last_layer: int | None = None
     """Layers first_layer <= i < last_layer live here; None means to the end (pipeline stages)."""
-    quantization: QuantizationMethod | None = None
+    quantization: Quantization | None = None
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     """generation_config.json, for what it says of which tokens may be drawn."""
     folder: Path | None = None

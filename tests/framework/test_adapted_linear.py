@@ -20,6 +20,8 @@ from octavo_registry.linear import QuantizationMethod
 class Quantized:
     """A method that multiplies in a way of its own."""
 
+    batch_invariant = False
+
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         return x @ cast(Tensor, layer.weight).T
 

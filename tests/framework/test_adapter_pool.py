@@ -12,8 +12,8 @@ from octavo.config.lora import MAX_RANK_ROWS
 from octavo.engine.messages import AdapterHead, PackedAdapter
 from octavo.errors import ConfigError, OctavoError
 from octavo.layers.adapted import AdapterRows
-from octavo.layers.sharding import Shard
 from octavo_kernels.lora import MAX_POOL_ROWS, num_splits
+from octavo_registry.sites import Shard
 
 
 def adapter(name: str, rank: int) -> PackedAdapter:

@@ -13,25 +13,25 @@ from octavo.layers.linear import ReplicatedLinear
 from octavo.layers.loading import load_weights
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo.layers.vision import VisionTransformer
-from octavo_registry.linear import Axis, FusedProducts, QuantizationMethod
+from octavo_registry.linear import FusedProducts, Quantization
 from octavo_registry.model import ModelSpec
+from octavo_registry.sites import Axis, ExpertsSite, Site
 
 
 class PlainMethod:
     """A quantization without products of its own."""
 
+    batch_invariant = False
+
+    def method_of(self, site: Site | ExpertsSite) -> PlainMethod:
+        return self
+
     def create(
-        self,
-        layer: nn.Module,
-        *,
-        name: str,
-        in_features: int,
-        out_features: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layer: nn.Module, site: Site, *, dtype: torch.dtype, device: torch.device
     ) -> Mapping[str, tuple[Axis, ...]]:
-        layer.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype))
-        return {"weight": ("out", "in")}
+        axes = (Axis("out"), Axis("in"))
+        layer.weight = nn.Parameter(torch.empty(site.shape(*axes), dtype=dtype))
+        return {"weight": axes}
 
     def finish(self, layer: nn.Module) -> None:
         """Nothing."""
@@ -39,9 +39,12 @@ class PlainMethod:
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, layer.weight, bias)
 
+    def dequantize(self, layer: nn.Module) -> Tensor:
+        return layer.weight.float()
+
 
 def spec_of(
-    dtype: torch.dtype, quantization: QuantizationMethod | None = None, **config: object
+    dtype: torch.dtype, quantization: Quantization | None = None, **config: object
 ) -> ModelSpec:
     return ModelSpec(
         architecture="Test",
@@ -63,12 +66,12 @@ def spec_of(
     [(torch.float32, None), (torch.float16, None), (torch.float32, PlainMethod())],
 )
 def test_a_replicated_linear_adds_in_place_and_activates(
-    dtype: torch.dtype, method: QuantizationMethod | None, shape: tuple[int, ...]
+    dtype: torch.dtype, method: Quantization | None, shape: tuple[int, ...]
 ) -> None:
     layer = ReplicatedLinear("fc", 16, 8, bias=True, spec=spec_of(dtype, method))
     weight_OI, bias_O = torch.randn(8, 16).to(dtype), torch.randn(8).to(dtype)
     load_weights(layer, [("fc.weight", weight_OI), ("fc.bias", bias_O)])
-    layer.quantization.finish(layer)
+    layer.finish_weights()
     x, residual = torch.randn(shape).to(dtype), torch.randn(*shape[:-1], 8).to(dtype)
     product = F.linear(x.float(), weight_OI.float(), bias_O.float())
     expected = (residual.float() + product).to(dtype)

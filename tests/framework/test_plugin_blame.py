@@ -11,6 +11,7 @@ from octavo import LLM, SamplingParams
 from octavo.cli import main
 from octavo.errors import BadRequestError, OctavoError, PluginError
 from octavo.server.errors import reply_to
+from octavo.testing.kit import run
 from octavo.testing.random_model import make_random_model
 from octavo_registry import PluginHost
 
@@ -182,7 +183,7 @@ TARGETS = [
     ("tool_parsers", "lambda tokenizer: object()", "gave object, which lacks form, markers"),
     ("reasoning_parsers", "lambda tokenizer: object()", "gave object, which lacks before_answer"),
     ("guided_backends", "lambda vocabulary: 5", "gave int, which lacks compile"),
-    ("quantizations", "lambda config: None", "gave NoneType, which lacks apply"),
+    ("quantizations", "lambda config, model: None", "gave NoneType, which lacks method_of"),
     ("modalities", "lambda: None", "gave NoneType, which lacks"),
     ("adapters", "lambda: None", "gave NoneType, which lacks"),
     ("routes", "lambda server: None", "gave NoneType, which lacks endpoints"),
@@ -209,6 +210,30 @@ def test_what_is_made_has_what_its_kind_asks_for(site, registry, target, shown) 
     assert shown in str(failed.value)
     assert sum(host.faults.counts.values()) == 1
     assert host.faults.quarantined == {}
+
+
+def test_a_quantization_of_the_old_form_hears_what_took_its_place(site) -> None:
+    site.write(
+        "former",
+        """
+        @hookimpl
+        def register_quantizations(quantizations):
+            quantizations.add("mine", "former_target:Method")
+        """,
+    )
+    (site.root / "former_target.py").write_text(
+        "class Method:\n"
+        "    def __init__(self, *configs): pass\n"
+        "    def create(self, layer, *, name, in_features, out_features, dtype, device): pass\n"
+        "    def finish(self, layer): pass\n"
+        "    def apply(self, layer, x, bias): pass\n"
+    )
+    host = PluginHost.discover(plugins=["former"])
+    told = r"lacks method_of; apply is now that of the QuantizationMethod which method_of\(site\)"
+    with pytest.raises(PluginError, match=told):
+        host.quantizations.make("mine", {}, {})
+    (kept,) = [check for check in run(host, "former").checks if "protocol" in check.name]
+    assert "method_of is missing; apply is now that of" in kept.detail
 
 
 def _argument(registry: str) -> str:

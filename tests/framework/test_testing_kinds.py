@@ -31,6 +31,7 @@ SOUND = {
         # TARGETS
         import torch
         from octavo.testing.quantization import QuantizationSamples
+        from octavo_registry import Axis
 
         def stored(weight_OI):
             scale_O = weight_OI.abs().amax(1) / 127
@@ -41,16 +42,20 @@ SOUND = {
             return QuantizationSamples(config={{"bits": 8}}, store=stored)
 
         class Mine:
-            def __init__(self, config): self.bits = config["bits"]
-            def create(self, layer, *, name, in_features, out_features, dtype, device):
-                codes = torch.empty(out_features, in_features, dtype=torch.int8, device=device)
-                layer.codes = torch.nn.Parameter(codes, requires_grad=False)
-                layer.scale = torch.nn.Parameter(torch.empty(out_features), requires_grad=False)
-                return {{"codes": ("out", "in"), "scale": ("out",)}}
+            batch_invariant = False
+            def __init__(self, config, model_config): self.bits = config["bits"]
+            def method_of(self, site): return self
+            def create(self, layer, site, *, dtype, device):
+                axes = {{"codes": (Axis("out"), Axis("in")), "scale": (Axis("out"),)}}
+                for key, kind in (("codes", torch.int8), ("scale", torch.float32)):
+                    parameter = torch.empty(site.shape(*axes[key]), dtype=kind)
+                    setattr(layer, key, torch.nn.Parameter(parameter, requires_grad=False))
+                return axes
             def finish(self, layer): pass
             def apply(self, layer, x, bias):
-                weight = layer.codes * layer.scale[:, None]
+                weight = self.dequantize(layer)
                 return torch.nn.functional.linear(x, weight, bias)
+            def dequantize(self, layer): return layer.codes * layer.scale[:, None]
         """,
     "tokenizer": """
         @hookimpl
@@ -208,7 +213,8 @@ FAULTS = [
     ("attention", "scale=scale", "scale=1.1 * scale", "cross cache equals"),
     ("quantization", "(x, weight, bias)", "(x, weight * 1.1, bias)", "equals the weights"),
     ("quantization", "(x, weight, bias)", "(x, weight, None)", "equals the weights"),
-    ("quantization", '("out", "in"), "scale": ("out",)', '("out", "in"), "scale": (None,)', ""),
+    ("quantization", '"scale": (Axis("out"),)', '"scale": (Axis(None),)', ""),
+    ("quantization", "return layer.codes *", "return 1.001 * layer.codes *", "equals the weights"),
     ("quantization", "return torch.nn", "return None and torch.nn", "equals the weights"),
     ("tokenizer", "list(text.encode())", "[7] * len(text)", "gives texts back"),
     ("tokenizer", "return bytes(", "return 'x' + bytes(", "gives texts back"),

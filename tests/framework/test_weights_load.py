@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from octavo.config import ModelConfig, open_model
 from octavo.errors import ModelError, PluginError
 from octavo.weights.load import load_model
-from octavo_registry import CacheSpec, MediaRows, ModelCapabilities, ModelSpec, PluginHost, Step
+from octavo_registry import (
+    CacheSpec,
+    ExpertsSite,
+    MediaRows,
+    ModelCapabilities,
+    ModelSpec,
+    PluginHost,
+    Site,
+    Step,
+)
 
 
 class Fake(nn.Module):
@@ -50,6 +59,10 @@ class Fake(nn.Module):
     def logits(self, hidden_RD: Tensor) -> Tensor:
         return hidden_RD
 
+    def finish_weights(self) -> None:
+        if self.quantization is not None:
+            self.quantization.finish(self)
+
 
 class WithIntegers(Fake):
     def __init__(self, spec: ModelSpec) -> None:
@@ -76,17 +89,14 @@ class NotSoBig(Fake):
 class Negate:
     """A quantization whose repacking can be seen."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
+    def __init__(self, config: Mapping[str, Any], model_config: Mapping[str, Any]) -> None:
+        self.config, self.model_config = config, model_config
 
-    def create(self, layer: nn.Module, **shape: Any) -> None:
+    def method_of(self, site: Site | ExpertsSite) -> None:
         raise NotImplementedError
 
     def finish(self, layer: nn.Module) -> None:
         layer.vector.neg_()
-
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
-        raise NotImplementedError
 
 
 TENSORS = {
@@ -237,6 +247,7 @@ def test_a_quantization_gets_its_config_and_finishes_each_layer(
     stored = {"quant_method": "negate", "bits": 1}
     model = load(host, tmp_path, TENSORS, quantization_config=stored)
     assert model.quantization.config == stored
+    assert model.quantization.model_config["architectures"] == ["Fake"]
     assert torch.equal(model.vector, -TENSORS["vector"])
 
 

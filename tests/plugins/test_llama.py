@@ -16,6 +16,7 @@ from transformers import (
 
 from octavo.errors import ModelError
 from octavo.testing.step_building import StepBuilder
+from octavo.weights.load import finish_layers
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_plugins.models.llama.model import Llama
 from octavo_registry.model import Model, ModelSpec
@@ -73,18 +74,12 @@ def spec_of(reference_config: PretrainedConfig, **changes: Any) -> ModelSpec:
     )
 
 
-def finish(model: Llama) -> None:
-    for module in model.modules():
-        if hasattr(module, "quantization"):
-            module.quantization.finish(module)
-
-
 def loaded(reference: torch.nn.Module, **changes: Any) -> Llama:
     model = Llama(spec_of(reference.config, **changes))
     assert isinstance(model, Model)
     found = model.load(checkpoint_of(reference))
     assert found == {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    finish(model)
+    finish_layers(model)
     return model
 
 

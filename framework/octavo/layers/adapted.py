@@ -32,11 +32,10 @@ from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.latent_attention import LatentAttention
 from octavo.layers.logits import LMHead
 from octavo.layers.moe import MoE, StackedTensors
-from octavo.layers.sharding import Shard
 from octavo_kernels.linear.adapted import rooms_bytes
 from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
 from octavo_registry.linear import QuantizationMethod
-from octavo_registry.sites import SiteKind
+from octavo_registry.sites import Shard, SiteKind
 
 SiteKinds = frozenset[SiteKind]
 NO_SITES: Final[SiteKinds] = frozenset()
@@ -114,11 +113,11 @@ class AdapterRows:
         self._latent_bytes = 0
         """Of a token in one layer."""
 
-    def around(self, method: QuantizationMethod) -> AdaptedLinear:
+    def around(self, method: QuantizationMethod) -> QuantizationMethod:
         """See ``LayerAdapters``."""
         return AdaptedLinear(method, self, "linear")
 
-    def of_head(self, layer: nn.Module, method: QuantizationMethod) -> AdaptedLinear:
+    def of_head(self, layer: nn.Module, method: QuantizationMethod) -> QuantizationMethod:
         """See ``LayerAdapters``."""
         head, adapted = cast(LMHead, layer), AdaptedLinear(method, self, "head")
         num_outputs, num_inputs = head.weight.shape

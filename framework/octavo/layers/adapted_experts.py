@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, cast
 import torch
 from torch import Tensor, nn
 
-from octavo.layers.sharding import Shard
 from octavo_kernels.moe.reference import ACTIVATIONS
+from octavo_registry.sites import Shard
 
 if TYPE_CHECKING:
     from octavo.layers.moe import MoE

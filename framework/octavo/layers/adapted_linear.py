@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from octavo.layers.linear import Linear
-from octavo.layers.sharding import Shard
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_kernels.hopper_products import Launch, product
@@ -22,12 +21,11 @@ from octavo_kernels.linear.adapted import Adapters, kernel_for
 from octavo_kernels.lora import expand_, shrink
 from octavo_registry.linear import (
     Activation,
-    Axis,
     FusedProducts,
     PlainActivation,
     QuantizationMethod,
 )
-from octavo_registry.sites import SiteKind
+from octavo_registry.sites import Axis, Shard, Site, SiteKind
 
 if TYPE_CHECKING:
     from octavo.layers.adapted import AdapterRows
@@ -38,20 +36,14 @@ class AdaptedLinear:
 
     def __init__(self, inner: QuantizationMethod, rows: AdapterRows, kind: SiteKind) -> None:
         self.inner = inner
+        self.batch_invariant: bool = inner.batch_invariant
         self._fused = inner if isinstance(inner, FusedProducts) else None
         self._rows = rows
         self._kind: SiteKind = kind
         self.part_ends: tuple[int, ...] = ()
 
     def create(
-        self,
-        layer: nn.Module,
-        *,
-        name: str,
-        in_features: int,
-        out_features: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layer: nn.Module, site: Site, *, dtype: torch.dtype, device: torch.device
     ) -> Mapping[str, tuple[Axis, ...]]:
         """See ``QuantizationMethod``."""
         linear = cast(Linear, layer)
@@ -62,18 +54,15 @@ class AdaptedLinear:
             linear,
             linear.inputs,
             parts,
-            shape=(in_features, out_features),
+            shape=(site.in_features, site.out_features),
             like=(dtype, device),
             transposed=linear.transposed,
         )
-        return self.inner.create(
-            layer,
-            name=name,
-            in_features=in_features,
-            out_features=out_features,
-            dtype=dtype,
-            device=device,
-        )
+        return self.inner.create(layer, site, dtype=dtype, device=device)
+
+    def dequantize(self, layer: nn.Module) -> Tensor:
+        """See ``QuantizationMethod``: the weight without adapters."""
+        return self.inner.dequantize(layer)
 
     def finish(self, layer: nn.Module) -> None:
         """See ``QuantizationMethod``."""

@@ -13,7 +13,7 @@ from octavo.layers.linear import QKVLinear, RowParallelLinear
 from octavo.layers.loading import Source
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import Angles
-from octavo.layers.sharding import Shard
+from octavo.layers.sharding import rank_shard
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.model import ModelSpec
@@ -213,7 +213,7 @@ class HeadSinks(nn.Module):
     def __init__(self, name: str, heads: int, *, spec: ModelSpec) -> None:
         super().__init__()
         self.name = name
-        self._shard = Shard.of_rank(heads, spec, f"attention heads of {name}")
+        self._shard = rank_shard(heads, spec, f"attention heads of {name}")
         empty_H = torch.empty(self._shard.size, dtype=spec.dtype, device=spec.device)
         self.weight = nn.Parameter(empty_H, requires_grad=False)
 

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo.layers.loading import Source
-from octavo.layers.sharding import Shard, collectives_of
+from octavo.layers.sharding import collectives_of
 from octavo_registry.model import ModelSpec
+from octavo_registry.sites import Shard
 
 
 class VocabRows:

@@ -21,9 +21,10 @@ from octavo.layers.linear import ColumnParallelLinear, Linear, RowParallelLinear
 from octavo.layers.loading import Source
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import Angles
-from octavo.layers.sharding import Shard
+from octavo.layers.sharding import rank_shard
 from octavo_kernels.rotary import rotary_
 from octavo_registry.model import ModelSpec
+from octavo_registry.sites import Shard
 from octavo_registry.step import Step
 
 NORM_EPS = 1e-6
@@ -79,7 +80,7 @@ class LatentAttention(nn.Module):
         self.kv_a_layernorm = RMSNorm(
             f"{name}.kv_a_layernorm", self.latent_dim, NORM_EPS, spec=spec
         )
-        self.heads = Shard.of_rank(heads, spec, f"attention heads of {name}")
+        self.heads = rank_shard(heads, spec, f"attention heads of {name}")
         empty_HBL = torch.empty(
             (self.heads.size, self.plain_dim + self.value_dim, self.latent_dim),
             dtype=spec.dtype,

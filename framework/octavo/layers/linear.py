@@ -5,24 +5,25 @@ Axis suffixes: T tokens, I inputs of this rank, O outputs of this rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from octavo.errors import ModelError
 from octavo.layers.loading import Source
-from octavo.layers.sharding import Shard, collectives_of
+from octavo.layers.sharding import collectives_of, kv_heads_shard, rank_shard
+from octavo.layers.stored import made, merged, method_at, sources
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_registry.linear import (
     Activation,
-    Axis,
     FusedProducts,
     PlainActivation,
     QuantizationMethod,
 )
 from octavo_registry.model import ModelSpec
+from octavo_registry.sites import Axis, Shard, Site
 
 
 class Linear(nn.Module):
@@ -51,70 +52,38 @@ class Linear(nn.Module):
         self.transposed = transposed
         self.in_features = inputs.size
         self.out_features = sum(part.size for _, part in self.parts)
-        self.quantization: QuantizationMethod = spec.quantization or UnquantizedLinear(
-            batch_invariant=spec.batch_invariant
-        )
+        self.site = Site(name=name, kind="linear", inputs=inputs, parts=merged(self.parts))
+        self.method: QuantizationMethod = method_at(
+            self.site, spec.quantization
+        ) or UnquantizedLinear(batch_invariant=spec.batch_invariant)
         if spec.adapters is not None:
-            self.quantization = spec.adapters.around(self.quantization)
-        self._fused = self.quantization if isinstance(self.quantization, FusedProducts) else None
-        self._axes: dict[str, tuple[Axis, ...]] = dict(
-            self.quantization.create(
-                self,
-                name=name,
-                in_features=self.in_features,
-                out_features=self.out_features,
-                dtype=spec.dtype,
-                device=spec.device,
-            )
-        )
+            self.method = spec.adapters.around(self.method)
+        self._fused = self.method if isinstance(self.method, FusedProducts) else None
+        self._axes = made(self, self.method, self.site, spec)
+        self._orders: dict[str, Tensor] = {}
         self.bias: nn.Parameter | None = None
         if bias:
             empty_O = torch.empty(self.out_features, dtype=spec.dtype, device=spec.device)
             self.bias = nn.Parameter(empty_O, requires_grad=False)
-            self._axes["bias"] = ("out",)
+            self._axes["bias"] = (Axis("out"),)
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """This rank's outputs [T, O]."""
-        return self.quantization.apply(self, x_TI, self.bias)
+        return self.method.apply(self, x_TI, self.bias)
+
+    def reorder(self, name: str, order_O: Tensor) -> None:
+        """Say before loading which of a part's outputs in the checkpoint is each of the layer's."""
+        self._orders[name] = order_O
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``."""
-        for key, axes in self._axes.items():
-            parameter = getattr(self, key)
-            first = 0
-            for checkpoint_name, part in self.parts:
-                yield _source(f"{checkpoint_name}.{key}", parameter, axes, self, part, first)
-                first += part.size
-
-
-def _source(
-    name: str,
-    parameter: nn.Parameter,
-    axes: Sequence[Axis],
-    layer: Linear,
-    part: Shard,
-    first: int,
-) -> Source:
-    """Cut one part out of a parameter, its axes scaled where entries are packed or grouped."""
-    shape, cut, target = [], [], parameter.data
-    for dim, (axis, length) in enumerate(zip(axes, parameter.shape, strict=True)):
-        if axis is None:
-            shape.append(length)
-            cut.append(slice(None))
-            continue
-        shard, features = (
-            (part, layer.out_features) if axis == "out" else (layer.inputs, layer.in_features)
+        yield from sources(
+            self, self.site, self._axes, transposed=self.transposed, orders=self._orders
         )
-        start, size = shard.first * length // features, shard.size * length // features
-        shape.append(shard.total * length // features)
-        cut.append(slice(start, start + size))
-        if axis == "out":
-            target = target.narrow(dim, first * length // features, size)
-    if layer.transposed and len(shape) == 2:
-        shape, cut, target = shape[::-1], cut[::-1], target.mT
-    return Source(
-        name=name, shape=tuple(shape), part=tuple(cut), target=target, parameter=parameter
-    )
+
+    def finish_weights(self) -> None:
+        """See ``FinishesWeights``."""
+        self.method.finish(self)
 
 
 def _beside(name: str, sibling: str) -> str:
@@ -159,7 +128,7 @@ class ColumnParallelLinear(Linear):
         transposed: bool = False,
     ) -> None:
         shards = [
-            Shard.of_rank(size, spec, f"outputs of {child} in {name}")
+            rank_shard(size, spec, f"outputs of {child} in {name}")
             for child, size in outputs.items()
         ]
         super().__init__(
@@ -203,8 +172,8 @@ class QKVLinear(Linear):
                 f"{name}: {heads} attention heads of {head_dim} cannot share {kv_heads} key/value "
                 "heads; the number of the former must be a multiple of that of the latter"
             )
-        q = Shard.of_rank(heads, spec, f"attention heads of {name}")
-        kv = Shard.of_kv_heads(kv_heads, spec, f"key/value heads of {name}")
+        q = rank_shard(heads, spec, f"attention heads of {name}")
+        kv = kv_heads_shard(kv_heads, spec, f"key/value heads of {name}")
         super().__init__(
             name,
             Shard.whole(in_features),
@@ -261,7 +230,7 @@ class RowParallelLinear(Linear):
     ) -> None:
         super().__init__(
             name,
-            Shard.of_rank(in_features, spec, f"inputs of {name}"),
+            rank_shard(in_features, spec, f"inputs of {name}"),
             [(name, Shard.whole(out_features))],
             bias=bias,
             spec=spec,
@@ -272,7 +241,7 @@ class RowParallelLinear(Linear):
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """All outputs [T, O], summed over the ranks."""
-        out_TO = self.quantization.apply(self, x_TI, self.bias if self._adds_bias else None)
+        out_TO = self.method.apply(self, x_TI, self.bias if self._adds_bias else None)
         return out_TO if self._collectives is None else self._collectives.all_reduce(out_TO)
 
     def add_to(self, residual_TO: Tensor, x_TI: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ class Source:
     name: str
     shape: tuple[int, ...]
     """Its shape in the checkpoint."""
-    part: tuple[slice, ...]
-    """What this rank takes of it."""
+    part: tuple[slice | Tensor, ...]
+    """What this rank takes of it, by axis: a range, or entries in an order."""
     target: Tensor
     """Where that goes: a view of the parameter."""
     parameter: nn.Parameter
@@ -36,6 +36,15 @@ class LoadsWeights(Protocol):
 
     def sources(self) -> Iterator[Source]:
         """Every checkpoint tensor that this layer needs."""
+        ...
+
+
+@runtime_checkable
+class FinishesWeights(Protocol):
+    """A layer that does something with its weights when all of them have come."""
+
+    def finish_weights(self) -> None:
+        """Repack them; calling it again does nothing more."""
         ...
 
 
@@ -89,6 +98,8 @@ def renamed(
 
 
 def _fill(source: Source, tensor: Tensor) -> None:
+    if source.shape == () and tensor.shape == (1,):
+        tensor = tensor[0]  # tools write a number either way
     if tuple(tensor.shape) != source.shape:
         raise ModelError(
             f"tensor {source.name!r}: expected shape {list(source.shape)}, "

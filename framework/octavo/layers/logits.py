@@ -38,27 +38,29 @@ class LMHead(nn.Module):
         super().__init__()
         self.name = name
         self.rows = VocabRows(vocab_size, spec)
-        self.quantization: QuantizationMethod = UnquantizedLinear(
-            batch_invariant=spec.batch_invariant
-        )
+        self.method: QuantizationMethod = UnquantizedLinear(batch_invariant=spec.batch_invariant)
         self.tied_to = None if tied_to is None else tied_to.name
         self.weight = (
             self.rows.empty_weight(hidden_size, spec) if tied_to is None else tied_to.weight
         )
         if spec.adapters is not None:
-            self.quantization = spec.adapters.of_head(self, self.quantization)
+            self.method = spec.adapters.of_head(self, self.method)
         self._checkpoint_name = checkpoint_name or name
         self._softcap = softcap
         self._collectives = collectives_of(spec)
 
     def forward(self, hidden_RD: Tensor) -> Tensor:
         """Logits [R, V] of the whole vocabulary, on every rank."""
-        logits_RV = self.quantization.apply(self, hidden_RD, None)
+        logits_RV = self.method.apply(self, hidden_RD, None)
         if self._softcap is not None:
             logits_RV.div_(self._softcap).tanh_().mul_(self._softcap)
         if self._collectives is None:
             return logits_RV
         return self._collectives.all_gather(logits_RV)[:, : self.rows.vocab_size]
+
+    def finish_weights(self) -> None:
+        """See ``FinishesWeights``."""
+        self.method.finish(self)
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``; a tied weight is filled by its embedding."""

@@ -17,9 +17,10 @@ from octavo.errors import ModelError
 from octavo.layers.linear import Linear
 from octavo.layers.loading import Source
 from octavo.layers.mlp import GATED_ACTIVATIONS, GatedMLP
-from octavo.layers.sharding import Shard, collectives_of
+from octavo.layers.sharding import collectives_of, rank_shard
 from octavo_kernels.moe import experts, lacking, route
 from octavo_registry.model import ModelSpec
+from octavo_registry.sites import Shard
 
 EXPERT_ACTIVATIONS: dict[str, str] = {**GATED_ACTIVATIONS, "swiglu_oai": "swiglu_oai"}
 """By their names in config.json's ``hidden_act``; gpt-oss does not name its own there."""
@@ -99,7 +100,7 @@ class MoE(nn.Module):
         self.checkpoint = checkpoint or ExpertTensors()
         self.hidden_size = hidden_size
         self.shared_experts = shared
-        self.part = Shard.of_rank(intermediate_size, spec, f"intermediate features of {name}")
+        self.part = rank_shard(intermediate_size, spec, f"intermediate features of {name}")
         self._collectives = collectives_of(spec)
         self.adds_bias = spec.tp_rank == 0
         num_experts, part = routing.num_experts, self.part.size

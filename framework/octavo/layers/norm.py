@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from octavo.layers.loading import Source
-from octavo.layers.sharding import Shard, collectives_of
+from octavo.layers.sharding import collectives_of
 from octavo_kernels.layer_norm import layer_norm
 from octavo_kernels.rms_norm import rms_norm
 from octavo_registry.model import ModelSpec
+from octavo_registry.sites import Shard
 
 
 class RMSNorm(nn.Module):

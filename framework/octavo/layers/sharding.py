@@ -7,49 +7,57 @@ from dataclasses import dataclass
 
 from octavo.errors import ModelError
 from octavo_registry.model import Collectives, ModelSpec
+from octavo_registry.sites import Shard
 
+MAX_SIZES_SHOWN = 12
 _LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """``size`` of ``total`` entries, from ``first`` on."""
+def rank_shard(total: int, spec: ModelSpec, what: str, *, unit: int = 1) -> Shard:
+    """This rank's equal part; ``what`` names the features for the error.
 
-    total: int
-    first: int
-    size: int
+    With a ``unit`` it is a multiple of that, and the last ranks' parts may be padding.
+    """
+    if unit > 1:
+        size = -(-total // (unit * spec.tp_size)) * unit
+        return Shard(total=total, first=spec.tp_rank * size, size=size)
+    if total % spec.tp_size:
+        raise ModelError(
+            f"{what}: {total} cannot be split among tensor_parallel_size={spec.tp_size}; "
+            f"choose a divisor of {total}"
+        )
+    size = total // spec.tp_size
+    return Shard(total=total, first=spec.tp_rank * size, size=size)
 
-    @classmethod
-    def whole(cls, total: int) -> Shard:
-        """All of them: every rank holds the same."""
-        return cls(total=total, first=0, size=total)
 
-    @classmethod
-    def of_rank(cls, total: int, spec: ModelSpec, what: str) -> Shard:
-        """This rank's equal part; ``what`` names the entries for the error."""
-        if total % spec.tp_size:
-            raise ModelError(
-                f"{what}: {total} cannot be split among tensor_parallel_size={spec.tp_size}; "
-                f"choose a divisor of {total}"
-            )
-        size = total // spec.tp_size
-        return cls(total=total, first=spec.tp_rank * size, size=size)
+def kv_heads_shard(kv_heads: int, spec: ModelSpec, what: str) -> Shard:
+    """This rank's key/value heads; one is held by several ranks where there are too few."""
+    if spec.tp_size <= kv_heads:
+        return rank_shard(kv_heads, spec, what)
+    if spec.tp_size % kv_heads:
+        raise ModelError(
+            f"{what}: {kv_heads} cannot be shared by tensor_parallel_size={spec.tp_size}; "
+            f"choose a divisor or a multiple of {kv_heads}"
+        )
+    return Shard(total=kv_heads, first=spec.tp_rank * kv_heads // spec.tp_size, size=1)
 
-    @classmethod
-    def of_kv_heads(cls, kv_heads: int, spec: ModelSpec, what: str) -> Shard:
-        """This rank's key/value heads; one is held by several ranks where there are too few."""
-        if spec.tp_size <= kv_heads:
-            return cls.of_rank(kv_heads, spec, what)
-        if spec.tp_size % kv_heads:
-            raise ModelError(
-                f"{what}: {kv_heads} cannot be shared by tensor_parallel_size={spec.tp_size}; "
-                f"choose a divisor or a multiple of {kv_heads}"
-            )
-        return cls(total=kv_heads, first=spec.tp_rank * kv_heads // spec.tp_size, size=1)
 
-    def scaled(self, factor: int) -> Shard:
-        """The same part, counted in units that are ``factor`` times smaller."""
-        return Shard(total=self.total * factor, first=self.first * factor, size=self.size * factor)
+def entries_of(shard: Shard, unit: int, what: str) -> Shard:
+    """The same part in entries that hold ``unit`` features each, the last one of all maybe fewer.
+
+    A ModelError where it would cut through an entry; ``what`` names the features for that.
+    """
+    last = shard.first + shard.size
+    if shard.first % unit or (last % unit and last < shard.total):
+        sizes = [n for n in range(1, shard.total // unit + 1) if not shard.total % (unit * n)]
+        raise ModelError(
+            f"{what}: they are stored in groups of {unit}, which a rank's {shard.size} of "
+            f"{shard.total} would cut through; choose a tensor_parallel_size of "
+            f"{', '.join(map(str, sizes[:MAX_SIZES_SHOWN])) or 1}"
+        )
+    return Shard(
+        total=-(-shard.total // unit), first=shard.first // unit, size=-(-shard.size // unit)
+    )
 
 
 def collectives_of(spec: ModelSpec) -> Collectives | None:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_kernels.linear import activated_linear, gated_linear, linear, linear_add_
-from octavo_registry.linear import Activation, Axis, PlainActivation
+from octavo_registry.linear import Activation, PlainActivation
+from octavo_registry.sites import Axis, Site
 
 PACKED_FOR_ROWS = 32
 """The row count that oneDNN packs for; the packing serves any count equally well (measured at 1 to
@@ -27,29 +28,28 @@ class UnquantizedLinear:
     """
 
     def __init__(self, *, batch_invariant: bool = False) -> None:
-        self._batch_invariant = batch_invariant
+        self.batch_invariant = batch_invariant
 
     def create(
-        self,
-        layer: nn.Module,
-        *,
-        name: str,
-        in_features: int,
-        out_features: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, layer: nn.Module, site: Site, *, dtype: torch.dtype, device: torch.device
     ) -> Mapping[str, tuple[Axis, ...]]:
         """See ``QuantizationMethod``."""
-        empty_OI = torch.empty(out_features, in_features, dtype=dtype, device=device)
+        axes = (Axis("out"), Axis("in"))
+        empty_OI = torch.empty(site.shape(*axes), dtype=dtype, device=device)
         layer.weight = nn.Parameter(empty_OI, requires_grad=False)
-        return {"weight": ("out", "in")}
+        return {"weight": axes}
 
     def finish(self, layer: nn.Module) -> None:
-        """Pack the weight on a CPU; it can neither be read nor loaded again afterwards."""
+        """Pack the weight on a CPU; it cannot be loaded again afterwards."""
         weight_OI = cast(Tensor, layer.weight)
         if not weight_OI.is_mkldnn and is_packed_on(weight_OI.device, weight_OI.dtype):
             packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.detach(), PACKED_FOR_ROWS)
             layer.weight = nn.Parameter(packed, requires_grad=False)
+
+    def dequantize(self, layer: nn.Module) -> Tensor:
+        """See ``QuantizationMethod``."""
+        weight_OI = cast(Tensor, layer.weight)
+        return (weight_OI.to_dense() if weight_OI.is_mkldnn else weight_OI).float()
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """See ``QuantizationMethod``."""
@@ -57,7 +57,7 @@ class UnquantizedLinear:
         if weight_OI.is_mkldnn:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias, "none", [], "")
             return product
-        out_TO = linear(_rows(x), weight_OI, bias, batch_invariant=self._batch_invariant)
+        out_TO = linear(_rows(x), weight_OI, bias, batch_invariant=self.batch_invariant)
         return _like(x, out_TO)
 
     def add_(self, layer: nn.Module, residual: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -68,7 +68,7 @@ class UnquantizedLinear:
         linear_add_(
             *(residual if residual.dim() == 2 else residual.view(-1, residual.shape[-1]), _rows(x)),
             *(weight_OI, bias),
-            batch_invariant=self._batch_invariant,
+            batch_invariant=self.batch_invariant,
         )
         return residual
 
@@ -84,7 +84,7 @@ class UnquantizedLinear:
             weight_OI,
             activation=activation,
             bias_E=bias,
-            batch_invariant=self._batch_invariant,
+            batch_invariant=self.batch_invariant,
         )
 
     def activated(
@@ -97,7 +97,7 @@ class UnquantizedLinear:
         out_TO = activated_linear(
             *(_rows(x), weight_OI, bias),
             activation=activation,
-            batch_invariant=self._batch_invariant,
+            batch_invariant=self.batch_invariant,
         )
         return _like(x, out_TO)
 

@@ -16,7 +16,7 @@ from octavo_registry import (
     ModalityDecoder,
     Model,
     ModelSource,
-    QuantizationMethod,
+    Quantization,
     ReasoningParser,
     RouteGroup,
     Tokenizer,
@@ -25,7 +25,7 @@ from octavo_registry import (
 from octavo_registry.adapters import AdapterFormat, AdapterResolver
 from octavo_registry.executor import Executor
 from octavo_registry.faults import one_line
-from octavo_registry.lazy import Entry
+from octavo_registry.lazy import Entry, former_members
 
 PROTOCOLS: dict[str, tuple[type[Any], ...]] = {
     "models": (Model,),
@@ -36,7 +36,7 @@ PROTOCOLS: dict[str, tuple[type[Any], ...]] = {
     "logits_processors": (LogitsProcessor,),
     "guided_backends": (GuidedBackend,),
     "attention_backends": (AttentionBackend,),
-    "quantizations": (QuantizationMethod,),
+    "quantizations": (Quantization,),
     "executors": (Executor,),
     "adapters": (AdapterFormat, AdapterResolver),
     "sources": (ModelSource,),
@@ -64,7 +64,8 @@ def check_target(
     if not isinstance(target, type):
         return Check(name=title, passed=True, detail="not claimed: made by a function, not a class")
     misses: list[str] = min((_misses(target, each) for each in protocols), key=len)
-    return Check(name=title, passed=not misses, detail="; ".join(misses))
+    renamed = former_members(target, registry.formerly) if misses else ""
+    return Check(name=title, passed=not misses, detail="; ".join(misses) + renamed)
 
 
 def _misses(target: type[Any], protocol: type[Any]) -> list[str]:

@@ -19,11 +19,13 @@ from octavo.layers.linear import ColumnParallelLinear, RowParallelLinear
 from octavo.layers.loading import load_weights
 from octavo.testing.report import Check, tried, unclaimed
 from octavo.testing.samples import samples_of
-from octavo_registry import FusedProducts, ModelSpec, PluginHost, QuantizationMethod
+from octavo_registry import FusedProducts, ModelSpec, PluginHost, Quantization
 from octavo_registry.faults import one_line
 
 LARGEST_ERROR: Final = 0.02
 """Of results, as a part of their size: products may be of 8 bits."""
+EQUAL_ERROR: Final = 1e-5
+"""Of weights, likewise: they are what a format says, in float32."""
 NUM_TOKENS: Final = 5
 
 
@@ -68,9 +70,7 @@ def check_quantization(host: PluginHost, name: str) -> list[Check]:
 
 
 class _Trial:
-    def __init__(
-        self, make: Callable[[Mapping[str, Any]], QuantizationMethod], samples: QuantizationSamples
-    ) -> None:
+    def __init__(self, make: Callable[..., Quantization], samples: QuantizationSamples) -> None:
         self._make, self._samples = make, samples
         self._dtype: torch.dtype = getattr(torch, samples.dtype)
         generator = torch.Generator().manual_seed(0)
@@ -93,6 +93,9 @@ class _Trial:
         """Whether the product is that of the weights."""
         layer = self._filled(0, 1)
         weight_OI = torch.cat(self._weights)
+        yield from _difference(
+            "dequantize", layer.method.dequantize(layer), weight_OI, most=EQUAL_ERROR
+        )
         expected_TO = self.x_TI.double() @ weight_OI.mT + self._bias_O.double()
         yield from _difference("the product", layer(self.x_TI), expected_TO)
         yield from _difference("the product of one row", layer(self.x_TI[:1]), expected_TO[:1])
@@ -120,7 +123,7 @@ class _Trial:
     def fused_problems(self) -> Iterator[str]:
         """Of ``FusedProducts``, if it is one."""
         layer = self._filled(0, 1)
-        method = layer.quantization
+        method = layer.method
         if not isinstance(method, FusedProducts):
             return
         plain_TO = layer(self.x_TI).double()
@@ -148,7 +151,7 @@ class _Trial:
         for seed in range(2):
             layer = self.linear(0, 1)
             self._fill_with_noise(layer, seed)
-            layer.quantization.finish(layer)
+            layer.finish_weights()
             products.append(layer(self.x_TI))
         found_TO = products[0]
         yield from _difference("the product", found_TO, found_TO.double(), 2 * self._outputs)
@@ -160,8 +163,8 @@ class _Trial:
         without_bias_TO = layer(self.x_TI).double() - layer(torch.zeros_like(self.x_TI)).double()
         yield from _difference("the product of doubled inputs", doubled_TO, without_bias_TO)
         yield from _difference("the product of one row", layer(self.x_TI[:1]), products[1][:1])
-        shifted_TO = layer.quantization.apply(layer, self.x_TI, self._bias_O.to(self._dtype))
-        unshifted_TO = layer.quantization.apply(layer, self.x_TI, None)
+        shifted_TO = layer.method.apply(layer, self.x_TI, self._bias_O.to(self._dtype))
+        unshifted_TO = layer.method.apply(layer, self.x_TI, None)
         if not torch.allclose(
             shifted_TO.double() - unshifted_TO.double(), self._bias_O.double(), atol=0.05
         ):
@@ -177,7 +180,7 @@ class _Trial:
             tp_rank=rank,
             tp_size=num_ranks,
             collectives=None if num_ranks == 1 else _OneRank(),
-            quantization=self._make(self._samples.config),
+            quantization=self._make(self._samples.config, {}),
         )
 
     def _filled(self, rank: int, num_ranks: int) -> ColumnParallelLinear:
@@ -194,7 +197,7 @@ class _Trial:
         filled = load_weights(layer, tensors.items())
         if missing := {name for name, _ in layer.named_parameters()} - filled:
             raise ValueError(f"samples have nothing for the parameters {sorted(missing)}")
-        layer.quantization.finish(layer)
+        layer.finish_weights()
 
     def _fill_with_noise(self, layer: nn.Module, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -219,7 +222,12 @@ class _OneRank:
 
 
 def _difference(
-    what: str, found: Any, expected_TO: Tensor, num_outputs: int | None = None
+    what: str,
+    found: Any,
+    expected_TO: Tensor,
+    num_outputs: int | None = None,
+    *,
+    most: float = LARGEST_ERROR,
 ) -> Iterator[str]:
     shape = [len(expected_TO), num_outputs or expected_TO.shape[1]]
     if not isinstance(found, Tensor) or list(found.shape) != shape:
@@ -227,5 +235,5 @@ def _difference(
         yield f"{what} is {got}, not a tensor of {shape}"
         return
     error = float((found.double() - expected_TO).norm() / expected_TO.norm().clamp_min(1e-9))
-    if not error <= LARGEST_ERROR:
-        yield f"{what} differs by {error:.2g} of its size, and may by {LARGEST_ERROR}"
+    if not error <= most:
+        yield f"{what} differs by {error:.2g} of its size, and may by {most}"

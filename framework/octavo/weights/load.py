@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from octavo.config.engine import ModelConfig
 from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError, ModelError, OctavoError, PluginError
+from octavo.layers.loading import FinishesWeights
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.dummy import fill_dummy
 from octavo.weights.staging import staged_tensors
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
-from octavo_registry.linear import LayerAdapters, QuantizationMethod
+from octavo_registry.layer_adapters import LayerAdapters
+from octavo_registry.linear import Quantization
 from octavo_registry.model import Collectives, Model, ModelSpec
 
 MAX_NAMES_SHOWN = 10
@@ -60,7 +62,7 @@ def load_model(
             fill_dummy(model, config.seed)
         else:
             _fill(model, checkpoints, folder, device)
-        _finish_quantization(model)
+        finish_layers(model)
     model.requires_grad_(False).eval()
     return cast(Model, model)
 
@@ -105,10 +107,10 @@ def build_model(
         return _build(spec, folder, host)
 
 
-def _quantization(folder: ModelFolder, host: PluginHost) -> QuantizationMethod | None:
+def _quantization(folder: ModelFolder, host: PluginHost) -> Quantization | None:
     if folder.quantization is None:
         return None
-    return host.quantizations.make(folder.quantization, folder.quantization_config)
+    return host.quantizations.make(folder.quantization, folder.quantization_config, folder.config)
 
 
 def _build(spec: ModelSpec, folder: ModelFolder, host: PluginHost) -> nn.Module:
@@ -164,12 +166,11 @@ def _fill(
         torch.cuda.empty_cache()  # tensors that came by device; what is free becomes kv cache
 
 
-def _finish_quantization(model: nn.Module) -> None:
-    """Let each layer's method repack what was loaded; layers keep theirs as ``quantization``."""
+def finish_layers(model: nn.Module) -> None:
+    """Let each layer repack what was loaded."""
     for layer in model.modules():
-        method = getattr(layer, "quantization", None)
-        if isinstance(method, QuantizationMethod):
-            method.finish(layer)
+        if isinstance(layer, FinishesWeights):
+            layer.finish_weights()
 
 
 class _Stream:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from octavo_registry.executor import Executor
     from octavo_registry.guided import GuidedBackend
     from octavo_registry.lazy import LazyRegistry
-    from octavo_registry.linear import QuantizationMethod
+    from octavo_registry.linear import Quantization
     from octavo_registry.logits import LogitsProcessor
     from octavo_registry.modalities import InputRegistry, ModalityDecoder, MultimodalRegistry
     from octavo_registry.model import Model
@@ -131,10 +131,10 @@ def register_attention_backends(backends: LazyRegistry[AttentionBackend]) -> Non
 
 
 @hookspec(historic=True)
-def register_quantizations(quantizations: LazyRegistry[QuantizationMethod]) -> None:
+def register_quantizations(quantizations: LazyRegistry[Quantization]) -> None:
     """Add quantizations, by the ``quant_method`` of a checkpoint's ``quantization_config``.
 
-    The target is called ``Method(quantization_config)``, once a model.
+    The target is called ``Quantization(quantization_config, config)``, once a model.
     """
 
 

@@ -19,7 +19,7 @@ from octavo.layers.linear import Linear
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.moe import MoE, Routing
 from octavo.layers.rotary import RotaryEmbedding, rope_parameters, yarn_magnitude
-from octavo_registry.linear import LayerAdapters
+from octavo_registry.layer_adapters import LayerAdapters
 from octavo_registry.model import ModelSpec
 
 EXPECTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
