@@ -8,7 +8,6 @@ import time
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,8 +17,9 @@ from octavo.async_requests import (
     CompilingThreads,
     Making,
     Submitted,
-    is_guided,
     making_of,
+    making_of_chat,
+    outputs_of,
 )
 from octavo.beams_async import search_beams
 from octavo.config import EngineConfig
@@ -27,9 +27,9 @@ from octavo.config.model_folder import ModelFolder
 from octavo.detokenizing.processor import RequestObserver
 from octavo.engine.messages import EngineReady
 from octavo.engine.thread import EngineThread
-from octavo.errors import ConfigError, QueueFullError, error_class
+from octavo.errors import ConfigError, QueueFullError
 from octavo.frontend import Frontend, start_frontend
-from octavo.inputs import ChatTemplate, PreparedRequest, Prompt
+from octavo.inputs import ChatTemplate, Prompt
 from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.media_parts import has_media
 from octavo.inputs.messages import Message
@@ -138,34 +138,24 @@ class AsyncLLM:
         ``chat_template`` for a stranger's, which runs under limits in another process.
         """
 
-        def prepare() -> PreparedRequest:
-            return self._front.prepare_chat(
-                request_id or uuid.uuid4().hex,
-                messages,
-                sampling_params,
-                tools=tools,
-                tool_choice=tool_choice,
-                parallel_tool_calls=parallel_tool_calls,
-                priority=priority,
-                cache_salt=cache_salt,
-                documents=documents,
-                chat_template=chat_template,
-                chat_template_kwargs=chat_template_kwargs,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                mm_processor_kwargs=mm_processor_kwargs,
-                strict=strict,
-            )
-
-        # How long the text is shows only when a template has run, which may take long itself.
-        compiles = (
-            bool(tools)
-            or is_guided(sampling_params)
-            or has_media(messages, self._front.folder.capabilities.modalities)
-            or (strict and chat_template is not None)
-            or self._front.runs_foreign_code
+        making = making_of_chat(
+            self._front,
+            request_id or uuid.uuid4().hex,
+            messages,
+            sampling_params,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            priority=priority,
+            cache_salt=cache_salt,
+            documents=documents,
+            chat_template=chat_template,
+            chat_template_kwargs=chat_template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            mm_processor_kwargs=mm_processor_kwargs,
+            strict=strict,
         )
-        making = Making(prepare, in_thread=True, compiles=compiles)
         return self._stream(partial(self._submit, making, lora_request))
 
     async def beam_search(
@@ -180,13 +170,22 @@ class AsyncLLM:
         """Find the likeliest continuations of a prompt; ``options`` are those of ``generate``."""
         one = SamplingParams(max_tokens=1, guided=params.guided)
         making = self._making(request_id, prompt, one, **options)
-        head = await self._compiling.make(making, self._engine.check_open)
-        return await search_beams(
-            self._front,
-            head,
-            params,
-            lambda step: self._stream(partial(self._submit, step, lora_request)),
-        )
+        return await self._search(making, params, lora_request)
+
+    async def chat_beams(
+        self,
+        messages: Sequence[Message],
+        params: BeamSearchParams,
+        *,
+        request_id: str | None = None,
+        lora_request: LoRARequest | None = None,
+        **options: Any,
+    ) -> BeamSearchOutput:
+        """Find the likeliest answers to a conversation; ``options`` are those of ``chat``."""
+        named = request_id or uuid.uuid4().hex
+        one = SamplingParams(max_tokens=1, guided=params.guided)
+        making = making_of_chat(self._front, named, messages, one, **options)
+        return await self._search(making, params, lora_request)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the text's token ids, as a prompt of it would have them."""
@@ -355,6 +354,17 @@ class AsyncLLM:
         prepare = partial(process, named, prompt, sampling_params, **options)
         return making_of(prepare, prompt, sampling_params, self._front.runs_foreign_code)
 
+    async def _search(
+        self, making: Making, params: BeamSearchParams, lora_request: LoRARequest | None
+    ) -> BeamSearchOutput:
+        return await search_beams(
+            self._front,
+            await self._compiling.make(making, self._engine.check_open),
+            params,
+            lambda step: self._stream(partial(self._submit, step, lora_request)),
+            self._compiling,
+        )
+
     async def _submit(self, making: Making, lora_request: LoRARequest | None) -> Submitted:
         """Make a request and queue it."""
         arrival_seconds = time.monotonic()
@@ -375,24 +385,7 @@ class AsyncLLM:
                 adapters.release(adapter)
         return Submitted(prepared, arrival_seconds, engine, stream)
 
-    async def _stream(
+    def _stream(
         self, submit: Callable[[], Awaitable[Submitted]]
     ) -> AsyncGenerator[RequestOutput, None]:
-        prepared, arrival_seconds, engine, stream = await submit()
-        tracer = self._tracer
-        finished = False
-        try:
-            with tracer.begin(prepared, arrival_seconds) if tracer else nullcontext() as span:
-                while not finished:
-                    output = await stream.next()
-                    finished = output.finished
-                    if span is not None:
-                        span.take(output)
-                    if output.error is not None:
-                        raise error_class(output.error_type or "")(output.error)
-                    if prepared.reader is not None:
-                        await self._compiling.read(prepared.reader, output)
-                    yield output
-        finally:
-            if not finished:
-                engine.release(prepared.request.request_id, stream)
+        return outputs_of(submit, self._compiling, self._tracer)

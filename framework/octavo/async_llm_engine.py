@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
+from typing import Any
 
 from octavo.async_llm import AsyncLLM
 from octavo.async_requests import Submitted
@@ -26,7 +27,8 @@ class AsyncLLMEngine(AsyncLLM):
     ) -> AsyncGenerator[RequestOutput, None]:
         """Queue a prompt, and return its outputs, which come whether they are read or not.
 
-        ``generate`` queues it when the first output is asked for.
+        Closing or dropping them ends the request. ``generate`` queues it when the first output is
+        asked for.
         """
         making = self._making(request_id, prompt, params, priority=priority)
         submitted = await self._submit(making, lora_request)
@@ -34,7 +36,7 @@ class AsyncLLMEngine(AsyncLLM):
         async def submit() -> Submitted:
             return submitted
 
-        return self._stream(submit)
+        return _Queued(submitted, self._stream(submit))
 
     async def abort_request(self, request_id: str | Iterable[str]) -> None:
         """End requests; the same as ``abort``, of one id or several."""
@@ -67,3 +69,41 @@ class AsyncLLMEngine(AsyncLLM):
     def dead_error(self) -> EngineDeadError:
         """What requests get once the engine has ended."""
         return EngineDeadError(self.end or "the engine runs")
+
+
+class _Queued(AsyncGenerator[RequestOutput, None]):
+    """The outputs of a request that is under way before its first one is asked for.
+
+    A generator of Python that is left before it has begun runs none of its code, and would not end
+    the request.
+    """
+
+    def __init__(self, submitted: Submitted, outputs: AsyncGenerator[RequestOutput, None]) -> None:
+        self._submitted: Submitted | None = submitted
+        """None: the generator has begun and ends the request itself."""
+        self._outputs = outputs
+
+    async def asend(self, value: None) -> RequestOutput:
+        self._submitted = None
+        return await self._outputs.asend(value)
+
+    async def athrow(self, *error: Any) -> RequestOutput:
+        self._leave()
+        return await self._outputs.athrow(*error)
+
+    async def aclose(self) -> None:
+        self._leave()
+        await self._outputs.aclose()
+
+    def _leave(self) -> None:
+        submitted, self._submitted = self._submitted, None
+        if submitted is not None:
+            submitted.release()
+
+    def __del__(self) -> None:
+        if self._submitted is None:
+            return
+        # Of a collection that may run anywhere, also where the engine's lock is held.
+        loop = self._submitted.stream.mailbox.loop
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._submitted.release)

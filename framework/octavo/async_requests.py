@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from octavo.engine.thread import EngineThread
+from octavo.errors import error_class
+from octavo.frontend import Frontend
 from octavo.inputs import PreparedRequest, Prompt
+from octavo.inputs.media_parts import has_media
+from octavo.inputs.messages import Message
+from octavo.observability.tracing import Tracer
 from octavo.outputs import RequestOutput
+from octavo.params import SamplingParams
 from octavo.streaming import Stream
 from octavo.tools.answer_reader import AnswerReader
 
@@ -46,6 +53,10 @@ class Submitted(NamedTuple):
     engine: EngineThread
     stream: Stream
 
+    def release(self) -> None:
+        """End it: nobody reads it any more."""
+        self.engine.release(self.prepared.request.request_id, self.stream)
+
 
 def making_of(
     prepare: Callable[[], PreparedRequest], prompt: Prompt, params: object, is_foreign: bool
@@ -56,6 +67,29 @@ def making_of(
     is_long = isinstance(text, str) and len(text) > MAX_CHARS_ON_LOOP
     compiles = is_guided(params) or has_items or is_foreign
     return Making(prepare, in_thread=compiles or is_long, compiles=compiles)
+
+
+def making_of_chat(
+    front: Frontend,
+    request_id: str,
+    messages: Sequence[Message],
+    params: SamplingParams | None,
+    **options: Any,
+) -> Making:
+    """Where a conversation's request is made; ``options`` are those of ``Frontend.prepare_chat``.
+
+    How long its text is shows only when a template has run, which may take long itself.
+    """
+    is_strangers_template = bool(options.get("strict")) and options.get("chat_template") is not None
+    compiles = (
+        bool(options.get("tools"))
+        or is_guided(params)
+        or has_media(messages, front.folder.capabilities.modalities)
+        or is_strangers_template
+        or front.runs_foreign_code
+    )
+    prepare = partial(front.prepare_chat, request_id, messages, params, **options)
+    return Making(prepare, in_thread=True, compiles=compiles)
 
 
 class CompilingThreads(ThreadPoolExecutor):
@@ -95,6 +129,30 @@ class CompilingThreads(ThreadPoolExecutor):
         if making.compiles:
             return await self.run(compiled)
         return await asyncio.to_thread(making.prepare) if making.in_thread else making.prepare()
+
+
+async def outputs_of(
+    submit: Callable[[], Awaitable[Submitted]], threads: CompilingThreads, tracer: Tracer | None
+) -> AsyncGenerator[RequestOutput, None]:
+    """Queue a request and give its outputs; leaving them ends it."""
+    submitted = await submit()
+    prepared, stream = submitted.prepared, submitted.stream
+    finished = False
+    try:
+        with tracer.begin(prepared, submitted.arrival_seconds) if tracer else nullcontext() as span:
+            while not finished:
+                output = await stream.next()
+                finished = output.finished
+                if span is not None:
+                    span.take(output)
+                if output.error is not None:
+                    raise error_class(output.error_type or "")(output.error)
+                if prepared.reader is not None:
+                    await threads.read(prepared.reader, output)
+                yield output
+    finally:
+        if not finished:
+            submitted.release()
 
 
 def is_guided(params: object) -> bool:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final
 
-from octavo.async_requests import Making
+from octavo.async_requests import CompilingThreads, Making
 from octavo.beam_search import BeamSearch, Candidates, num_candidates
 from octavo.beam_steps import candidates_of, check_mode, guided_by
 from octavo.detokenizing import IncrementalDetokenizer
@@ -25,7 +25,11 @@ Submit = Callable[[Making], AsyncGenerator[RequestOutput, None]]
 
 
 async def search_beams(
-    front: Frontend, head: PreparedRequest, params: BeamSearchParams, submit: Submit
+    front: Frontend,
+    head: PreparedRequest,
+    params: BeamSearchParams,
+    submit: Submit,
+    threads: CompilingThreads,
 ) -> BeamSearchOutput:
     """Extend the prompt of ``head``; each step of a beam is a request of one token."""
     request, ids = head.request, [*head.request.prompt_token_ids]
@@ -58,8 +62,14 @@ async def search_beams(
     found = BeamSearchOutput(prompt_token_ids=ids, sequences=search.best)
     if front.tokenizer is not None:
         for beam in found.sequences:
-            text = IncrementalDetokenizer(front.tokenizer, prompt_ids=ids)
+            text = IncrementalDetokenizer(
+                front.tokenizer,
+                prompt_ids=ids,
+                keep_special_tokens=head.params.keep_special_tokens,
+            )
             beam.text = text.push(beam.token_ids) + text.finish()
+    if head.reader is not None:
+        await threads.run(partial(head.reader.take_beams, found.sequences))
     return found
 
 

@@ -115,6 +115,8 @@ class BeamSequence:
     cumulative_logprob: float
     text: str = ""
     finish_reason: FinishReason | None = None
+    message: ParsedMessage | None = None
+    """Of a chat whose model has parsers: the text's reasoning, content and calls."""
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -148,6 +149,34 @@ def test_requests_of_an_async_engine_end_when_they_are_aborted() -> None:
             last = [[output async for output in stream][-1] for stream in streams]
             reasons = [output.outputs[0].finish_reason for output in last]
             assert reasons == ["abort", "abort", "length"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["closed", "dropped", "cancelled", "closed when begun"])
+def test_a_request_ends_with_outputs_that_nobody_reads(how: str) -> None:
+    async def main() -> None:
+        endless = SamplingParams(max_tokens=900, ignore_eos=True)
+        async with AsyncLLMEngine("octavo/tiny", engine_process=False, **SMALL) as engine:
+            outputs = await engine.add_request("a", TEXTS[0], endless)
+            assert engine.get_num_unfinished_requests() == 1
+            if how == "closed when begun":
+                await anext(outputs)
+            if how == "dropped":
+                del outputs
+                gc.collect()
+                await asyncio.sleep(0)
+            elif how == "cancelled":
+                with pytest.raises(asyncio.CancelledError):
+                    await outputs.athrow(asyncio.CancelledError)
+            else:
+                await outputs.aclose()
+                await outputs.aclose()
+            assert engine.get_num_unfinished_requests() == 0
+            while (await engine.stats())["num_running"]:
+                await asyncio.sleep(0.01)
+            again = await engine.add_request("a", TEXTS[0], GREEDY)
+            assert [output async for output in again][-1].finished
 
     asyncio.run(main())
 

@@ -8,7 +8,10 @@ import httpx
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.async_llm import AsyncLLM
 from octavo.params import BeamSearchParams, GuidedParams
+from octavo.server.app import add_built_in_routes
+from server_in_process import MODEL, clients
 
 PROMPT = "The capital of France is"
 CHAT = [{"role": "user", "content": "What is the capital of France?"}]
@@ -91,10 +94,40 @@ def test_a_chat_may_have_old_calls_and_ask_for_none(http) -> None:
     call = {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}
     history = [*CHAT, call, {"role": "function", "name": "f", "content": "Paris"}]
     post(http, "/v1/chat/completions", messages=history, tool_choice="none", **asked)
-    for name, choice in (("tool_choice", "required"), ("function_call", {"name": "f"})):
-        body = {"messages": CHAT, name: choice, **asked}
-        reply = http.post("/v1/chat/completions", json=body)
-        assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)
+
+
+async def test_one_beam_of_a_chat_is_read_as_the_likeliest_answer_is() -> None:
+    properties = {"city": {"enum": ["Rome", "Paris"]}}
+    schema = {"type": "object", "properties": properties, "required": ["city"]}
+    function = {"name": "weather", "parameters": schema}
+    asked: list[dict[str, Any]] = [
+        {"extra_body": {"guided_regex": "<think>(a|be)</think>(Rome|Paris)"}},
+        {"extra_body": {"guided_regex": "<think>(a|be)</think>(Rome|Paris)"}, "max_tokens": 3},
+        {"tools": [{"type": "function", "function": function}], "tool_choice": "required"},
+        {"functions": [function], "function_call": {"name": "weather"}},
+        {"tools": [{"type": "function", "function": function}], "tool_choice": "none"},
+    ]
+    options = {"dtype": "float32", "num_threads": 1, "reasoning_parser": "qwen3"}
+    async with AsyncLLM("octavo/tiny", engine_process=False, **options) as engine:
+        add_built_in_routes(engine.host.routes)
+        (client,) = clients(engine)
+        for each in asked:
+            body = {"model": MODEL, "messages": CHAT, "max_tokens": 60, "temperature": 0, **each}
+            ways = ({}, {"use_beam_search": True})
+            alone, found = [
+                (
+                    await client.chat.completions.create(
+                        **{**body, "extra_body": {**body.get("extra_body", {}), **way}}
+                    )
+                ).choices[0]
+                for way in ways
+            ]
+            for call in (*(alone.message.tool_calls or ()), *(found.message.tool_calls or ())):
+                call.id = ""
+            assert found.message.to_dict() == alone.message.to_dict()
+            assert found.finish_reason == alone.finish_reason
+            is_called = bool(found.message.tool_calls or found.message.function_call)
+            assert is_called == (each.get("tool_choice") == "required" or "functions" in each)
 
 
 def test_what_is_drawn_with_has_no_effect_and_is_told(http) -> None:

@@ -171,6 +171,14 @@ def test_a_batch_has_a_choice_for_each_conversation(http) -> None:
     assert texts == [first, second, first]
     used = [each["usage"]["total_tokens"] for each in alone]
     assert answer["usage"]["total_tokens"] == 2 * used[0] + used[1]
+    shown = {"return_token_ids": True, "prompt_logprobs": 1}
+    told = post(http, "/v1/chat/completions/batch", messages=[CHAT, others], **asked, **shown)
+    for choice, messages in zip(told["choices"], (CHAT, others), strict=True):
+        one = post(http, "/v1/chat/completions", messages=messages, **asked, **shown)
+        for name in ("prompt_token_ids", "prompt_logprobs"):
+            assert choice[name] == one[name]
+            assert len(choice[name]) == one["usage"]["prompt_tokens"]
+        assert choice["token_ids"] == one["choices"][0]["token_ids"]
     for more in ({"stream": True}, {"n": 2}, {"tools": [{"type": "function"}]}, {"messages": []}):
         body = {"messages": [CHAT], **more}
         assert http.post("/v1/chat/completions/batch", json=body).status_code == 400

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from octavo.errors import PluginError, RequestFailedError
-from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
+from octavo.outputs import BeamSequence, CompletionOutput, RequestOutput, TokenLogprobs
 from octavo.tools.answer_format import AnswerPlan
 from octavo.tools.message import MessageStream
 from octavo.tools.token_texts import TokenTexts
@@ -40,14 +40,27 @@ class AnswerReader:
             answer = self._answers.get(each.index)
             if answer is None:
                 answer = self._answers[each.index] = _Answer(self._plan, self._in_pieces)
-            try:
-                answer.add(each)
-            except PluginError:
-                raise
-            except Exception as error:  # a plugin's, on what a model wrote
-                raise RequestFailedError(
-                    f"the parser of the model's answers fails on this one: {one_line(error)}"
-                ) from error
+            _read(answer, each)
+
+    def take_beams(self, beams: Iterable[BeamSequence]) -> None:
+        """Read the texts of a beam search, and set what each says."""
+        for index, beam in enumerate(beams):
+            whole = CompletionOutput(
+                index=index, text=beam.text, token_ids=beam.token_ids, finish_reason="stop"
+            )
+            _read(_Answer(self._plan, in_pieces=False), whole)
+            beam.message = whole.message
+
+
+def _read(answer: _Answer, output: CompletionOutput) -> None:
+    try:
+        answer.add(output)
+    except PluginError:
+        raise
+    except Exception as error:  # a plugin's, on what a model wrote
+        raise RequestFailedError(
+            f"the parser of the model's answers fails on this one: {one_line(error)}"
+        ) from error
 
 
 class _Answer:

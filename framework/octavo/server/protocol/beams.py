@@ -78,6 +78,7 @@ def as_output(found: BeamSearchOutput, request_id: str, prompt: str | None) -> R
             token_ids=beam.token_ids,
             cumulative_logprob=beam.cumulative_logprob,
             finish_reason=beam.finish_reason,
+            message=beam.message,
         )
         for index, beam in enumerate(found.sequences)
     ]

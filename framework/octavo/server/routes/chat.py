@@ -71,7 +71,7 @@ class ChatRoutes:
         answer = _Answer(request, f"chatcmpl-{named}", model, params.n, self._server, notes)
         await self._server.checked_template(request.chat_template)
         if request.use_beam_search:
-            found = await self._beams(request, params, adapter, notes, named)
+            found = await self._beams(request, params, adapter, notes)
             return Reply(encode(answer.whole(found)))
         outputs = self._begin(request, params, adapter, notes, request.request_id)
         if request.stream:
@@ -114,37 +114,21 @@ class ChatRoutes:
         params: SamplingParams,
         adapter: LoRARequest | None,
         notes: Notes,
-        name: str,
     ) -> RequestOutput:
-        calls: dict[str, Any] = {"tools": request.tools, "functions": request.functions}
-        for name in ("tool_choice", "function_call"):
-            calls[name] = getattr(request, name) not in (None, "none", "auto")
         wanted = beam_params(
             request,
             max_tokens=params.max_tokens or self._server.engine.max_model_len,
             notes=notes,
-            others={"logprobs": request.logprobs, **calls},
+            others={"logprobs": request.logprobs},
         )
-        messages = plain_messages(with_tool_calls(request.messages), notes)
-        if has_media(messages, self._server.engine.model_folder.capabilities.modalities):
+        conversation = self._conversation(request, adapter, notes)
+        modalities = self._server.engine.model_folder.capabilities.modalities
+        if has_media(conversation["messages"], modalities):
             raise HttpError(400, "a beam search takes texts alone", param="use_beam_search")
-        ids = await self._server.engine.tokenize_chat(
-            messages,
-            documents=request.documents,
-            chat_template=request.chat_template,
-            chat_template_kwargs=self._template_kwargs(request, notes),
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            strict=True,
+        found = await self._server.engine.chat_beams(
+            **conversation, params=wanted, request_id=request.request_id
         )
-        found = await self._server.engine.beam_search(
-            {"prompt_token_ids": ids, "cache_salt": request.cache_salt},
-            wanted,
-            request.request_id,
-            lora_request=adapter,
-            priority=request.priority,
-        )
-        return as_output(found, name, None)
+        return as_output(found, request.request_id or "", None)
 
     def _begin(
         self,
@@ -154,32 +138,39 @@ class ChatRoutes:
         notes: Notes,
         request_id: str | None,
     ) -> AsyncGenerator[RequestOutput, None]:
+        conversation = self._conversation(request, adapter, notes)
+        return self._server.engine.chat(
+            **conversation, sampling_params=params, request_id=request_id
+        )
+
+    def _conversation(
+        self, request: ChatRequest, adapter: LoRARequest | None, notes: Notes
+    ) -> dict[str, Any]:
+        """What the engine's ``chat`` takes, but for parameters and the id."""
         tools, choice, parallel = request.tools, request.tool_choice, request.parallel_tool_calls
         if request.functions is not None or request.function_call is not None:
             if tools is not None or choice is not None:
                 raise HttpError(400, "functions are tools; give one of both", param="functions")
             tools, choice = as_tools(request.functions), as_tool_choice(request.function_call)
             parallel = False
-        return self._server.engine.chat(
-            plain_messages(with_tool_calls(request.messages), notes),
-            params,
-            request_id=request_id,
-            tools=plain_tools(tools, notes),
-            tool_choice=plain_tool_choice(choice, notes),
-            parallel_tool_calls=parallel,
-            documents=request.documents,
-            chat_template=request.chat_template,
-            chat_template_kwargs=self._template_kwargs(request, notes),
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            mm_processor_kwargs=asked_by_request(
+        return {
+            "messages": plain_messages(with_tool_calls(request.messages), notes),
+            "tools": plain_tools(tools, notes),
+            "tool_choice": plain_tool_choice(choice, notes),
+            "parallel_tool_calls": parallel,
+            "documents": request.documents,
+            "chat_template": request.chat_template,
+            "chat_template_kwargs": self._template_kwargs(request, notes),
+            "add_generation_prompt": request.add_generation_prompt,
+            "continue_final_message": request.continue_final_message,
+            "mm_processor_kwargs": asked_by_request(
                 request.mm_processor_kwargs, request.media_io_kwargs
             ),
-            priority=request.priority,
-            cache_salt=request.cache_salt or "",
-            strict=True,
-            lora_request=adapter,
-        )
+            "priority": request.priority,
+            "cache_salt": request.cache_salt or "",
+            "strict": True,
+            "lora_request": adapter,
+        }
 
     def _params(self, request: ChatRequest, notes: Notes) -> SamplingParams:
         request.check_beams()
@@ -251,6 +242,9 @@ class _Answer:
             self._usage.add(output)
             (choice,) = self.choices(output)
             choice.index = index
+            choice.prompt_logprobs = prompt_logprobs(output, self._request.prompt_logprobs)
+            if self._request.return_token_ids:
+                choice.prompt_token_ids = output.prompt_token_ids
             choices.append(choice)
         return ChatCompletion(
             **self._head,
