@@ -40,6 +40,7 @@ class PointDecoder:
 
     def decode(self, data: bytes, limits: MediaLimits, options: Mapping[str, Any]) -> Points:
         CALLS.append(data)
+        THREADS.update(threading.enumerate())
         limits.reserve(len(data))
         if data == b"bug":
             raise ZeroDivisionError("inside")
@@ -64,6 +65,7 @@ class PointDecoder:
 
 
 CALLS: list[bytes] = []
+THREADS: set[threading.Thread] = set()  # at a call
 RELEASE = threading.Event()
 
 
@@ -87,6 +89,7 @@ def host() -> PluginHost:
 def open_reader(host) -> Iterator[Callable[..., MediaReader]]:
     """Makes readers by their configuration; they are closed at the end."""
     CALLS.clear()
+    THREADS.clear()
     RELEASE.clear()
     readers = []
 
@@ -332,6 +335,14 @@ def test_decoders_that_hang_hold_their_thread_and_the_next_request_is_told_so(
             read(reader, {"points": given})
     RELEASE.set()
     assert read(open_reader(), {"points": (1, 2)})[0].value == Points(b"\1\2")
+
+
+def test_a_caller_without_an_event_loop_waits_in_its_own_thread(open_reader) -> None:
+    reader = open_reader()
+    before = set(threading.enumerate())
+    read(reader, {"points": [(1,), b"a"]})
+    names = {thread.name.rpartition("_")[0] for thread in THREADS - before}
+    assert names == {"decoding of media"}
 
 
 def test_the_event_loop_goes_on_while_media_is_decoded(open_reader) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import closing, suppress
 from functools import partial
 from threading import Lock
 from typing import Any, Final
@@ -95,25 +96,12 @@ class MediaReader:
         without data stands for it; to other salts it is another item's name.
         Cancelling this drops what has not begun. A QueueFullError means that others come first.
         """
-        budget = self._counted(given)
-        futures: list[Future[Any]] = []
-        try:
-            for item in given:
-                pool = self._fetching if item.is_elsewhere else self._decoding
-                futures.append(pool.submit(partial(self._bytes, item, budget)))
-            encoded = [await self._arrived(future) for future in futures]
-            deadline = time.monotonic() + self._config.media_decode_timeout
-            for item, data in zip(given, encoded, strict=True):
-                chosen = (options or {}).get(item.content_kind, {})
-                decode = partial(self._item, item, data, chosen, is_cached, salt, budget, deadline)
-                futures.append(self._decoding.submit(decode))
-            return [
-                await _in_time(future, item, deadline)
-                for item, future in zip(given, futures[len(given) :], strict=True)
-            ]
-        finally:
-            for future in futures:
-                future.cancel()
+        items: list[MediaItem] = []
+        with closing(self._reading(items, given, options or {}, is_cached, salt)) as waits:
+            for future, seconds in waits:
+                with suppress(Exception):  # the time's end, or the future's own failure
+                    await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+        return items
 
     def read_blocking(
         self,
@@ -123,10 +111,12 @@ class MediaReader:
         *,
         salt: str = "",
     ) -> list[MediaItem]:
-        """Do the same for a caller that may or may not have an event loop of its own."""
-        read = self.read(given, options, is_cached, salt=salt)
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, read).result()
+        """Do the same in the caller's thread."""
+        items: list[MediaItem] = []
+        with closing(self._reading(items, given, options or {}, is_cached, salt)) as waits:
+            for future, seconds in waits:
+                wait([future], seconds)
+        return items
 
     def close(self) -> None:
         """Drop what waits; what runs goes on to its end."""
@@ -140,14 +130,49 @@ class MediaReader:
                 budget.add_item(item.modality)
         return budget
 
-    async def _arrived(self, future: Future[bytes | None]) -> bytes | None:
-        """The bytes of an item; its own time-out is the fetcher's, and this one is the queue's."""
-        seconds = 2 * self._config.media_fetch_timeout + self._config.media_decode_timeout
+    def _reading(
+        self,
+        items: list[MediaItem],
+        given: Sequence[GivenMedia],
+        options: Options,
+        is_cached: IsCached,
+        salt: str,
+    ) -> Generator[tuple[Future[Any], float], None, None]:
+        """Append the items; each future that it gives is to be waited for, so many seconds at most.
+
+        Closing it drops what has not begun.
+        """
+        budget = self._counted(given)
+        futures: list[Future[Any]] = []
         try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.wrap_future(future)
-        except TimeoutError as error:
-            raise QueueFullError("media waits too long to be read; try again later") from error
+            for item in given:
+                pool = self._fetching if item.is_elsewhere else self._decoding
+                futures.append(pool.submit(partial(self._bytes, item, budget)))
+            # The fetcher has a time-out of its own; this one is the queue's.
+            seconds = 2 * self._config.media_fetch_timeout + self._config.media_decode_timeout
+            encoded: list[bytes | None] = []
+            for future in futures:
+                yield future, seconds
+                if future.cancel() or not future.done():
+                    raise QueueFullError("media waits too long to be read; try again later")
+                encoded.append(future.result())
+            deadline = time.monotonic() + self._config.media_decode_timeout
+            for item, data in zip(given, encoded, strict=True):
+                chosen = options.get(item.content_kind, {})
+                decode = partial(self._item, item, data, chosen, is_cached, salt, budget, deadline)
+                futures.append(self._decoding.submit(decode))
+            for item, future in zip(given, futures[len(given) :], strict=True):
+                yield future, max(deadline - time.monotonic(), 0) + GRACE_SECONDS
+                if future.cancel():
+                    raise QueueFullError("media waits too long to be decoded; try again later")
+                if not future.done():  # a decoder that does not look at the clock
+                    raise MediaTooLargeError(
+                        f"{item.place}: decoding takes too long; send a smaller file"
+                    )
+                items.append(future.result())
+        finally:
+            for future in futures:
+                future.cancel()
 
     def _decoder(self, modality: str) -> ModalityDecoder:
         if modality not in self._host.modalities:
@@ -215,17 +240,3 @@ class MediaReader:
             if given.uuid is not None:
                 self._named.put(name, key)
             return MediaItem(modality=modality, value=value, content_hash=key)
-
-
-async def _in_time(future: Future[MediaItem], given: GivenMedia, deadline: float) -> MediaItem:
-    """The decoded item; a decoder that does not look at the clock is left to itself."""
-    seconds = max(deadline - time.monotonic(), 0) + GRACE_SECONDS
-    try:
-        async with asyncio.timeout(seconds):
-            return await asyncio.wrap_future(future)
-    except TimeoutError as error:
-        if future.cancelled():  # it had not begun
-            raise QueueFullError("media waits too long to be decoded; try again later") from error
-        raise MediaTooLargeError(
-            f"{given.place}: decoding takes too long; send a smaller file"
-        ) from error
