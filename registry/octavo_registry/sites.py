@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-SiteKind = Literal["linear", "experts", "latent", "embedding", "head"]
-"""A linear; the stacks of a layer of experts; the projection that latent attention multiplies into
-queries and results; the two ends of the vocabulary."""
+SiteKind = Literal["linear", "router", "experts", "latent", "embedding", "head"]
+"""A linear; one that chooses experts; a layer of experts; the projection that latent attention
+multiplies into queries and results; the two ends of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSite:
-    """The weights of a layer of experts, of which each is a gate, an up and a down projection."""
+    """The weights of a layer of experts, of which each is a gate, an up and a down projection.
+
+    ``Quantization.method_of`` sees all intermediate features, ``ExpertsMethod.create`` this rank's.
+    """
 
     name: str
     num_experts: int

@@ -190,8 +190,6 @@ def test_a_router_in_float32_tells_scores_apart_that_16_bits_round_to_one(in_flo
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ModelError, match="hidden_act='relu' of mlp"):
         layer_of(activation="relu")
-    with pytest.raises(ModelError, match="experts cannot be quantized"):
-        layer_of(quantization=object())
     with pytest.raises(ModelError, match="8 cannot be split among tensor_parallel_size=3"):
         layer_of(tp_size=3, collectives=NoCollectives())
     with pytest.raises(ModelError, match=r"mlp: route: groups=\(2, 1\) do not divide 5 experts"):

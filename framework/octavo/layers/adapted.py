@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from octavo.adapters.check import LinearSize
 from octavo.adapters.packed import matrices
 from octavo.adapters.pool import AdapterLoad, Run
+from octavo.errors import ModelError
 from octavo.layers.adapted_experts import (
     SCRATCH_BYTES,
     AdaptedExperts,
@@ -31,7 +32,9 @@ from octavo.layers.adapted_linear import AdaptedEmbedding, AdaptedLinear
 from octavo.layers.embedding import VocabParallelEmbedding
 from octavo.layers.latent_attention import LatentAttention
 from octavo.layers.logits import LMHead
-from octavo.layers.moe import MoE, StackedTensors
+from octavo.layers.moe import MoE
+from octavo.layers.stored_experts import StackedTensors
+from octavo.layers.unquantized_experts import UnquantizedExperts
 from octavo_kernels.linear.adapted import rooms_bytes
 from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
 from octavo_registry.linear import QuantizationMethod
@@ -156,6 +159,11 @@ class AdapterRows:
         if use is None:
             return None
         moe = cast(MoE, layer)
+        if not isinstance(moe.method, UnquantizedExperts):
+            raise ModelError(
+                f"{moe.name}: adapters of experts need plain ones, and these are stored by "
+                f"{type(moe.method).__name__}; leave lora_experts out"
+            )
         hidden, checkpoint = Shard.whole(moe.hidden_size), moe.checkpoint
         stacked = checkpoint if isinstance(checkpoint, StackedTensors) else StackedTensors()
         return AdaptedExperts(

@@ -23,7 +23,7 @@ from octavo_registry.linear import (
     QuantizationMethod,
 )
 from octavo_registry.model import ModelSpec
-from octavo_registry.sites import Axis, Shard, Site
+from octavo_registry.sites import Axis, Shard, Site, SiteKind
 
 
 class Linear(nn.Module):
@@ -44,6 +44,7 @@ class Linear(nn.Module):
         bias: bool,
         spec: ModelSpec,
         transposed: bool = False,
+        kind: SiteKind = "linear",
     ) -> None:
         super().__init__()
         self.name = name
@@ -52,7 +53,7 @@ class Linear(nn.Module):
         self.transposed = transposed
         self.in_features = inputs.size
         self.out_features = sum(part.size for _, part in self.parts)
-        self.site = Site(name=name, kind="linear", inputs=inputs, parts=merged(self.parts))
+        self.site = Site(name=name, kind=kind, inputs=inputs, parts=merged(self.parts))
         self.method: QuantizationMethod = method_at(
             self.site, spec.quantization
         ) or UnquantizedLinear(batch_invariant=spec.batch_invariant)
