@@ -128,7 +128,7 @@ def test_a_ranks_features_are_padded_to_whole_groups(num_ranks: int, stacked: bo
     layers = [layer_of(grouped, rank, num_ranks, **options) for rank in range(num_ranks)]
     assert {layer.part.size for layer in layers} == {8 if num_ranks == 2 else 4}
     assert layers[-1].gate_up_codes.shape[1] == 2 * layers[-1].part.size
-    torch.testing.assert_close(sums(layers, quantized, x_TD), expected_TD)
+    torch.testing.assert_close(sums(layers, quantized, x_TD), expected_TD, atol=1e-4, rtol=1e-4)
 
 
 def test_exceptions_are_asked_for_by_the_names_of_checkpoints() -> None:
@@ -149,7 +149,7 @@ def test_exceptions_are_asked_for_by_the_names_of_checkpoints() -> None:
     ))  # fmt: skip
     assert asked[0].down.in_features == FEATURES
     layer_of(Asking({}, {}), checkpoint=StackedTensors())
-    assert asked[-1].names == ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    assert asked[2].names == ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
     ignored = layer_of(Int8({"ignore": asked[0].names}, {}), checkpoint=ExpertTensors())
     assert ignored.gate_up_proj.dtype == torch.float32
 
