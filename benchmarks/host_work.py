@@ -21,7 +21,7 @@ from octavo import SamplingParams
 from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.detokenizing import OutputProcessor
 from octavo.engine.core import EngineCore
-from octavo.engine.messages import EngineRequest, TokenSampling
+from octavo.messages import EngineRequest, TokenSampling
 from octavo.testing.random_model import make_random_model
 from octavo_registry import PluginHost
 

@@ -37,13 +37,7 @@ from benchmarks.compare.shapes import SHAPES, write_model
 from benchmarks.http_streaming import free_port, head_of, wait_for, write_tokenizer
 from octavo.client import get_json, parse_address
 from octavo.config import EngineConfig
-from octavo.engine.messages import (
-    EngineReady,
-    EngineRequest,
-    PromptReport,
-    SequenceEnd,
-    StepOutputs,
-)
+from octavo.messages import EngineReady, EngineRequest, PromptReport, SequenceEnd, StepOutputs
 from octavo_registry import PluginHost
 from octavo_registry.manifest import Manifest
 from octavo_registry.routes import Endpoint, Server
@@ -168,11 +162,11 @@ def run_engine(step_ms: float, address: str) -> int:
 def run_server(folder: str, port: int, step_ms: float) -> int:
     """``octavo serve`` in one process, but for its engine and the probe."""
     from octavo.config import ModelConfig
-    from octavo.config.model_folder import open_model
     from octavo.config.server import ListenConfig, ServeConfig, ServerConfig
     from octavo.engine.client import EngineClient
     from octavo.engine.process_client import ProcessClient
-    from octavo.frontend import make_frontend
+    from octavo.frontend.frontend import make_frontend
+    from octavo.model_folder import open_model
     from octavo.server.http_thread import HttpThread, Service
     from octavo.server.listening import bind
     from octavo.server.request_log import LoggedLLM

@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.compare.shapes import SHAPES, Shape, write_model
-from octavo.config import ModelConfig, open_model
+from octavo.config import ModelConfig
+from octavo.model_folder import open_model
 from octavo.weights import Checkpoint, open_checkpoint
 from octavo.weights.load import load_model
 from octavo.weights.staging import staged_tensors

@@ -33,13 +33,13 @@ import jsonschema
 import jsonschema_rs
 import numpy as np
 
-from octavo.engine.messages import GuideRequest
 from octavo.errors import BadRequestError, UnsupportedConstraint
 from octavo.guided.byte_machine import machine_guide
 from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB
 from octavo.guided.choose import AUTO, choose_guide, first_that_compiles
 from octavo.guided.schema import core_schema
 from octavo.guided.trial import has_tokens, walk
+from octavo.messages import GuideRequest
 from octavo.params import GuidedParams
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuideVocabulary

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from octavo.config import EngineConfig, open_model
+from octavo.config import EngineConfig
+from octavo.execution.memory_budget import plan
 from octavo.execution.worker import Worker
-from octavo.options import read_options
-from octavo.planning import plan
+from octavo.frontend.options import read_options
+from octavo.model_folder import open_model
 from octavo_registry import PluginHost
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from octavo.engine.messages import EngineRequest
-from octavo.scheduling.plan import SECTIONS, StepPlan
-from octavo.scheduling.rows import Rows
+from octavo.messages import EngineRequest
+from octavo.scheduling.slots import Rows
+from octavo.steps.plan import SECTIONS, StepPlan
 from scheduling_cases import MAX_LEN, MEDIA_ROWS, NUM_RANK_ROWS
 from shadow_device import ShadowDevice
 

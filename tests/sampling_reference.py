@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.engine.messages import TokenSampling
-from octavo.sampling.features import RowFeature, features_of
+from octavo.messages import TokenSampling
 from octavo.sampling.sampler import Sampled, Sampler
 from octavo.sampling.state import SampleBatch, SamplingState, TokenMask
+from octavo.steps.features import RowFeature, features_of
 
 NUM_STOP_IDS = 8
 

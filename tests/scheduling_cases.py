@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.engine.messages import MediaInput
+from octavo.messages import MediaInput
 from octavo_registry.cache import CacheSpec
 
 VOCAB = 37

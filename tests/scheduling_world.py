@@ -10,20 +10,15 @@ import numpy as np
 from octavo.cache.groups import make_layout
 from octavo.config import CacheConfig, EngineConfig, LoRAConfig, ModelConfig, SchedulerConfig
 from octavo.config.media import MediaConfig
-from octavo.engine.messages import (
-    AdapterHead,
-    EngineRequest,
-    PackedAdapter,
-    StepOutputs,
-    TokenSampling,
-)
-from octavo.execution.state_layout import StateLayout
 from octavo.guided.sequence import CompiledGuide
-from octavo.sampling.features import RowFeature
+from octavo.messages import AdapterHead, EngineRequest, PackedAdapter, StepOutputs, TokenSampling
 from octavo.scheduling.guided import GuidedRows
-from octavo.scheduling.plan import SECTIONS, StepPlan, StepRecord
+from octavo.scheduling.record import StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
+from octavo.steps.features import RowFeature
+from octavo.steps.layout import StateLayout
+from octavo.steps.plan import SECTIONS, StepPlan
 from plan_indices import check_deltas, check_indices, made_positions
 from scheduling_cases import (
     ADAPTERS,

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import openai
 
-from octavo.async_llm import AsyncLLM
 from octavo.config.server import LimitConfig, ServeConfig, ServerConfig
+from octavo.frontend.async_llm import AsyncLLM
 from octavo.server.app import make_app
 from octavo.server.context import ServerContext
 from octavo.server.keys import Keys

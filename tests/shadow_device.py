@@ -16,10 +16,10 @@ import numpy as np
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.prefix import first_visible
-from octavo.engine.messages import MediaInput, TokenSampling
-from octavo.execution.state_layout import StateLayout
-from octavo.sampling.features import RowFeature
-from octavo.scheduling.plan import SECTIONS, LogprobArrays, StepPlan, StepResult, TokenMasks
+from octavo.messages import MediaInput, TokenSampling
+from octavo.steps.features import RowFeature
+from octavo.steps.layout import StateLayout
+from octavo.steps.plan import SECTIONS, LogprobArrays, StepPlan, StepResult, TokenMasks
 from shadow_machines import ShadowMachines
 
 MASK = 2**63 - 1

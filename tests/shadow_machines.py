@@ -16,7 +16,7 @@ from octavo.guided.byte_machine import (
     Place,
     unpack,
 )
-from octavo.guided.machine_pool import MachineLoad
+from octavo.steps.loads import MachineLoad
 from octavo_registry.guided import CALL, GO, RETURN, ByteMachine, GuideVocabulary
 
 
@@ -85,7 +85,7 @@ class ShadowMachines:
     def load(self, load: MachineLoad, *, is_garbage: bool) -> None:
         assert load.first >= 4
         assert load.first % 4 == 0
-        words = load.guide.words
+        words = load.words
         self._pool[load.first : load.first + len(words)] = -7 if is_garbage else words
 
     def has(self, slot: int) -> bool:

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from octavo.adapters.check import LinearSize
 from octavo.layers.adapted import AdapterRows
+from octavo.messages import LinearSize
 from octavo.testing.comparison import compare
 from octavo.testing.model import make_trial
 from octavo.testing.reference import ModuleReference, write_with_reference

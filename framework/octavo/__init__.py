@@ -5,15 +5,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from octavo.version import __version__
 from octavo.vllm_paths import find_vllm_paths, missing_name
 
 if TYPE_CHECKING:
-    from octavo.async_llm import AsyncLLM
-    from octavo.async_llm_engine import AsyncLLMEngine
-    from octavo.engine_args import AsyncEngineArgs, EngineArgs
+    from octavo.cli.engine_args import AsyncEngineArgs, EngineArgs
+    from octavo.frontend.async_llm import AsyncLLM
+    from octavo.frontend.async_llm_engine import AsyncLLMEngine
+    from octavo.frontend.llm import LLM
+    from octavo.frontend.llm_engine import LLMEngine
     from octavo.inputs import PromptType, TextPrompt, TokensPrompt
-    from octavo.llm import LLM
-    from octavo.llm_engine import LLMEngine
     from octavo.outputs import CompletionOutput, RequestOutput
     from octavo.params import (
         BeamSearchParams,
@@ -23,15 +24,13 @@ if TYPE_CHECKING:
         SamplingParams,
     )
 
-__version__ = "0.1.0"
-
 _HOMES = {
-    "LLM": "octavo.llm:LLM",
-    "LLMEngine": "octavo.llm_engine:LLMEngine",
-    "EngineArgs": "octavo.engine_args:EngineArgs",
-    "AsyncEngineArgs": "octavo.engine_args:AsyncEngineArgs",
-    "AsyncLLM": "octavo.async_llm:AsyncLLM",
-    "AsyncLLMEngine": "octavo.async_llm_engine:AsyncLLMEngine",
+    "LLM": "octavo.frontend.llm:LLM",
+    "LLMEngine": "octavo.frontend.llm_engine:LLMEngine",
+    "EngineArgs": "octavo.cli.engine_args:EngineArgs",
+    "AsyncEngineArgs": "octavo.cli.engine_args:AsyncEngineArgs",
+    "AsyncLLM": "octavo.frontend.async_llm:AsyncLLM",
+    "AsyncLLMEngine": "octavo.frontend.async_llm_engine:AsyncLLMEngine",
     "BeamSearchParams": "octavo.params:BeamSearchParams",
     "CompletionOutput": "octavo.outputs:CompletionOutput",
     "GuidedParams": "octavo.params:GuidedParams",

@@ -9,21 +9,21 @@ from types import NoneType
 from typing import Any, Literal, Self
 
 from octavo.errors import ParameterError
+from octavo.limits import (
+    MAX_BAD_WORD_CHARS,
+    MAX_BAD_WORDS,
+    MAX_KEPT_TOKENS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOP_STRING_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
 from octavo.vllm_names import as_keywords, here
+from octavo.wording import shown
 from octavo_registry.naming import near_matches
 from octavo_registry.structure import Structure
-
-MAX_N = 128
-MAX_STOP_STRINGS = 16
-MAX_STOP_STRING_CHARS = 256
-MAX_STOP_TOKEN_IDS = 64
-MAX_EOS_TOKEN_IDS = 8
-MAX_LOGPROBS = 128
-MAX_LOGIT_BIAS = 1024
-MAX_BAD_WORDS = 256
-MAX_BAD_WORD_CHARS = 256
-MAX_BAD_WORD_TOKENS = 32
-MAX_KEPT_TOKENS = 64
 
 OutputKind = Literal["cumulative", "delta", "final"]
 
@@ -43,14 +43,6 @@ _FLAGS = (
     "spaces_between_special_tokens",
     "include_stop_str_in_output",
 )
-
-
-def shown(value: object) -> str:
-    """A value on one line of a message."""
-    try:
-        return " ".join(repr(value).split())[:80]
-    except ValueError:  # Python prints no integer of many thousand digits
-        return f"<{type(value).__name__}>"
 
 
 def _refused(name: str, value: object, why: str, place: str = "") -> ParameterError:
@@ -115,9 +107,11 @@ class GuidedParams:
         A type of Python (``int``, ``Literal``, an Enum, ``list[...]``, a TypedDict, a dataclass, a
         Pydantic model, a function's arguments), or a term of ``outlines.types``.
         """
-        from octavo.guided.output_types import guided_params  # Outlines takes a second to import
+        from octavo.guided.schema.output_types import (
+            constraint_of,  # Outlines takes a second to import
+        )
 
-        return guided_params(output_type, backend)
+        return cls(**constraint_of(output_type), backend=backend)
 
     @property
     def constraint(self) -> str:

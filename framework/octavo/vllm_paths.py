@@ -16,11 +16,11 @@ from typing import Any, Final
 PACKAGE: Final = "octavo"
 
 PATHS: Final[Mapping[str, str]] = {
-    "engine.arg_utils.AsyncEngineArgs": "octavo.engine_args:AsyncEngineArgs",
-    "engine.arg_utils.EngineArgs": "octavo.engine_args:EngineArgs",
-    "engine.async_llm_engine.AsyncLLMEngine": "octavo.async_llm_engine:AsyncLLMEngine",
-    "engine.llm_engine.LLMEngine": "octavo.llm_engine:LLMEngine",
-    "entrypoints.llm.LLM": "octavo.llm:LLM",
+    "engine.arg_utils.AsyncEngineArgs": "octavo.cli.engine_args:AsyncEngineArgs",
+    "engine.arg_utils.EngineArgs": "octavo.cli.engine_args:EngineArgs",
+    "engine.async_llm_engine.AsyncLLMEngine": "octavo.frontend.async_llm_engine:AsyncLLMEngine",
+    "engine.llm_engine.LLMEngine": "octavo.frontend.llm_engine:LLMEngine",
+    "entrypoints.llm.LLM": "octavo.frontend.llm:LLM",
     "inputs.data.PromptType": "octavo.inputs:PromptType",
     "inputs.data.TextPrompt": "octavo.inputs:TextPrompt",
     "inputs.data.TokensPrompt": "octavo.inputs:TokensPrompt",
@@ -33,9 +33,9 @@ PATHS: Final[Mapping[str, str]] = {
     "sequence.Logprob": "octavo.outputs:Logprob",
     "utils.FlexibleArgumentParser": "octavo.cli.script_parser:ScriptParser",
     "utils.argparse_utils.FlexibleArgumentParser": "octavo.cli.script_parser:ScriptParser",
-    "v1.engine.async_llm.AsyncLLM": "octavo.async_llm_engine:AsyncLLMEngine",
+    "v1.engine.async_llm.AsyncLLM": "octavo.frontend.async_llm_engine:AsyncLLMEngine",
     "v1.engine.exceptions.EngineDeadError": "octavo.errors:EngineDeadError",
-    "v1.engine.llm_engine.LLMEngine": "octavo.llm_engine:LLMEngine",
+    "v1.engine.llm_engine.LLMEngine": "octavo.frontend.llm_engine:LLMEngine",
 }
 """What can be imported as vLLM's documents do, by the path inside the package, and its home."""
 

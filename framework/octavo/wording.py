@@ -45,3 +45,11 @@ def likely_meant(name: str, known: Iterable[str]) -> list[str]:
         if is_near:
             found.append((whole, each))
     return [each for _, each in sorted(found, key=lambda one: -one[0])[:3]]
+
+
+def shown(value: object) -> str:
+    """A value on one line of a message."""
+    try:
+        return " ".join(repr(value).split())[:80]
+    except ValueError:  # Python prints no integer of many thousand digits
+        return f"<{type(value).__name__}>"

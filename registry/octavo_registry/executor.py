@@ -13,12 +13,12 @@ class ExecutorFacts:
     layout: Any
     """An ``octavo.cache.groups.CacheLayout``."""
     state: Any
-    """An ``octavo.execution.state_layout.StateLayout``."""
+    """An ``octavo.steps.layout.StateLayout``."""
     num_blocks: int
     num_swap_blocks: int
     max_model_len: int
     adapters: Any | None = None
-    """An ``octavo.engine.messages.AdapterFacts``; None: there is no room for adapters."""
+    """An ``octavo.messages.AdapterFacts``; None: there is no room for adapters."""
     masks_on_device: bool = False
     """Whether the device makes the masks of byte machines sooner than the host others."""
 
@@ -35,7 +35,7 @@ class PendingStep(Protocol):
         ...
 
     def result(self) -> Any:
-        """Wait for the step; its ``octavo.scheduling.plan.StepResult``, or raise what it raised."""
+        """Wait for the step; its ``octavo.steps.plan.StepResult``, or raise what it raised."""
         ...
 
 

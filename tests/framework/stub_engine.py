@@ -13,7 +13,8 @@ import time
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.engine.messages import (
+from octavo.errors import ConfigError
+from octavo.messages import (
     EngineReady,
     EngineRequest,
     PackedAdapter,
@@ -21,7 +22,6 @@ from octavo.engine.messages import (
     SequenceEnd,
     StepOutputs,
 )
-from octavo.errors import ConfigError
 from octavo_registry.manifest import Manifest
 
 FAIL_ENGINE = 9001

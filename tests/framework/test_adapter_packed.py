@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo.adapters.packed import matrices, pack
+from octavo.adapters.packed import pack
 from octavo.errors import AdapterError
+from octavo.steps.matrices import matrices
 from octavo_registry import Adapter
 
 

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from octavo.adapters.pool import NO_RUN, AdapterPool, Run
 from octavo.config import LoRAConfig
 from octavo.config.lora import MAX_RANK_ROWS
-from octavo.engine.messages import AdapterHead, PackedAdapter
 from octavo.errors import ConfigError, OctavoError
 from octavo.layers.adapted import AdapterRows
+from octavo.messages import AdapterHead, PackedAdapter
+from octavo.residency.adapters import AdapterPool
+from octavo.steps.loads import NO_RUN, Run
 from octavo_kernels.lora import MAX_POOL_ROWS, num_splits
 from octavo_registry.sites import Shard
 

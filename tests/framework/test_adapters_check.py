@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.adapters.check import LinearSize, check_adapter
+from octavo.adapters.check import check_adapter
 from octavo.errors import AdapterError
+from octavo.messages import LinearSize
 from octavo_registry.adapters import Adapter
 
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.down_proj"

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from octavo.adapters.packed import pack
-from octavo.adapters.pool import AdapterLoad
 from octavo.engine.core import EngineCore
-from octavo.engine.messages import EngineRequest, SequenceEnd, TokenSampling
 from octavo.layers.adapted import AdapterRows
 from octavo.layers.adapted_linear import AdaptedLinear
 from octavo.layers.embedding import VocabParallelEmbedding
+from octavo.messages import EngineRequest, SequenceEnd, TokenSampling
+from octavo.steps.loads import AdapterLoad
 from octavo.testing.adapters import MISTAKES, RANKS, AdaptedReference, with_adapters
 from octavo.testing.comparison import compare
 from octavo.testing.engine_run import Tokens

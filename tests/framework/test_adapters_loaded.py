@@ -13,8 +13,8 @@ import pytest
 from octavo import AsyncLLM, LoRARequest, SamplingParams
 from octavo.adapters.loaded import LoadedAdapters
 from octavo.config import EngineConfig, LoRAConfig, ModelConfig
-from octavo.engine.messages import AdapterFacts, AdapterHead, PackedAdapter
 from octavo.errors import AdapterError, UnknownAdapterError
+from octavo.messages import AdapterFacts, AdapterHead, PackedAdapter
 from octavo_registry import PluginHost
 
 FACTS = AdapterFacts(linears={}, max_rank=8, dtype="float32")

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, SamplingParams
-from octavo.async_requests import COMPILING_THREADS
 from octavo.engine.process_client import ProcessClient
 from octavo.errors import (
     ConfigError,
@@ -25,6 +24,7 @@ from octavo.errors import (
     PromptError,
     QueueFullError,
 )
+from octavo.frontend.async_requests import COMPILING_THREADS
 from octavo.outputs import RequestOutput
 from octavo.params import GuidedParams, OutputKind
 from octavo.testing.random_model import make_random_model

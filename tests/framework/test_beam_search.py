@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from octavo.beam_search import (
+from octavo.frontend.beam_search import (
     BeamSearch,
     Candidates,
     Continued,

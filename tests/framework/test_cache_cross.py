@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from octavo.cache.groups import make_layout
-from octavo.engine.messages import EngineRequest, MediaInput, TokenSampling
+from octavo.messages import EngineRequest, MediaInput, TokenSampling
 from octavo.scheduling.media import MediaScheduler
 from octavo_registry.cache import CacheSpec
 from scheduling_cases import FULL, MAX_CROSS_ROWS, Case, sound

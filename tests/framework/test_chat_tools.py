@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from octavo import LLM, GuidedParams, SamplingParams
-from octavo.config.model_folder import open_model
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
-from octavo.frontend import make_frontend, read_and_discover
+from octavo.frontend.frontend import make_frontend, read_and_discover
 from octavo.inputs import ChatRenderer
+from octavo.model_folder import open_model
 from octavo.outputs import CompletionOutput
 from octavo.tools import get_reasoning_parser, get_tool_parser
 from octavo.tools.answer_format import AnswerFormat, AnswerPlan

@@ -15,7 +15,7 @@ from octavo.cli.serve import ServeCommand
 from octavo.config import EngineConfig
 from octavo.config.server import ServerConfig
 from octavo.errors import ConfigError
-from octavo.options import read_options
+from octavo.frontend.options import read_options
 from octavo.params import SamplingParams
 from octavo_registry import PluginHost
 

@@ -13,7 +13,7 @@ import torch
 from octavo.cache.budget import GIB
 from octavo.cli import main
 from octavo.errors import ConfigError
-from octavo.planning import Budget, plan
+from octavo.execution.memory_budget import Budget, plan
 from octavo.testing.random_model import make_random_model
 from octavo.testing.reference import write_with_reference, write_without_reference
 from octavo.testing.variants import Variant, variants_of
@@ -201,10 +201,10 @@ def test_the_largest_context_is_one_that_an_engine_accepts_and_the_next_is_not(
 
 
 def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch) -> None:
-    monkeypatch.setattr("octavo.planning.host_memory", lambda: 14 * GIB)
+    monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 14 * GIB)
     problem = plan(config_of(llama_8b), host).problem
     assert problem == "the weights alone are above the 14.00 GiB to be had"
-    monkeypatch.setattr("octavo.planning.host_memory", lambda: 18 * GIB)
+    monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 18 * GIB)
     budget = plan(config_of(llama_8b), host)
     assert budget.problem == "one sequence of 131072 tokens is more than the KV cache holds"
     assert plan(config_of(llama_8b, max_model_len=budget.largest_context), host).problem is None
@@ -212,14 +212,14 @@ def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch)
     assert free // 2 - budget.block_bytes < budget.cache_bytes <= free // 2
     asked = plan(config_of(llama_8b, kv_cache_memory_gib=4), host)
     assert asked.problem == "20.01 GiB are needed, but of memory 18.00 GiB are free"
-    monkeypatch.setattr("octavo.planning.host_memory", lambda: 26 * GIB)
+    monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 26 * GIB)
     assert plan(config_of(llama_8b, max_model_len=32_752), host).problem is None
 
 
 def test_a_pool_for_a_cpu_is_as_large_as_one_sequence_needs_or_memory_has_room_for(
     host, llama_8b, monkeypatch
 ) -> None:
-    monkeypatch.setattr("octavo.planning.host_memory", lambda: 64 * GIB)
+    monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 64 * GIB)
     assert plan(config_of(llama_8b), host).change == "--kv-cache-memory-gib 16.002"
     large = plan(config_of(llama_8b, kv_cache_memory_gib=500), host)
     assert large.problem is not None

@@ -19,7 +19,7 @@ from octavo.cli.spelling import spelled, with_dashes
 from octavo.cli.vllm_flags import tell_noted
 from octavo.environment import vllm_variables
 from octavo.errors import ConfigError
-from octavo.options import read_options
+from octavo.frontend.options import read_options
 
 
 def serve_parser() -> Parser:

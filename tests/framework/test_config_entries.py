@@ -10,9 +10,10 @@ import pytest
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from octavo.config import ModelConfig, ModelFolder, open_model
-from octavo.config.entries import RULES, Entries, check_entries
+from octavo.config import ModelConfig
 from octavo.errors import ModelError
+from octavo.model_folder import ModelFolder, open_model
+from octavo.model_folder.entries import RULES, Entries, check_entries
 from octavo.testing.random_model import make_random_model
 from octavo_registry import PluginHost
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from octavo import LLM, SamplingParams
-from octavo.options import read_options
-from octavo.planning import Budget, plan
+from octavo.execution.memory_budget import Budget, plan
+from octavo.frontend.options import read_options
 from octavo_registry import PluginHost
 
 pytestmark = pytest.mark.gpu

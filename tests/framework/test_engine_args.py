@@ -13,7 +13,7 @@ from octavo.utils import FlexibleArgumentParser
 from octavo import AsyncEngineArgs, EngineArgs
 from octavo.cli.parser import Parser
 from octavo.errors import ConfigError
-from octavo.options import read_options
+from octavo.frontend.options import read_options
 
 
 def test_its_fields_are_the_options_with_their_defaults() -> None:

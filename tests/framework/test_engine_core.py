@@ -17,10 +17,10 @@ from octavo import LLM, SamplingParams
 from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.engine import core as engine_core
 from octavo.engine.core import EngineCore
-from octavo.engine.messages import EngineRequest, TokenSampling
-from octavo.execution.state_layout import FLOAT_FIELDS, INT_FIELDS
+from octavo.messages import EngineRequest, TokenSampling
 from octavo.observability.engine_metrics import read_report
-from octavo.scheduling.plan import SECTIONS
+from octavo.steps.plan import SECTIONS
+from octavo.steps.slot_fields import FLOAT_FIELDS, INT_FIELDS
 from octavo.testing.random_model import make_random_model
 from octavo_registry import (
     EnginePlan,

@@ -19,16 +19,10 @@ import numpy as np
 import pytest
 
 from octavo.config import EngineConfig, ModelConfig
-from octavo.engine.messages import (
-    AdapterHead,
-    EngineRequest,
-    PackedAdapter,
-    StepOutputs,
-    TokenSampling,
-)
 from octavo.engine.process_client import ProcessClient
 from octavo.engine.socket_client import LAST_WORDS_MILLISECONDS
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
+from octavo.messages import AdapterHead, EngineRequest, PackedAdapter, StepOutputs, TokenSampling
 from octavo_registry.manifest import Manifest
 
 STUB = Path(__file__).with_name("stub_engine.py")

@@ -19,7 +19,12 @@ import pytest
 from octavo.config import EngineConfig, ModelConfig
 from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import InProcessClient
-from octavo.engine.messages import (
+from octavo.engine.process_client import ProcessClient
+from octavo.errors import EngineDeadError, OctavoError, ParameterError
+from octavo.frontend.streaming import AT_ONCE, Mailbox, Stream, merge_delta
+from octavo.frontend.thread import EngineThread
+from octavo.inputs import PreparedRequest
+from octavo.messages import (
     EngineRequest,
     PromptReport,
     SequenceEnd,
@@ -28,13 +33,8 @@ from octavo.engine.messages import (
     TokenSampling,
     join_steps,
 )
-from octavo.engine.process_client import ProcessClient
-from octavo.engine.thread import EngineThread
-from octavo.errors import EngineDeadError, OctavoError, ParameterError
-from octavo.inputs import PreparedRequest
 from octavo.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from octavo.params import OutputKind, SamplingParams
-from octavo.streaming import AT_ONCE, Mailbox, Stream, merge_delta
 from octavo_registry.manifest import Manifest
 
 STUB = Path(__file__).with_name("stub_engine.py")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from machine_guides import END, GO, machine
-from octavo.adapters.pool import AdapterPool
-from octavo.engine.messages import AdapterHead, EngineRequest, PackedAdapter, TokenSampling
 from octavo.guided.byte_machine import MachineGuide
-from octavo.guided.machine_pool import MachinePool
 from octavo.guided.sequence import CompiledGuide, GuidedSequence
-from octavo.scheduling import entering
+from octavo.messages import AdapterHead, EngineRequest, PackedAdapter, TokenSampling
+from octavo.residency.adapters import AdapterPool
+from octavo.residency.machines import MachinePool
+from octavo.scheduling import admission as entering
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.waiting import WaitingQueue
 from octavo_registry.guided import GuideVocabulary

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from octavo import LLM, SamplingParams, frontend
+from octavo import LLM, SamplingParams
 from octavo.benchmarking import startup
 from octavo.cli import main
 from octavo.engine.process_client import ProcessClient
 from octavo.errors import ConfigError
-from octavo.frontend import has_own_process
+from octavo.frontend import frontend
+from octavo.frontend.frontend import has_own_process
 from octavo.testing.random_model import make_random_model
 from octavo_registry.manifest import PluginRecord
 from tiny_llava import make_tiny_llava, picture

@@ -8,9 +8,9 @@ import os
 import pytest
 
 import every_guide
-from octavo.engine.messages import GuideRequest
 from octavo.guided.guides import GUIDE_BYTES, MOST_BYTES, Guides
 from octavo.guided.trial import walk
+from octavo.messages import GuideRequest
 from octavo.testing.guided_samples import vocabulary
 from octavo_registry import PluginHost
 from server_faults import resident_mib

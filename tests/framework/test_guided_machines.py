@@ -10,7 +10,6 @@ import pytest
 from msgspec import structs
 
 from octavo import GuidedParams
-from octavo.engine.messages import EngineRequest, GuideRequest, TokenSampling
 from octavo.errors import PluginError, UnsupportedConstraint
 from octavo.guided.byte_machine import MachineGuide, MachineState, machine_guide, pack
 from octavo.guided.checking import GuideChecker
@@ -18,6 +17,7 @@ from octavo.guided.choose import choose_guide, first_that_compiles, remembering_
 from octavo.guided.guides import GUIDE_BYTES, CompilingRequests, Guides
 from octavo.guided.schema.regex import TooManyStates
 from octavo.guided.sequence import CompiledGuide
+from octavo.messages import EngineRequest, GuideRequest, TokenSampling
 from octavo.testing.guided_samples import vocabulary
 from octavo_plugins.guided.automaton import backend
 from octavo_plugins.guided.automaton.backend import Backend

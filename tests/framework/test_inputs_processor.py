@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import sample_tokenizers
-from octavo.engine.messages import EngineRequest
 from octavo.errors import (
     ModelError,
     OctavoError,
@@ -23,6 +22,7 @@ from octavo.errors import (
 )
 from octavo.inputs import InputProcessor, split_prompts
 from octavo.inputs.media import PlacedMedia
+from octavo.messages import EngineRequest
 from octavo.params import GuidedParams, SamplingParams
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer

@@ -9,11 +9,11 @@ import pytest
 from octavo import LLM
 from octavo.config import EngineConfig, ModelConfig
 from octavo.config.media import MediaConfig
-from octavo.config.model_folder import open_model
 from octavo.errors import BadRequestError, ConfigError, PromptError
-from octavo.frontend import as_found, open_checked
+from octavo.frontend.frontend import as_found, open_checked
 from octavo.inputs.processor_kwargs import asked_by_request, asked_of_all, of_media_io
-from octavo.inputs.tokenizer import load_tokenizer
+from octavo.model_folder import open_model
+from octavo.model_folder.tokenizer import load_tokenizer
 from octavo_registry import PluginHost
 
 TINY = Path(__file__).parents[2] / "plugins/octavo_plugins/sources/embedded/tiny"

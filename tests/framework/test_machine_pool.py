@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from machine_guides import short
-from octavo.execution.device_state import DeviceState
-from octavo.execution.machines import DeviceMachines, machine_bytes
-from octavo.execution.state_layout import StateDiff, StateLayout
+from octavo.execution.memory_budget import plan
+from octavo.frontend.options import read_options
 from octavo.guided.byte_machine import MachineGuide
-from octavo.guided.machine_pool import MachineLoad, MachinePool
-from octavo.options import read_options
-from octavo.planning import plan
+from octavo.residency.machines import MachinePool
+from octavo.sampling.automata import DeviceMachines, machine_bytes
+from octavo.steps.device_state import DeviceState
+from octavo.steps.layout import StateDiff, StateLayout
+from octavo.steps.loads import MachineLoad
 from octavo_registry import PluginHost
 from octavo_registry.guided import GuideVocabulary
 
@@ -29,6 +30,10 @@ WORDS = GuideVocabulary(
 SIZE = 68 + 3 * 12
 
 
+def loading(first: int, guide: MachineGuide) -> MachineLoad:
+    return MachineLoad(first, guide.words, guide.vocabulary)
+
+
 def guide(num_letters: int) -> MachineGuide:
     """Of 68 words and 3 a letter, and 3 more."""
     return MachineGuide(short(num_letters), WORDS)
@@ -38,7 +43,10 @@ A, B, C = guide(11), guide(12), guide(10)
 
 
 def loads(pool: MachinePool) -> list[tuple[int, MachineGuide]]:
-    return [(load.first, load.guide) for load in pool.take_draft()]
+    return [
+        (load.first, next(each for each in (A, B, C) if each.words is load.words))
+        for load in pool.take_draft()
+    ]
 
 
 def test_machines_lie_side_by_side_behind_the_line_of_nobody_and_are_copied_once() -> None:
@@ -111,7 +119,7 @@ def test_rows_are_masked_and_walked_by_their_own_machines() -> None:
     indices, values = (torch.from_numpy(np.concatenate(each)) for each in diff.pieces())
     state.apply(indices, values)
     machines = DeviceMachines(state, WORDS.vocab_size)
-    for load in (MachineLoad(4, A), MachineLoad(108, B)):
+    for load in (loading(4, A), loading(108, B)):
         machines.load(load)
     slots_R = torch.tensor([2, 1, 0, 4], dtype=torch.int32)
     lines_R, masks_RW = machines.masks(slots_R)
@@ -135,7 +143,7 @@ def test_what_the_first_machine_brings_is_in_the_plan() -> None:
     layout = StateLayout(num_slots=3, max_model_len=8, max_blocks=1, num_groups=1)
     machines = DeviceMachines(DeviceState(layout, torch.device("cpu")), 100_000)
     vocabulary = replace(WORDS, token_bytes=[b"usual"] * 100_000, vocab_size=100_000)
-    machines.load(MachineLoad(4, MachineGuide(short(1), vocabulary)))
+    machines.load(loading(4, MachineGuide(short(1), vocabulary)))
     made = machines._memory
     tensors = [made.pool_W, made.masks_RW, made.mask_rows_R]
     tensors += [getattr(made.tokens, each.name) for each in fields(made.tokens)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from octavo import LLM, GuidedParams, SamplingParams
-from octavo.execution.machines import DeviceMachines
+from octavo.sampling.automata import DeviceMachines
 
 pytestmark = pytest.mark.gpu
 

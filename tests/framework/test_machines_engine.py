@@ -12,9 +12,9 @@ import pytest
 from machine_guides import MACHINES, short
 from octavo import LLM, BeamSearchParams, GuidedParams, SamplingParams
 from octavo.engine import core
-from octavo.execution.machines import DeviceMachines
 from octavo.guided.byte_machine import MachineWalker, Place, pack, unpack
 from octavo.guided.choose import choose_guide
+from octavo.sampling.automata import DeviceMachines
 from octavo_registry import PluginHost
 
 KINDS = ("nested", "others", "short")

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from octavo.config import ModelConfig, ModelFolder, open_model
+from octavo.config import ModelConfig
 from octavo.errors import ConfigError, ModelError, OctavoError
+from octavo.model_folder import ModelFolder, open_model
 from octavo.testing.random_model import make_random_model
 from octavo_registry import ModelCapabilities, ModelPart, PluginHost
 

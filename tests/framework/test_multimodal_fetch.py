@@ -98,7 +98,7 @@ def test_a_url_of_an_allowed_host_is_read(world) -> None:
         b"GET /a/b.png?size=1 HTTP/1.1\r\nHost: MEDIA.example:8080\r\n"
     )
     assert b"Accept-Encoding: identity\r\n" in world.requests[0]
-    assert f"User-Agent: octavo/{octavo.__version__}\r\n".encode() in world.requests[0]
+    assert f"User-Agent: octavo/{octavo.version.__version__}\r\n".encode() in world.requests[0]
 
 
 @pytest.mark.parametrize(

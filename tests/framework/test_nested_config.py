@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import AutoConfig
 
-from octavo.config.nested import TEXT_DEFAULTS, with_text_defaults
+from octavo.model_folder.nested import TEXT_DEFAULTS, with_text_defaults
 
 
 @pytest.mark.parametrize("kind", TEXT_DEFAULTS)

@@ -8,7 +8,7 @@ import torch
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
-from octavo.options import NOT_AVAILABLE, read_options
+from octavo.frontend.options import NOT_AVAILABLE, read_options
 
 
 def read(**options: object) -> EngineConfig:

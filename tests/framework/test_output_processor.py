@@ -9,7 +9,8 @@ import pytest
 
 import sample_tokenizers
 from octavo.detokenizing import OutputProcessor
-from octavo.engine.messages import (
+from octavo.errors import ParameterError
+from octavo.messages import (
     EngineRequest,
     PromptReport,
     SequenceEnd,
@@ -17,7 +18,6 @@ from octavo.engine.messages import (
     StepOutputs,
     TokenSampling,
 )
-from octavo.errors import ParameterError
 from octavo.outputs import Logprob, RequestOutput
 from octavo.params import SamplingParams
 from octavo_registry.tokenizer import Tokenizer

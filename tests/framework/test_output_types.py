@@ -180,7 +180,7 @@ def test_the_backend_is_the_one_that_is_named() -> None:
 
 
 def test_without_outlines_the_error_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.delitem(sys.modules, "octavo.guided.output_types", raising=False)
+    monkeypatch.delitem(sys.modules, "octavo.guided.schema.output_types", raising=False)
     monkeypatch.setitem(sys.modules, "outlines.types", None)
     with pytest.raises(ConfigError, match="pip install 'outlines"):
         GuidedParams.of(int)

@@ -297,7 +297,7 @@ def test_a_command_that_fails_names_its_plugin(site, capsys, body, shown) -> Non
 
 @pytest.mark.parametrize("answer", ["'/nowhere'", "7"])
 def test_a_source_that_finds_no_path_is_named(site, answer) -> None:
-    from octavo.weights.sources import find_model
+    from octavo.model_folder.sources import find_model
 
     site.write("finding", """
         @hookimpl

@@ -11,7 +11,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.engine.core import EngineCore
-from octavo.engine.messages import EngineRequest, GuideRequest, TokenSampling
+from octavo.messages import EngineRequest, GuideRequest, TokenSampling
 from octavo.testing.random_model import make_random_model
 from octavo_registry import PluginHost
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from octavo.frontend.preparing import Making, Preparing
 from octavo.inputs import PreparedRequest
-from octavo.preparing import Making, Preparing
 
 
 def making(name: str) -> Making:

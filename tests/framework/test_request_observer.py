@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.detokenizing import OutputProcessor
-from octavo.engine.messages import (
-    EngineRequest,
-    PromptReport,
-    SequenceEnd,
-    StepOutputs,
-    TokenSampling,
-)
+from octavo.messages import EngineRequest, PromptReport, SequenceEnd, StepOutputs, TokenSampling
 from octavo.params import SamplingParams
 from octavo_registry import RequestOutcome
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.engine.messages import TokenSampling
+from octavo.messages import TokenSampling
 from octavo.sampling.logprobs import token_logprobs
 from octavo.sampling.state import TokenMask
 from sampling_reference import NUM_STOP_IDS, Bench, Row, expected_token

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from octavo.engine.messages import TokenSampling
+from octavo.messages import TokenSampling
 from sampling_reference import Bench, Row, distribution
 
 NUM_ROWS, NUM_STEPS = 200, 100

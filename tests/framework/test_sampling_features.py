@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from octavo.engine.messages import TokenSampling
-from octavo.sampling.features import RowFeature, features_of
+from octavo.messages import TokenSampling
+from octavo.steps.features import RowFeature, features_of
 
 F = RowFeature
 
@@ -39,5 +39,5 @@ def test_a_row_has_just_the_features_that_its_parameters_need(
 
 
 def test_the_scheduler_can_name_features_without_loading_torch() -> None:
-    code = "import sys, octavo.sampling.features; sys.exit('torch' in sys.modules)"
+    code = "import sys, octavo.steps.features; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from octavo.engine.messages import TokenSampling
+from octavo.messages import TokenSampling
 from scheduling_cases import ADAPTERS, FACTS, LATE_FACTS, MAX_LEN, POISON, VOCAB, Case
 from scheduling_world import World
 from shadow_device import RemainderGuide

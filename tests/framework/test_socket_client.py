@@ -14,9 +14,9 @@ import pytest
 import zmq
 
 from octavo.engine import socket_client
-from octavo.engine.messages import AdapterHead, PackedAdapter, StepOutputs
 from octavo.engine.socket_client import SocketClient
 from octavo.errors import EngineDeadError
+from octavo.messages import AdapterHead, PackedAdapter, StepOutputs
 
 
 class Client(SocketClient):

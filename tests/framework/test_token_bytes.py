@@ -6,7 +6,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.detokenizing.logprobs import LogprobDecoder
-from octavo.engine.messages import SequenceLogprobs
+from octavo.messages import SequenceLogprobs
 from octavo.server.protocol.logprobs import chat_logprobs
 from sample_tokenizers import load
 

@@ -54,7 +54,7 @@ def test_calls_and_returns_of_octavo_and_of_nobody_else_are_recorded(tmp_path: P
 
 def test_the_last_line_of_a_process_that_died_says_where(tmp_path: Path) -> None:
     code = (
-        "import os, octavo.options, octavo.cli\n"
+        "import os, octavo.frontend.options, octavo.cli\n"
         "from octavo.observability import logs\n"
         "logs.misspelled = lambda: os._exit(9)\n"
         "octavo.cli.main(['version'])\n"

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from octavo.config import ModelConfig, open_model
+from octavo.config import ModelConfig
 from octavo.errors import ModelError, PluginError
+from octavo.model_folder import open_model
 from octavo.weights.load import load_model
 from octavo_registry import (
     CacheSpec,

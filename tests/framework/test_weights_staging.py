@@ -6,7 +6,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from octavo.errors import ModelError
-from octavo.weights import header, open_checkpoint
+from octavo.model_folder import header
+from octavo.weights import open_checkpoint
 from octavo.weights.staging import NUM_BUFFERS, TORCH_DTYPES, staged_tensors
 
 CPU = torch.device("cpu")

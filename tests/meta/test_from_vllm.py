@@ -18,7 +18,7 @@ from octavo.cli.serve import ServeCommand
 from octavo.cli.speaking import add_speaker_flags
 from octavo.environment import VARIABLES
 from octavo.errors import ConfigError
-from octavo.options import read_options
+from octavo.frontend.options import read_options
 from octavo.vllm_names import PARAMETERS, SHORT, verdicts
 from octavo.vllm_names import VARIABLES as VARIABLES_OF_VLLM
 from octavo.wording import likely_meant

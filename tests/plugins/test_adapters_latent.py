@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from octavo.adapters.packed import pack
-from octavo.adapters.pool import AdapterLoad, Run
 from octavo.layers.adapted import MASK_BYTES, AdapterRows, AdapterRuns
 from octavo.layers.adapted_latent import AdaptedLatent
+from octavo.steps.loads import AdapterLoad, Run
 from octavo.testing.adapters import RANKS, random_adapter, with_adapters
 from octavo.testing.model import make_trial
 from octavo.testing.modes import Trial, in_a_batch, with_warm_prefix_cache

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from octavo.adapters.library import AdapterLibrary
 from octavo.adapters.packed import pack
-from octavo.adapters.pool import AdapterLoad, Run
-from octavo.config import open_model
 from octavo.config.engine import ModelConfig
 from octavo.errors import AdapterError, ConfigError
 from octavo.layers.adapted import AdapterRows, AdapterRuns
+from octavo.model_folder import open_model
+from octavo.steps.loads import AdapterLoad, Run
 from octavo.testing.adapters import RANKS, AdaptedReference, merged, random_adapter, with_adapters
 from octavo.testing.engine_run import EngineRun
 from octavo.testing.model import make_trial

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo import LLM, BeamSearchParams, GuidedParams
-from octavo.beam_search import BeamSearch, Candidates, Continued, run_beam_searches
 from octavo.errors import ParameterError
+from octavo.frontend.beam_search import BeamSearch, Candidates, Continued, run_beam_searches
 from octavo.guided.vocabulary import read_vocabulary
 from octavo.testing.random_model import make_random_model
 from octavo_plugins.guided.llguidance.backend import Backend

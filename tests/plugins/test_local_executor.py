@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from octavo.config import CacheConfig, EngineConfig, ModelConfig, open_model
+from octavo.config import CacheConfig, EngineConfig, ModelConfig
 from octavo.errors import EngineDeadError, ModelError
+from octavo.model_folder import open_model
 from octavo.testing.random_model import make_random_model
 from octavo_plugins.executors.local.executor import LocalExecutor
 from octavo_registry import PluginHost

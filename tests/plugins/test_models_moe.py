@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from octavo.config import open_model
 from octavo.config.engine import ModelConfig
 from octavo.errors import ConfigError, ModelError
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.moe import MoE
+from octavo.model_folder import open_model
 from small_models import (
     HOST,
     Case,

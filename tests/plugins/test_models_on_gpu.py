@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.config import open_model
+from octavo.model_folder import open_model
 from octavo.testing.faults import own_faults
 from octavo.testing.model import make_trial
 from octavo.testing.modes import MAX_TOKENS, Trial, engine_config, in_a_batch

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from media_equality import NUM_TOKENS, MediaCase, check_equal, randomize, which_keep
 from octavo import LLM, SamplingParams
-from octavo.config import open_model
 from octavo.errors import PromptError
 from octavo.execution.worker import Worker
+from octavo.model_folder import open_model
 from octavo_plugins.models.tiny_omni.inputs import tensors
 from octavo_plugins.models.tiny_omni.model import Eye
 from octavo_registry import PluginHost

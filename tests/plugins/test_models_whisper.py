@@ -16,8 +16,8 @@ from transformers import WhisperForConditionalGeneration
 from media_equality import NUM_TOKENS, MediaCase, check_equal, run
 from octavo import LLM, SamplingParams
 from octavo.errors import PromptError
+from octavo.execution.memory_budget import plan
 from octavo.execution.runner import ModelRunner
-from octavo.planning import plan
 from octavo_plugins.models.whisper.rules import TokenRules
 from octavo_registry import PluginHost
 from octavo_registry.model import SequenceTokens

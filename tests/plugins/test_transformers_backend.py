@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from octavo import LLM, SamplingParams
-from octavo.config import open_model
 from octavo.config.engine import ModelConfig
 from octavo.errors import ConfigError, ModelError
+from octavo.model_folder import open_model
 from octavo.testing.model import check_variant, make_trial
 from octavo.testing.modes import Trial, engine_config, in_a_batch, teacher_forced
 from octavo.testing.variants import TINY, Variant

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from transformers import masking_utils
 
-from octavo.config import ModelConfig, open_model
+from octavo.config import ModelConfig
 from octavo.errors import ModelError
+from octavo.model_folder import open_model
 from octavo.testing.random_model import make_random_model
 from octavo.weights.load import load_model
 from octavo_plugins.models.transformers.attention import AskedMask

@@ -14,7 +14,7 @@ from live_server import FLAGS, LiveServer, running_server
 if TYPE_CHECKING:
     import openai
 
-    from octavo.async_llm import AsyncLLM
+    from octavo.frontend.async_llm import AsyncLLM
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def client(server: LiveServer) -> Iterator[openai.OpenAI]:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[AsyncLLM]:
     """One in this process, for servers that tests make around it."""
-    from octavo.async_llm import AsyncLLM
+    from octavo.frontend.async_llm import AsyncLLM
     from octavo.server.app import add_built_in_routes
 
     made = AsyncLLM("octavo/tiny", engine_process=False, dtype="float32", num_threads=1)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.async_llm import AsyncLLM
+from octavo.frontend.async_llm import AsyncLLM
 from octavo.params import BeamSearchParams, GuidedParams
 from octavo.server.app import add_built_in_routes
 from server_in_process import MODEL, clients

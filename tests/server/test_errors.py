@@ -132,7 +132,7 @@ def test_a_refusal_names_the_field_whatever_words_its_message_has(refused, param
 
 @pytest.mark.parametrize(
     "module",
-    ["params", "inputs/sampling", "inputs/processor", "engine/thread", "detokenizing/processor"],
+    ["params", "inputs/sampling", "inputs/processor", "frontend/thread", "detokenizing/processor"],
 )
 def test_no_parameter_is_refused_without_its_name(module) -> None:
     source = (Path(octavo.__file__).parent / f"{module}.py").read_text()

@@ -11,8 +11,8 @@ from openai.types.responses import Response, ResponseItem
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from pydantic import TypeAdapter
 
-from octavo.async_llm import AsyncLLM
 from octavo.config.server import LimitConfig
+from octavo.frontend.async_llm import AsyncLLM
 from server_in_process import MODEL, clients
 
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from live_server import running_server
 from markdown import ROOT, rows
-from octavo.observability.server_metrics import ENGINE_ANSWER_SECONDS
+from octavo.server.metrics import ENGINE_ANSWER_SECONDS
 from server_faults import engine_of, until
 
 Values = dict[tuple[str, ...], float]

@@ -22,7 +22,8 @@ import zmq
 
 from live_server import LiveServer, running_server
 from octavo.config.server import ServerConfig
-from octavo.engine.messages import (
+from octavo.engine.server import _apply, _Clients, _Link, split_outputs
+from octavo.messages import (
     AbortSequences,
     AddRequests,
     EngineRequest,
@@ -33,7 +34,6 @@ from octavo.engine.messages import (
     StepOutputs,
     TokenSampling,
 )
-from octavo.engine.server import _apply, _Clients, _Link, split_outputs
 from octavo.server import worker
 from octavo.server.worker import _obey
 from octavo.server.worker_messages import Cut, Drain, EngineEnded, EngineStarted

@@ -6,13 +6,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from octavo.adapters.experts import stacked
 from octavo.errors import AdapterError
+from octavo.messages import LinearSize
 from octavo.wording import counted, listed
 from octavo_registry.adapters import Adapter
 
@@ -29,21 +30,6 @@ NOT_YET = re.compile(
 )
 """Parts of names that PEFT can adapt and an engine cannot: learned positions, towers of media."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class LinearSize:
-    """One linear as checkpoints and adapters know it: whole, whatever ranks hold of it.
-
-    The input embedding is one whose inputs are the tokens of the vocabulary.
-    """
-
-    inputs: int
-    outputs: int
-    transposed: bool = False
-    """Checkpoints have its weight as [in, out]; an adapter's matrices stand as everywhere."""
-    experts: int = 1
-    """So many stand in one tensor; an adapter has their inputs and outputs side by side."""
 
 
 def check_adapter(

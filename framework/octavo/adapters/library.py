@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo.errors import AdapterError, ModelError, OctavoError, UnknownAdapterError
-from octavo.params import shown
-from octavo.weights.sources import find_model
+from octavo.model_folder.sources import find_model
+from octavo.wording import shown
 from octavo_registry import PluginHost
 from octavo_registry.adapters import (
     Adapter,

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from octavo.config import EngineConfig, open_model
-from octavo.engine.messages import AdapterFacts, PackedAdapter
+from octavo.config import EngineConfig
 from octavo.errors import AdapterError, ConfigError, UnknownAdapterError
+from octavo.messages import AdapterFacts, PackedAdapter
+from octavo.model_folder import open_model
 from octavo.params import LoRARequest
 from octavo_registry import AdapterFolders, PluginHost
 
@@ -214,8 +215,9 @@ class LoadedAdapters:
 
     def _read(self, request: LoRARequest, path: str) -> PackedAdapter:
         from octavo.adapters.base_weights import check_base_weights
-        from octavo.adapters.check import LinearSize, check_adapter
+        from octavo.adapters.check import check_adapter
         from octavo.adapters.packed import pack
+        from octavo.messages import LinearSize
         from octavo.weights.checkpoint import open_checkpoint
 
         facts = self._checked_facts(request.name)

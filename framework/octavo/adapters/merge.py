@@ -11,8 +11,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from octavo.adapters.check import LinearSize, matching_names
+from octavo.adapters.check import matching_names
 from octavo.errors import AdapterError, ConfigError
+from octavo.messages import LinearSize
 from octavo.weights.checkpoint import Checkpoint
 from octavo.wording import listed
 from octavo_registry.adapters import Adapter

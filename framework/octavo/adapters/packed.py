@@ -5,14 +5,12 @@ Axis suffixes: R the adapter's rank at a linear, I its inputs, O its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-from torch import Tensor
 
 from octavo.adapters.check import is_finite
-from octavo.engine.messages import AdapterHead, PackedAdapter
 from octavo.errors import AdapterError
+from octavo.messages import AdapterHead, PackedAdapter
+from octavo.steps.matrices import _views
 from octavo_registry.adapters import Adapter
 
 
@@ -37,17 +35,3 @@ def pack(adapter: Adapter, dtype: str) -> PackedAdapter:
                 f"have numbers that {dtype} does not hold; run the model in bfloat16 or float32"
             )
     return PackedAdapter(head, data.view(torch.uint8).numpy().data)
-
-
-def matrices(packed: PackedAdapter) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """By linear: its name, down [R, I], and up [R, O] with the scaling in it."""
-    dtype: torch.dtype = getattr(torch, packed.head.dtype)
-    yield from _views(packed.head, torch.frombuffer(packed.data, dtype=dtype))
-
-
-def _views(head: AdapterHead, data: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    first = 0
-    for name, (rank, inputs, outputs) in head.shapes.items():
-        middle, end = first + rank * inputs, first + rank * (inputs + outputs)
-        yield name, data[first:middle].view(rank, inputs), data[middle:end].view(rank, outputs)
-        first = end

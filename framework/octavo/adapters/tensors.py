@@ -12,7 +12,7 @@ from torch import Tensor
 
 from octavo.errors import AdapterError, ModelError
 from octavo.host_memory import host_memory
-from octavo.weights.header import TensorEntry, read_header
+from octavo.model_folder.header import TensorEntry, read_header
 from octavo.wording import listed
 
 MAX_HEADER_BYTES = 16 << 20

@@ -17,7 +17,7 @@ from octavo.params import SamplingParams
 from octavo.wording import counted
 
 if TYPE_CHECKING:
-    from octavo.llm import LLM
+    from octavo.frontend.llm import LLM
 
 WARMUP_TOKENS = 8
 

@@ -19,7 +19,7 @@ from octavo.benchmarking.load import Planned
 from octavo.benchmarking.records import Record
 from octavo.client import Address
 from octavo.errors import OctavoError
-from octavo.progress import ProgressBar
+from octavo.frontend.progress import ProgressBar
 
 STREAMS_PER_PROCESS = 128
 """A process parses about 100,000 events a second, 400 for each of 256 streams; half is margin."""

@@ -26,7 +26,7 @@ from octavo.benchmarking.workload import (
 from octavo.client import Address, ServerError, get_json, post_json
 from octavo.config.checks import check_choice, check_range
 from octavo.errors import ConfigError
-from octavo.progress import ProgressBar
+from octavo.frontend.progress import ProgressBar
 from octavo.wording import counted
 
 SAMPLE_SYLLABLES = 4000

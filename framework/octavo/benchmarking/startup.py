@@ -113,7 +113,8 @@ def _start(
 def main() -> None:
     """Start an engine as the parent says, and write when what was done."""
     options = json.loads(sys.argv[1])
-    from octavo import LLM, SamplingParams
+    from octavo.frontend.llm import LLM
+    from octavo.params import SamplingParams
 
     imported = time.time()
     llm = LLM(**options, engine_process=False)

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.pool import BlockPool, Blocks
 from octavo.cache.prefix import first_visible
-from octavo.execution.state_layout import Ints, Slots, StateDiff
-
-
-@dataclass(slots=True)
-class BlockMoves:
-    """Byte copies that a step does before its forward, in this order."""
-
-    swap_out: list[tuple[int, int]] = field(default_factory=list)
-    """(block, swap block)."""
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
-    """(swap block, block)."""
-    copy: list[tuple[int, int]] = field(default_factory=list)
-    """(from block, to block): copy-on-write."""
+from octavo.steps.layout import StateDiff
+from octavo.steps.loads import BlockMoves
+from octavo.steps.slot_fields import Ints, Slots
 
 
 class BlockTables:

@@ -14,8 +14,8 @@ from octavo.wording import counted
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
-    from octavo.config.model_folder import ModelFolder
     from octavo.layers.adapted import AdapterRows
+    from octavo.model_folder import ModelFolder
     from octavo_registry import Adapter
 
 
@@ -82,8 +82,8 @@ def _open(args: Namespace, host: PluginHost) -> tuple[ModelFolder, AdapterRows]:
     import torch
 
     from octavo.config.engine import ModelConfig
-    from octavo.config.model_folder import open_model
     from octavo.layers.adapted import AdapterRows
+    from octavo.model_folder import open_model
     from octavo.weights.load import build_model
 
     config = ModelConfig(model=args.model, revision=args.revision)

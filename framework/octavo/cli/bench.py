@@ -25,7 +25,7 @@ from octavo.errors import ConfigError
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
-    from octavo.llm import LLM
+    from octavo.frontend.llm import LLM
 
 
 class BenchCommand:
@@ -156,8 +156,8 @@ def _begin(
     args: Namespace, host: PluginHost, terminal: Terminal, bench: object, lengths: Lengths | None
 ) -> dict[str, Any]:
     """Check all that can be without the weights, say what is measured; the engine's options."""
-    from octavo.config.model_folder import open_model
-    from octavo.options import read_options
+    from octavo.frontend.options import read_options
+    from octavo.model_folder import open_model
 
     _check_files(args.output_json)
     options = engine_keywords(args, host)
@@ -176,7 +176,7 @@ def _begin(
 
 @contextmanager
 def _loaded(options: dict[str, Any], terminal: Terminal) -> Iterator[LLM]:
-    from octavo.llm import LLM
+    from octavo.frontend.llm import LLM
 
     with terminal.working(f"loading {options['model']}"):
         llm = LLM(**options, engine_process=False)

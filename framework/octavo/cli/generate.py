@@ -70,7 +70,7 @@ def _generate(
     given: dict[str, Any],
     terminal: Terminal,
 ) -> list[RequestOutput]:
-    from octavo.llm import LLM
+    from octavo.frontend.llm import LLM
 
     with terminal.working(f"loading {args.model}"):
         llm = LLM(**engine_keywords(args, host), engine_process=False)

@@ -15,7 +15,7 @@ from octavo.wording import counted
 from octavo_registry import PluginHost
 
 if TYPE_CHECKING:
-    from octavo.planning import Budget
+    from octavo.execution.memory_budget import Budget
 
 GIB = 1024**3
 MOST_GIB = 1024**2
@@ -35,8 +35,8 @@ class PlanCommand:
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Return 1 when it does not fit."""
-        from octavo.options import read_options
-        from octavo.planning import plan
+        from octavo.execution.memory_budget import plan
+        from octavo.frontend.options import read_options
 
         if args.memory is not None and not 0 < args.memory <= MOST_GIB:
             raise ConfigError(f"memory={args.memory:g} must be above 0, and at most {MOST_GIB}")

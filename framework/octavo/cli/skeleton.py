@@ -8,8 +8,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-import octavo
 from octavo.errors import ConfigError
+from octavo.version import __version__
 from octavo_registry import API_VERSION
 
 KINDS = (
@@ -44,7 +44,7 @@ def write_skeleton(kind: str, name: str, folder: Path) -> None:
         "name": name,
         "package": f"octavo_{name}",
         "class_name": "".join(part.capitalize() for part in name.split("_")),
-        "octavo_version": octavo.__version__,
+        "octavo_version": __version__,
         "api": API_VERSION.partition(".")[0],
     }
     templates = files("octavo.cli") / "templates"

@@ -6,10 +6,10 @@ import asyncio
 from argparse import Namespace
 from collections.abc import AsyncGenerator
 
-from octavo.async_llm import AsyncLLM
 from octavo.cli.engine_flags import engine_keywords
 from octavo.cli.spoken import Spoken
 from octavo.cli.terminal import Terminal
+from octavo.frontend.async_llm import AsyncLLM
 from octavo.outputs import RequestOutput
 from octavo_registry import PluginHost
 

@@ -7,7 +7,7 @@ import platform
 import sys
 from argparse import ArgumentParser, Namespace
 
-import octavo
+from octavo.version import __version__
 from octavo_registry import API_VERSION, PluginHost
 
 
@@ -21,7 +21,7 @@ class VersionCommand:
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Write one line."""
         versions = {
-            "octavo": octavo.__version__,
+            "octavo": __version__,
             "plugin_api": API_VERSION,
             "python": platform.python_version(),
         }

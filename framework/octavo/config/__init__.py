@@ -1,4 +1,4 @@
-"""Configuration: frozen dataclasses by concern, and what a model's folder makes of them."""
+"""Configuration: frozen dataclasses by concern."""
 
 from octavo.config.engine import (
     CacheConfig,
@@ -8,7 +8,6 @@ from octavo.config.engine import (
     SchedulerConfig,
 )
 from octavo.config.lora import LoRAConfig
-from octavo.config.model_folder import ModelFolder, open_model
 from octavo.vllm_paths import names_of_vllm
 
 __getattr__ = names_of_vllm(__name__)
@@ -18,8 +17,6 @@ __all__ = [
     "EngineConfig",
     "LoRAConfig",
     "ModelConfig",
-    "ModelFolder",
     "ParallelConfig",
     "SchedulerConfig",
-    "open_model",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.errors import ConfigError
-from octavo.params import shown
+from octavo.wording import shown
 
 MAX_COUNT = 2**31 - 1
 """Tokens, rows and blocks are counted in 32 bits."""

@@ -13,7 +13,8 @@ from octavo.config.checks import check_choice, check_range
 from octavo.config.lora import LoRAConfig
 from octavo.config.media import MediaConfig
 from octavo.errors import ConfigError
-from octavo.params import MAX_LOGPROBS, shown
+from octavo.limits import MAX_LOGPROBS
+from octavo.wording import shown
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOGPROBS_MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from octavo.config.checks import check_range
 from octavo.errors import ConfigError
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry.modalities import MediaLimits
 
 MAX_DECODE_THREADS: Final = 8

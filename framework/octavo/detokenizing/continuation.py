@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.detokenizing.incremental import IncrementalDetokenizer
 from octavo.detokenizing.logprobs import LogprobDecoder
 from octavo.detokenizing.stop_strings import StopStrings
-from octavo.engine.messages import EngineRequest, SequenceEnd, SequenceLogprobs
+from octavo.messages import EngineRequest, SequenceEnd, SequenceLogprobs
 from octavo.outputs import CompletionOutput, FinishReason, TokenLogprobs
 from octavo.params import SamplingParams
 from octavo_registry.tokenizer import Tokenizer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from octavo.detokenizing.token_bytes import byte_level, fallback_byte
-from octavo.engine.messages import SequenceLogprobs
+from octavo.messages import SequenceLogprobs
+from octavo.model_folder.token_bytes import byte_level, fallback_byte
 from octavo.outputs import Logprob, TokenLogprobs
 from octavo_registry.tokenizer import Tokenizer
 

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from octavo.detokenizing.continuation import Continuation
 from octavo.detokenizing.logprobs import LogprobDecoder
-from octavo.engine.messages import EngineRequest, SequenceEnd, SequenceLogprobs, StepOutputs
 from octavo.errors import ParameterError
+from octavo.messages import EngineRequest, SequenceEnd, SequenceLogprobs, StepOutputs
+from octavo.model_folder.tokenizer_failures import TokenizerFailure, unnamed_failure
 from octavo.outputs import GuideReceipt, RequestMetrics, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
-from octavo.tokenizer_failures import TokenizerFailure, unnamed_failure
 from octavo_registry import RequestOutcome
 from octavo_registry.tokenizer import Tokenizer
 

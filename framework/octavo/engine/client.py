@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any, Protocol
 
-from octavo.engine.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
 from octavo.errors import EngineDeadError, OctavoError
+from octavo.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
 from octavo_registry.faults import one_line
 
 log = logging.getLogger(__name__)

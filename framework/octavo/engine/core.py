@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 
 from octavo.config import EngineConfig
-from octavo.config.model_folder import ModelFolder, open_model
-from octavo.engine.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
 from octavo.errors import ConfigError, EngineDeadError, ParameterError
-from octavo.execution.processors import StepFaults
 from octavo.guided.guides import CompilingRequests, Guides
 from octavo.guided.vocabulary import vocabulary_of
-from octavo.inputs.tokenizer import eos_token_ids, load_tokenizer
+from octavo.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
+from octavo.model_folder import ModelFolder, open_model
+from octavo.model_folder.tokenizer import eos_token_ids, load_tokenizer
 from octavo.observability.engine_metrics import EngineMeter
 from octavo.observability.usage_stats import record_start
+from octavo.sampling.processors import StepFaults
 from octavo.scheduling.guided import GuidedRows
-from octavo.scheduling.plan import StepRecord
+from octavo.scheduling.record import StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
 from octavo_registry import EnginePlan, PluginHost

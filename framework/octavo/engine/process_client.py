@@ -26,7 +26,6 @@ import msgspec
 import zmq
 
 from octavo.config import EngineConfig
-from octavo.engine.messages import EngineReady, ReplaceWorker, Shutdown, StartEngine
 from octavo.engine.output_relay import OutputRelay
 from octavo.engine.socket_client import (
     LAST_WORDS_MILLISECONDS,
@@ -35,6 +34,7 @@ from octavo.engine.socket_client import (
     ring,
 )
 from octavo.errors import EngineDeadError
+from octavo.messages import EngineReady, ReplaceWorker, Shutdown, StartEngine
 from octavo_registry.manifest import Manifest
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ import zmq
 
 from octavo.config import EngineConfig
 from octavo.engine.client import Engine, cause_of
-from octavo.engine.messages import (
+from octavo.errors import OctavoError
+from octavo.messages import (
     AbortSequences,
     AddAdapter,
     AddRequests,
@@ -36,7 +37,6 @@ from octavo.engine.messages import (
     StepOutputs,
     UtilityResult,
 )
-from octavo.errors import OctavoError
 from octavo.observability.logs import follow_level
 from octavo_registry.manifest import Manifest
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from octavo.engine.messages import (
+from octavo.errors import EngineDeadError, RequestFailedError, error_class
+from octavo.messages import (
     AbortSequences,
     AddAdapter,
     AddRequests,
@@ -30,7 +31,6 @@ from octavo.engine.messages import (
     StepOutputs,
     UtilityResult,
 )
-from octavo.errors import EngineDeadError, RequestFailedError, error_class
 
 # How long a death can stay unseen while nothing arrives.
 LIVENESS_MILLISECONDS: Final = 200

@@ -6,9 +6,9 @@ import weakref
 from contextlib import ExitStack
 from pathlib import Path
 
-from octavo.engine.messages import EngineReady
 from octavo.engine.socket_client import SocketClient
 from octavo.errors import EngineDeadError
+from octavo.messages import EngineReady
 
 
 class WorkerLink(SocketClient):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from octavo.cache.groups import CacheLayout
-from octavo.cache.tables import BlockMoves
 from octavo.errors import CacheError
+from octavo.steps.loads import BlockMoves
 from octavo_kernels.block_moves import copy_blocks_, swap_blocks_
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.step import LayerCache

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.sampling.uploads import upload
-from octavo.scheduling.media import RowCuts
+from octavo.steps.loads import RowCuts
+from octavo.steps.uploads import upload
 from octavo_registry.step import StepBounds
 
 

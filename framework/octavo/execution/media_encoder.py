@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.engine.messages import TensorData
 from octavo.errors import PluginError
-from octavo.sampling.uploads import upload
-from octavo.scheduling.media import EncodeItem
+from octavo.messages import TensorData
+from octavo.steps.loads import EncodeItem
+from octavo.steps.uploads import upload
 from octavo_registry.attention import StoresRows
 from octavo_registry.modalities import ROWS
 from octavo_registry.model import AttendsAcross, EncodesMedia

@@ -18,16 +18,16 @@ from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.cut_rows import AttentionRows, cut_rows
 from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
-from octavo.execution.device_state import DeviceState
-from octavo.execution.drawer import Drawer
-from octavo.execution.drawn import Drawn, Undrawn
 from octavo.execution.media_encoder import MediaEncoder
-from octavo.execution.processors import GuardedProcessor
-from octavo.execution.staging import Staging
-from octavo.execution.state_layout import StateLayout
 from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterRuns, SiteKinds, family_of
-from octavo.scheduling.media import RowCuts
-from octavo.scheduling.plan import SECTIONS, StepPlan, TokenMasks
+from octavo.sampling.drawer import Drawer
+from octavo.sampling.forward import Drawn, Undrawn
+from octavo.sampling.processors import GuardedProcessor
+from octavo.steps.device_state import DeviceState
+from octavo.steps.layout import StateLayout
+from octavo.steps.loads import RowCuts
+from octavo.steps.plan import SECTIONS, StepPlan, TokenMasks
+from octavo.steps.staging import Staging
 from octavo_kernels.row_features import Work
 from octavo_kernels.step_state import StepInputs
 from octavo_registry.attention import AttentionBackend

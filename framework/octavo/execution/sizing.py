@@ -10,15 +10,15 @@ import torch
 
 from octavo.cache.groups import CacheLayout, make_layout
 from octavo.config import EngineConfig
-from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError, PluginError
 from octavo.execution.decode_graphs import SIZES
-from octavo.execution.drawer import LOGIT_ROWS
-from octavo.execution.machines import machine_bytes
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
 from octavo.layers.adapted import AdapterRows
 from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.mlp import GatedMLP
+from octavo.model_folder import ModelFolder
+from octavo.sampling.automata import machine_bytes
+from octavo.sampling.drawer import LOGIT_ROWS
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend, StoresRows

@@ -9,18 +9,18 @@ import torch
 
 from octavo.cache.budget import GIB, DeviceMemory, size_pool
 from octavo.config import EngineConfig
-from octavo.config.model_folder import ModelFolder
-from octavo.engine.messages import AdapterFacts
 from octavo.errors import CacheError, ConfigError
 from octavo.execution.cache_memory import CacheMemory
-from octavo.execution.machines import masks_on
 from octavo.execution.media_encoder import MediaEncoder
-from octavo.execution.processors import GuardedProcessor
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sizing import adapter_rows, size_engine
-from octavo.execution.state_layout import StateLayout
 from octavo.host_memory import host_memory
 from octavo.layers.adapted import AdapterRows
+from octavo.messages import AdapterFacts
+from octavo.model_folder import ModelFolder
+from octavo.sampling.automata import masks_on
+from octavo.sampling.processors import GuardedProcessor
+from octavo.steps.layout import StateLayout
 from octavo.weights.load import load_model
 from octavo.wording import counted
 from octavo_registry import PluginHost

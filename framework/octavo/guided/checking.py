@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import (
     BadRequestError,
     QueueFullError,
@@ -29,6 +28,7 @@ from octavo.guided.child_pool import ChildPool
 from octavo.guided.choose import AUTO, asked_guide
 from octavo.guided.process import HEADROOM_SECONDS, ChildProcess
 from octavo.guided.vocabulary import longest_tokens
+from octavo.messages import AskedGuide, GuideRequest
 from octavo.params import GuidedParams
 from octavo_registry.guided import GuideVocabulary
 from octavo_registry.manifest import Manifest

@@ -10,7 +10,6 @@ from typing import IO
 import msgspec
 from msgspec import structs
 
-from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import BadRequestError
 from octavo.guided.byte_machine import machine_guide
 from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
@@ -18,6 +17,7 @@ from octavo.guided.choose import choose_guide, first_that_compiles, read_asked
 from octavo.guided.copies import NICENESS, Copy
 from octavo.guided.process import BY_LIMIT, Limits, open_pipes, read_frame, write_frame
 from octavo.guided.trial import has_tokens, heap_bytes, walk
+from octavo.messages import AskedGuide, GuideRequest
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 from octavo_registry.guided import Constraint, GuidedBackend

@@ -10,7 +10,6 @@ from typing import TypeVar, cast
 
 from msgspec import structs
 
-from octavo.engine.messages import AskedGuide, GuideRequest
 from octavo.errors import BadRequestError, ParameterError, UnsupportedConstraint
 from octavo.guided.constraint import (
     MOST_CHARS,
@@ -18,8 +17,10 @@ from octavo.guided.constraint import (
     checked_constraint,
     schema_of,
 )
-from octavo.params import GuidedParams, shown
+from octavo.messages import AskedGuide, GuideRequest
+from octavo.params import GuidedParams
 from octavo.vllm_names import GUIDED_BACKENDS
+from octavo.wording import shown
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, MachineBackend
 from octavo_registry.naming import near_matches

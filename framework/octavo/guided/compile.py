@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from octavo.engine.messages import GuideRequest
 from octavo.guided.choose import AUTO, choose_guide, first_that_compiles
 from octavo.guided.vocabulary import read_vocabulary
+from octavo.messages import GuideRequest
 from octavo.params import GuidedParams
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuideState

@@ -13,8 +13,10 @@ import msgspec
 from octavo.errors import ParameterError
 from octavo.guided.gbnf import is_gbnf, lark_of_gbnf
 from octavo.guided.schema import core_schema
+from octavo.guided.schema.core import closed
 from octavo.guided.structural_tag import read_structural_tag
-from octavo.params import GuidedParams, shown
+from octavo.params import GuidedParams
+from octavo.wording import shown
 from octavo_registry.guided import Constraint
 from octavo_registry.structure import plain
 
@@ -78,17 +80,6 @@ def schema_of(given: Any) -> Mapping[str, Any] | bool:
             "json", given, "must be a schema: a dict, JSON text, a Pydantic model or a dataclass"
         )
     return given
-
-
-def closed(schema: Any) -> Any:
-    """Without names that no field has: what is read back could not be made of them."""
-    if isinstance(schema, list):
-        return [closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {name: closed(value) for name, value in schema.items()}
-    is_object = found.get("type") == "object" and "properties" in found
-    return {"additionalProperties": False, **found} if is_object else found
 
 
 def _checked_text(name: str, value: object) -> str:

@@ -22,7 +22,7 @@ from octavo.guided.gbnf_terminals import (
     Text,
     split_terminals,
 )
-from octavo.params import shown
+from octavo.wording import shown
 
 MOST_DEPTH = 64
 """Of parentheses."""

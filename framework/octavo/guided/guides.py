@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from octavo.engine.messages import EngineRequest, GuideRequest
 from octavo.errors import RequestFailedError
 from octavo.guided.byte_machine import machine_guide
 from octavo.guided.choose import first_that_compiles
 from octavo.guided.remote import RemoteBackend
 from octavo.guided.sequence import CompiledGuide
+from octavo.messages import EngineRequest, GuideRequest
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 

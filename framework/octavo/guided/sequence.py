@@ -15,10 +15,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.engine.messages import SequenceEnd, error_end
 from octavo.errors import DeadEndError, ParameterError, RequestFailedError
 from octavo.guided.byte_machine import MachineGuide, MachineState, Place
 from octavo.guided.remote import RemoteGuide, RemoteState
+from octavo.messages import SequenceEnd, error_end
 from octavo_registry.faults import one_line
 from octavo_registry.guided import FillsTogether, Guide, GuideState
 

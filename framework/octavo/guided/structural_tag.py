@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo.errors import ParameterError
 from octavo.guided.schema import core_schema
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry.structure import (
     Chain,
     JsonText,

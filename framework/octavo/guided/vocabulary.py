@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from octavo.detokenizing.token_bytes import byte_level, fallback_byte
 from octavo.errors import ModelError
+from octavo.model_folder.token_bytes import byte_level, fallback_byte
 from octavo_registry.guided import GuideVocabulary
 from octavo_registry.tokenizer import Tokenizer
 

@@ -22,7 +22,7 @@ from octavo.inputs.messages import (
     plain_data,
 )
 from octavo.inputs.template import ChatTemplate
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
 

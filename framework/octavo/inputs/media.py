@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.config.media import MediaConfig
-from octavo.engine.messages import MediaInput
 from octavo.errors import PluginError, PromptError, PromptTooLongError
 from octavo.inputs.processor_kwargs import asked_of_all, read_kwargs, with_kwargs
 from octavo.inputs.tensor_cache import TensorCache, Tensors, write_tensor
+from octavo.messages import MediaInput
 from octavo.multimodal.encoded import SUFFIX, EncodedItem
 from octavo.multimodal.errors import BadMediaError, MediaTooLargeError, about
 from octavo.multimodal.given import GivenMedia

@@ -8,7 +8,7 @@ from typing import Any, Final
 from octavo.errors import MessageError
 from octavo.multimodal.encoded import SUFFIX
 from octavo.multimodal.given import GivenMedia
-from octavo.params import shown
+from octavo.wording import shown
 
 Message = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.media_parts import PARTS, modality_of
 from octavo.inputs.prompt import check_modality
 from octavo.inputs.template import ChatTemplate
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry.model import ModelCapabilities
 
 Message = Mapping[str, Any]

@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec import structs
 
-from octavo.engine.messages import EngineRequest, GuideRequest
 from octavo.errors import (
     ModelError,
     ParameterError,
@@ -26,10 +25,13 @@ from octavo.inputs.marked import encode_marked
 from octavo.inputs.media import MediaInputs, PlacedMedia
 from octavo.inputs.prompt import Prompt, check_modality, check_token_ids, parse_prompt
 from octavo.inputs.sampling import SamplingLimits, resolve_sampling
+from octavo.limits import MAX_EOS_TOKEN_IDS
+from octavo.messages import EngineRequest, GuideRequest
+from octavo.model_folder.tokenizer_failures import TokenizerFailure, unnamed_failure
 from octavo.multimodal.given import GivenMedia
-from octavo.params import MAX_EOS_TOKEN_IDS, GuidedParams, SamplingParams, shown
-from octavo.tokenizer_failures import TokenizerFailure, unnamed_failure
+from octavo.params import GuidedParams, SamplingParams
 from octavo.tools.answer_reader import AnswerReader
+from octavo.wording import shown
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from octavo.config.media import MediaConfig
 from octavo.errors import PromptError
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry.modalities import MediaSettings
 
 NAME: Final = "mm_processor_kwargs"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Required, TypedDict, TypeGuard
 
 from octavo.errors import PromptError
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry.model import ModelCapabilities
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
-from octavo.engine.messages import TokenSampling
 from octavo.errors import ParameterError
-from octavo.params import MAX_BAD_WORD_TOKENS, SamplingParams, shown
+from octavo.limits import MAX_BAD_WORD_TOKENS
+from octavo.messages import TokenSampling
+from octavo.params import SamplingParams
+from octavo.wording import shown
 from octavo_registry.tokenizer import Tokenizer
 
 _SEED_BITS = 62

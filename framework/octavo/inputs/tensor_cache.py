@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from octavo.engine.messages import TensorData
+from octavo.messages import TensorData
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,9 +17,6 @@ from typing import Final, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from octavo.adapters.check import LinearSize
-from octavo.adapters.packed import matrices
-from octavo.adapters.pool import AdapterLoad, Run
 from octavo.errors import ModelError
 from octavo.layers.adapted_experts import (
     SCRATCH_BYTES,
@@ -35,6 +32,9 @@ from octavo.layers.logits import LMHead
 from octavo.layers.moe import MoE
 from octavo.layers.stored_experts import StackedTensors
 from octavo.layers.unquantized_experts import UnquantizedExperts
+from octavo.messages import LinearSize
+from octavo.steps.loads import AdapterLoad, Run
+from octavo.steps.matrices import matrices
 from octavo_kernels.linear.adapted import rooms_bytes
 from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
 from octavo_registry.linear import QuantizationMethod

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from octavo.multimodal.encoded import SUFFIX, is_encoded
 from octavo.multimodal.errors import BadMediaError
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry.modalities import ModalityDecoder
 
 MAX_UUID_CHARS: Final = 256

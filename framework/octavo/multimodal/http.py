@@ -18,9 +18,9 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from octavo import __version__
 from octavo.multimodal.addresses import is_public
 from octavo.multimodal.budget import MediaBudget
+from octavo.version import __version__
 from octavo_registry.faults import one_line
 from octavo_registry.modalities import MediaError
 

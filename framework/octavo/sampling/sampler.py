@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.engine.messages import TokenSampling
+from octavo.messages import TokenSampling
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.sparse import SparseParameters
 from octavo.sampling.state import SampleBatch, SamplingState, TokenMask
-from octavo.sampling.uploads import upload
+from octavo.steps.uploads import upload
 from octavo_kernels.row_features import ALL_WORK, Work, work_of
 from octavo_kernels.sample import processed, sample
 

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.engine.messages import TokenSampling
-from octavo.params import MAX_LOGIT_BIAS
-from octavo.sampling.features import MAX_BAD_WORD_FORMS, MAX_BAD_WORD_TOKENS
+from octavo.limits import MAX_LOGIT_BIAS
+from octavo.messages import TokenSampling
 from octavo.sampling.state import SamplingState
-from octavo.sampling.uploads import upload
+from octavo.steps.features import MAX_BAD_WORD_FORMS, MAX_BAD_WORD_TOKENS
+from octavo.steps.uploads import upload
 
 
 class SparseParameters:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.execution.state_layout import StateDiff
-from octavo.scheduling.plan import StepRecord
-from octavo.scheduling.rows import Rows
+from octavo.scheduling.record import StepRecord
+from octavo.scheduling.slots import Rows
+from octavo.steps.layout import StateDiff
 
 
 class Corrections:

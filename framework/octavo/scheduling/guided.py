@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.engine.messages import SequenceEnd, StepOutputs
 from octavo.guided.sequence import GuidedSequence, MaskFiller, guide_end
-from octavo.scheduling.plan import StepRecord, TokenMasks
+from octavo.messages import SequenceEnd, StepOutputs
+from octavo.scheduling.record import StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
+from octavo.steps.plan import TokenMasks
 
 UNRECORDED_STEPS = 2
 """What a step with several tokens of a row takes longer than one of single tokens, which is

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from octavo.config import SchedulerConfig
-from octavo.engine.messages import EngineRequest
 from octavo.errors import OctavoError, ParameterError, PromptError, QueueFullError
+from octavo.messages import EngineRequest
 from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.waiting import WaitingQueue
 

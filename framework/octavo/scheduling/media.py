@@ -11,22 +11,14 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from octavo.cache.tables import BlockTables
-from octavo.engine.messages import EngineRequest, MediaInput
 from octavo.errors import PromptError
-from octavo.execution.state_layout import Ints, Slots
-from octavo.scheduling.rows import Rows
+from octavo.messages import EngineRequest, MediaInput
 from octavo.scheduling.sequence import Sequence
-
-
-@dataclass(slots=True)
-class EncodeItem:
-    """An item to encode before the step's forward pass, and the buffer's rows to write."""
-
-    item: MediaInput
-    rows: Ints
+from octavo.scheduling.slots import Rows
+from octavo.steps.loads import EncodeItem, RowCuts
+from octavo.steps.slot_fields import Ints, Slots
 
 
 @dataclass(slots=True)
@@ -43,19 +35,6 @@ class MediaDraft:
     encode: list[EncodeItem] = field(default_factory=list)
     num_rows: int = 0
     """Of these, and of items whose keys and values are made."""
-
-
-@dataclass(slots=True)
-class RowCuts:
-    """A step's rows cut where items begin and end."""
-
-    rows: Ints
-    """Of which row of the step each is a part."""
-    query_lens: Ints
-    behinds: Ints
-    """Tokens of that row in this step that stand behind the part."""
-    whole: NDArray[np.bool_]
-    """Parts that are of an item: their tokens see all of the part."""
 
 
 class MediaScheduler:

@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.adapters.pool import AdapterPool
 from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import cross_digests, extend_chain, find_all, longest_prefix
-from octavo.cache.tables import BlockMoves, BlockTables
+from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
-from octavo.execution.state_layout import StateDiff, StateLayout
-from octavo.guided.machine_pool import MachinePool
-from octavo.sampling.features import RowFeature
-from octavo.scheduling.plan import Attached
-from octavo.scheduling.rows import Rows
+from octavo.residency.adapters import AdapterPool
+from octavo.residency.machines import MachinePool
 from octavo.scheduling.sequence import Sequence, SwappedBlocks
+from octavo.scheduling.slots import Rows
+from octavo.steps.features import RowFeature
+from octavo.steps.layout import StateDiff, StateLayout
+from octavo.steps.loads import BlockMoves
+from octavo.steps.plan import Attached
 
 log = logging.getLogger(__name__)
 

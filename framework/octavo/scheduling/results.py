@@ -10,18 +10,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.engine.messages import (
-    PromptReport,
-    SequenceEnd,
-    SequenceLogprobs,
-    StepOutputs,
-    error_end,
-)
-from octavo.execution.state_layout import Ints, Slots
 from octavo.guided.sequence import guide_end
-from octavo.scheduling.plan import LogprobArrays, StepRecord, StepResult
+from octavo.messages import PromptReport, SequenceEnd, SequenceLogprobs, StepOutputs, error_end
+from octavo.scheduling.record import StepRecord
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
+from octavo.steps.plan import LogprobArrays, StepResult
+from octavo.steps.slot_fields import Ints, Slots
 from octavo.wording import counted
 from octavo_registry.faults import one_line
 

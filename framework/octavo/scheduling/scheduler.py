@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.adapters.pool import AdapterPool
 from octavo.cache.groups import CacheLayout
 from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import chain_seed
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
-from octavo.engine.messages import EngineRequest, SequenceEnd, error_end
-from octavo.execution.state_layout import Ints, Slots, StateLayout
-from octavo.guided.machine_pool import POOL_WORDS, MachinePool
 from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
+from octavo.messages import EngineRequest, SequenceEnd, error_end
+from octavo.residency.adapters import AdapterPool
+from octavo.residency.machines import MachinePool
+from octavo.scheduling.admission import Entering
 from octavo.scheduling.corrections import Corrections
-from octavo.scheduling.entering import Entering
 from octavo.scheduling.limits import refusal_of
 from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.placement import Placement
-from octavo.scheduling.plan import StepPlan, StepRecord, pack_sections
-from octavo.scheduling.rows import Rows
+from octavo.scheduling.record import StepRecord
+from octavo.scheduling.repeated import SteadySteps
 from octavo.scheduling.sequence import Sequence
-from octavo.scheduling.steady import SteadySteps
+from octavo.scheduling.slots import Rows
 from octavo.scheduling.waiting import WaitingQueue
+from octavo.steps.layout import StateLayout
+from octavo.steps.loads import POOL_WORDS
+from octavo.steps.plan import StepPlan, pack_sections
+from octavo.steps.slot_fields import Ints, Slots
 from octavo_kernels.row_features import work_of
 
 

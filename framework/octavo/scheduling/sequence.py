@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.adapters.pool import NO_RUN
-from octavo.engine.messages import EngineRequest, MediaInput, SequenceLogprobs
 from octavo.guided.byte_machine import MachineGuide
-from octavo.guided.machine_pool import NO_MACHINE
 from octavo.guided.sequence import GuidedSequence
+from octavo.messages import EngineRequest, MediaInput, SequenceLogprobs
+from octavo.residency.machines import NO_MACHINE
+from octavo.steps.loads import NO_RUN
 
 
 @dataclass(slots=True)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from octavo.adapters.library import AdapterLibrary
-from octavo.async_llm import AsyncLLM
 from octavo.config.server import AdapterConfig, LoRAModule
 from octavo.errors import AdapterError, ConfigError, UnknownAdapterError
-from octavo.params import LoRARequest, shown
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.params import LoRARequest
 from octavo.server.errors import HttpError
+from octavo.wording import shown
 from octavo_registry.adapters import AdapterFolders
 
 MAX_NAME_CHARS: Final = 128

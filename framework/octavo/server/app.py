@@ -13,7 +13,6 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from octavo.errors import ConfigError
-from octavo.observability.server_metrics import HttpMeter
 from octavo.observability.tracing import App, make_tracer, with_trace_context
 from octavo.server.absent import why_absent
 from octavo.server.body import ClientLeft
@@ -23,6 +22,7 @@ from octavo.server.docs_page import docs_page
 from octavo.server.errors import HttpError, reply_to
 from octavo.server.exchange import answered_as, send_error
 from octavo.server.keys import NO_KEYS, Keys
+from octavo.server.metrics import HttpMeter
 from octavo.server.openapi import document
 from octavo.server.plugin_loops import PluginLoop
 from octavo.server.sites import SiteGuard

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from octavo.config.server import LimitConfig
 from octavo.errors import OctavoError
-from octavo.params import shown
 from octavo.server.errors import HttpError
+from octavo.wording import shown
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 

@@ -7,9 +7,9 @@ import re
 from typing import Any, Final
 
 from octavo.config.server import LimitConfig
-from octavo.params import shown
 from octavo.server.body import Receive, read_bytes
 from octavo.server.errors import HttpError
+from octavo.wording import shown
 
 MAX_PARTS: Final = 64
 MAX_HEADER_BYTES: Final = 4096

@@ -15,9 +15,9 @@ from typing import Final
 import uvicorn
 import uvloop
 
-from octavo.async_llm import AsyncLLM
 from octavo.config.server import ListenConfig, ServerConfig
 from octavo.errors import OctavoError
+from octavo.frontend.async_llm import AsyncLLM
 from octavo.observability.logs import set_http_level
 from octavo.observability.shared_metrics import SharedMetrics
 from octavo.server.app import add_built_in_routes, make_app

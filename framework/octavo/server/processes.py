@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from octavo.frontend import as_found, open_checked, read_and_discover, start_frontend
+from octavo.frontend.frontend import as_found, open_checked, read_and_discover, start_frontend
 from octavo.server.http_thread import HttpThread, Service
 from octavo.server.lifecycle import Engine, HttpSide, Interrupted, Signals, announce, supervise
 from octavo.server.listening import bind_another, url_of

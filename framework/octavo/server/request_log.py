@@ -6,9 +6,9 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from octavo.async_llm import AsyncLLM
-from octavo.async_requests import Making, Submitted
 from octavo.config.server import ServeConfig
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.frontend.async_requests import Making, Submitted
 from octavo.inputs import PreparedRequest
 from octavo.outputs import RequestOutput
 from octavo.params import LoRARequest

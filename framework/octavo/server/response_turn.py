@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from octavo.errors import MessageError
-from octavo.params import shown
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.protocol.conversation import check_size
@@ -18,6 +17,7 @@ from octavo.server.protocol.response_items import input_messages
 from octavo.server.protocol.response_tools import ResponseTools, read_tools
 from octavo.server.protocol.responses import ResponseRequest
 from octavo.server.response_store import History, NotKeptError
+from octavo.wording import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from octavo.config.server import AccessConfig
-from octavo.params import shown
 from octavo.server.errors import HttpError
 from octavo.server.listening import is_loopback
 from octavo.server.request_head import host_of
+from octavo.wording import shown
 
 ANY: Final = "*"
 

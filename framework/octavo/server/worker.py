@@ -19,13 +19,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from octavo.async_llm import AsyncLLM
 from octavo.config import EngineConfig
-from octavo.config.model_folder import open_model
 from octavo.config.server import ServerConfig
 from octavo.engine.client import EngineClient
 from octavo.engine.worker_link import WorkerLink
-from octavo.frontend import make_frontend
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.frontend.frontend import make_frontend
+from octavo.model_folder import open_model
 from octavo.observability.function_trace import trace_functions
 from octavo.observability.logs import configure_logging, follow_level
 from octavo.observability.one_line import escape_records

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from octavo.config import EngineConfig
-from octavo.engine.messages import EngineReady
+from octavo.messages import EngineReady
 from octavo.server.http_thread import Service
 from octavo_registry.manifest import Manifest
 

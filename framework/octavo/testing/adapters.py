@@ -15,9 +15,10 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from octavo.adapters.check import LinearSize, matching_names
+from octavo.adapters.check import matching_names
 from octavo.adapters.tensors import content_hash
 from octavo.errors import AdapterError
+from octavo.messages import LinearSize
 from octavo.testing.engine_run import EnginePrompt, Logprobs, Tokens, tokens_of
 from octavo.testing.modes import Trial
 from octavo.testing.reference import ModuleReference, Reference

@@ -14,18 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.adapters.check import LinearSize, check_adapter
+from octavo.adapters.check import check_adapter
 from octavo.adapters.packed import pack
 from octavo.config import EngineConfig
 from octavo.engine.core import EngineCore
-from octavo.engine.messages import (
-    EngineRequest,
-    SequenceLogprobs,
-    StepOutputs,
-    TokenSampling,
-)
 from octavo.errors import ConfigError, EngineDeadError, RequestFailedError
 from octavo.inputs.media import PlacedMedia
+from octavo.messages import EngineRequest, LinearSize, SequenceLogprobs, StepOutputs, TokenSampling
 from octavo_registry import Adapter, PluginHost
 
 Tokens = tuple[int, ...]

@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from octavo.config import open_model
 from octavo.engine.core import DEFAULT_EXECUTOR, EngineCore
-from octavo.engine.messages import EngineRequest, GuideRequest, TokenSampling
 from octavo.errors import ConfigError, UnsupportedConstraint
 from octavo.guided.choose import remembering_choice
-from octavo.inputs.tokenizer import load_tokenizer
+from octavo.messages import EngineRequest, GuideRequest, TokenSampling
+from octavo.model_folder import open_model
+from octavo.model_folder.tokenizer import load_tokenizer
 from octavo.params import GuidedParams
 from octavo.testing.calm import calm
 from octavo.testing.engine_run import MAX_IDLE_STEPS

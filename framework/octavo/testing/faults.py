@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from octavo.config import open_model
+from octavo.model_folder import open_model
 from octavo.testing.modes import Mode, Trial, engine_config, forked, in_a_batch
 from octavo.testing.variants import SwitchOff, is_epsilon
 from octavo.weights.load import load_model

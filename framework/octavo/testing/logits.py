@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo.errors import OctavoError
-from octavo.execution.processors import without_trailing
+from octavo.sampling.processors import without_trailing
 from octavo.testing.report import Check, tried, unclaimed
 from octavo.testing.samples import samples_of
 from octavo_registry import PluginHost, SequenceTokens

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.config import open_model
 from octavo.errors import BadRequestError
 from octavo.execution.media_encoder import read_tensor
 from octavo.inputs.media import PlacedMedia
+from octavo.model_folder import open_model
 from octavo.testing.comparison import MAX_DIFFERENCE, Comparison
 from octavo.testing.engine_run import Continuation
 from octavo.testing.faults import Fault

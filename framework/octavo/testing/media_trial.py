@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from octavo.config import EngineConfig, open_model
+from octavo.config import EngineConfig
 from octavo.inputs.media import MediaInputs, PlacedMedia, read_settings
+from octavo.model_folder import open_model
 from octavo.testing.comparison import Comparison
 from octavo.testing.engine_run import Continuation, EnginePrompt, EngineRun, ItemPrompt, tokens_of
 from octavo.testing.modes import engine_config

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from octavo.adapters.check import matching_names
-from octavo.config import open_model
+from octavo.model_folder import open_model
 from octavo.testing.adapters import MISTAKES, RANKS, with_adapters
 from octavo.testing.calm import calm
 from octavo.testing.comparison import Comparison

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from octavo.config import EngineConfig
-from octavo.options import read_options
+from octavo.frontend.options import read_options
 from octavo.testing.comparison import Comparison, compare
 from octavo.testing.engine_run import EnginePrompt, EngineRun, Tokens
 from octavo.testing.reference import Reference

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from octavo.async_llm import AsyncLLM
-from octavo.config import open_model
 from octavo.config.server import ServerConfig
-from octavo.frontend import make_frontend, start_in_process
+from octavo.frontend.async_llm import AsyncLLM
+from octavo.frontend.frontend import make_frontend, start_in_process
+from octavo.model_folder import open_model
 from octavo.server.app import add_built_in_routes, make_app
 from octavo.server.context import ServerContext
 from octavo.testing.calm import calm

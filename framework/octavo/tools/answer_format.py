@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.config.engine import ModelConfig
-from octavo.config.model_folder import ModelFolder
 from octavo.errors import ParameterError, UnsupportedConstraint
 from octavo.guided.answers import behind, behind_calls, calls_or, only_calls, text_with_calls
+from octavo.model_folder import ModelFolder
 from octavo.params import GuidedParams
 from octavo.tools.checked import CheckedReasoningParser, CheckedToolParser
 from octavo.tools.choice import ToolUse

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from octavo.errors import ParameterError
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry import ToolDefinition
 
 MAX_TOOLS: Final = 128

@@ -3,8 +3,8 @@
 ``octavo.weights.load``, ``dummy`` and ``staging`` need torch; what stands here does not.
 """
 
+from octavo.model_folder.header import TensorEntry, read_header
+from octavo.model_folder.sources import find_model
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
-from octavo.weights.header import TensorEntry, read_header
-from octavo.weights.sources import find_model
 
 __all__ = ["Checkpoint", "TensorEntry", "find_model", "open_checkpoint", "read_header"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.errors import ModelError
-from octavo.weights.header import TensorEntry, read_header
+from octavo.model_folder.header import TensorEntry, read_header
 
 if TYPE_CHECKING:
     from torch import Tensor

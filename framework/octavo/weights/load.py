@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from octavo.config.engine import ModelConfig
-from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError, ModelError, OctavoError, PluginError
 from octavo.layers.loading import FinishesWeights
+from octavo.model_folder import ModelFolder
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.dummy import fill_dummy
 from octavo.weights.staging import staged_tensors

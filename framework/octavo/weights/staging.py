@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from octavo.errors import ModelError
+from octavo.model_folder.header import TensorEntry
 from octavo.weights.checkpoint import Checkpoint
-from octavo.weights.header import TensorEntry
 
 PIECE_BYTES = 8 << 20  # 8 threads read 52 GB/s in pieces of 8 MiB, 34 GB/s in pieces of 64 MiB
 NUM_THREADS = 8

@@ -19,15 +19,15 @@ from octavo.cli.fields import add_fields, given_fields
 from octavo.cli.terminal import Terminal
 from octavo.config.server import AccessConfig, AdapterConfig, ServerConfig
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
-from octavo.params import shown
 from octavo.server.errors import HttpError, full_reply_to
+from octavo.wording import shown
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 
 if TYPE_CHECKING:
-    from octavo.async_llm import AsyncLLM
     from octavo.cli.batch.answers import ResultsFile
-    from octavo.progress import ProgressBar
+    from octavo.frontend.async_llm import AsyncLLM
+    from octavo.frontend.progress import ProgressBar
     from octavo.server.context import ServerContext
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ class RunBatchCommand:
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Return 1 when a line was refused or has failed."""
-        from octavo.async_llm import AsyncLLM
         from octavo.cli.batch.answers import ResultsFile, refusal
-        from octavo.progress import ProgressBar
+        from octavo.frontend.async_llm import AsyncLLM
+        from octavo.frontend.progress import ProgressBar
         from octavo.server.adapters import check_adapters
 
         terminal = Terminal()

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from octavo.params import shown
 from octavo.server.errors import HttpError
 from octavo.server.protocol.chat import CHAT_FIELDS, ChatRequest
 from octavo.server.protocol.completions import COMPLETION_FIELDS, CompletionRequest
 from octavo.server.protocol.fields import FieldTable, read_body
 from octavo.server.protocol.notes import Notes
+from octavo.wording import shown
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"

@@ -36,3 +36,14 @@ def core_schema(schema: Mapping[str, Any] | bool) -> CoreSchema:
     except (TooManyStates, RecursionError):
         raise UnsupportedConstraint("the schema's patterns or names are too complex") from None
     return CoreSchema(core, emitter.features.names())
+
+
+def closed(schema: Any) -> Any:
+    """Without names that no field has: what is read back could not be made of them."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: closed(value) for name, value in schema.items()}
+    is_object = found.get("type") == "object" and "properties" in found
+    return {"additionalProperties": False, **found} if is_object else found

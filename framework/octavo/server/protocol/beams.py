@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
+from octavo.limits import MAX_LOGPROBS
 from octavo.outputs import (
     BeamSearchOutput,
     CompletionOutput,
     RequestMetrics,
     RequestOutput,
 )
-from octavo.params import MAX_LOGPROBS, BeamSearchParams, SamplingParams
+from octavo.params import BeamSearchParams, SamplingParams
 from octavo.server.errors import HttpError
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.sampling import SeveralFields

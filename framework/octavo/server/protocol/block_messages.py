@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from octavo.errors import MessageError
-from octavo.params import shown
 from octavo.server.protocol.block_parts import NOTED, SHOWN, block_parts, text_part
 from octavo.server.protocol.conversation import check_hints, read_keys, text_of
 from octavo.server.protocol.notes import Notes
+from octavo.wording import shown
 
 _KNOWN: Final = {
     "tool_use": {"type", "id", "name", "input", "cache_control"},

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from octavo.errors import MessageError
-from octavo.params import shown
 from octavo.server.protocol.conversation import check_hints, read_keys, text_of
 from octavo.server.protocol.documents import document_text
 from octavo.server.protocol.notes import Notes
+from octavo.wording import shown
 
 SHOWN: Final = ("text", "image", "document", "search_result")
 """Types of blocks that are text or images."""

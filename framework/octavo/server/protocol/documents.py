@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from octavo.errors import MessageError
-from octavo.params import shown
+from octavo.wording import shown
 
 MAX_CHARS: Final = 16 * 2**20
 """Of a file in base64, which is more than any context takes."""

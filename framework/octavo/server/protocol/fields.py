@@ -15,9 +15,9 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from octavo.params import shown
 from octavo.server.errors import HttpError
 from octavo.server.protocol.notes import NO_EFFECT, Notes
+from octavo.wording import shown
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from octavo.outputs import GuideReceipt
-from octavo.params import GuidedParams, shown
+from octavo.params import GuidedParams
 from octavo.server.errors import HttpError
 from octavo.server.exchange import encode
+from octavo.wording import shown
 
 _Kinds = Mapping[str, type | tuple[type, ...]]
 _FORMATS: Final[Mapping[str, _Kinds]] = {

@@ -6,9 +6,9 @@ import re
 from typing import Any, Final
 
 from octavo.errors import ParameterError
-from octavo.params import shown
 from octavo.server.protocol.conversation import LEFT_OUT, TOOL_HINTS, check_hints, read_keys
 from octavo.server.protocol.notes import Notes
+from octavo.wording import shown
 
 _TOOL: Final = {"type", "name", "description", "input_schema", "strict", "cache_control"}
 _CHOICE: Final = {"type", "name", "disable_parallel_tool_use"}

@@ -10,13 +10,14 @@ import msgspec
 from octavo.errors import MessageError
 from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.template import ChatTemplate
-from octavo.params import GuidedParams, shown
+from octavo.params import GuidedParams
 from octavo.server.errors import HttpError
 from octavo.server.protocol.block_messages import chat_messages, joined, reminder
 from octavo.server.protocol.conversation import check_size, read_keys
 from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo.server.protocol.message_blocks import Block
 from octavo.server.protocol.notes import Notes
+from octavo.wording import shown
 
 _NOTED: Final = {
     "metadata": Noted(dict[str, Any], ({},)),

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from octavo.observability.metrics import Counter
-from octavo.params import shown
 from octavo.server.errors import HttpError
+from octavo.wording import shown
 from octavo_registry.naming import misspelt, near_matches
 
 log = logging.getLogger(__name__)

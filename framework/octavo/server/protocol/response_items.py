@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from octavo.errors import MessageError
-from octavo.params import shown
 from octavo.server.protocol.conversation import check_size, read_keys, text_of
 from octavo.server.protocol.logprobs import ChatLogprob
 from octavo.server.protocol.notes import Notes
@@ -21,6 +20,7 @@ from octavo.server.protocol.response_parts import (
     part_text,
 )
 from octavo.server.protocol.response_tools import flat_name
+from octavo.wording import shown
 from octavo_registry import Delta
 
 KEPT_ADVICE: Final = "this server keeps no conversations; send previous_response_id or all items"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from octavo.errors import MessageError
-from octavo.params import shown
 from octavo.server.protocol.conversation import (
     CACHE_HINTS,
     check_hints,
@@ -15,6 +14,7 @@ from octavo.server.protocol.conversation import (
 )
 from octavo.server.protocol.documents import file_text
 from octavo.server.protocol.notes import Notes
+from octavo.wording import shown
 
 _TEXTS: Final = {
     "input_text": "text",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from octavo.errors import ParameterError
-from octavo.params import shown
 from octavo.server.protocol.conversation import LEFT_OUT, TOOL_HINTS, TOOLS_ELSEWHERE, read_keys
 from octavo.server.protocol.notes import Notes
+from octavo.wording import shown
 
 _TOOL: Final = {"type", "name", "description", "parameters", "strict"}
 _NAMESPACE: Final = {"type", "name", "description", "tools"}

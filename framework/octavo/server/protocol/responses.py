@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from octavo.outputs import GuideReceipt
-from octavo.params import GuidedParams, shown
+from octavo.params import GuidedParams
 from octavo.server.errors import HttpError
 from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo.server.protocol.guided import format_guided
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.response_items import KEPT_ADVICE, Item
 from octavo.server.protocol.sampling import NO_BEAMS, NOT_AVAILABLE, NOTED, SamplingFields
+from octavo.wording import shown
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The one value of ``include`` that has an effect."""

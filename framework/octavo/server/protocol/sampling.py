@@ -8,10 +8,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from octavo.params import SamplingParams, shown
+from octavo.params import SamplingParams
 from octavo.server.errors import HttpError
 from octavo.server.protocol.fields import Noted, Refused
 from octavo.server.protocol.guided import GuidedFields
+from octavo.wording import shown
 
 MAX_LOGPROBS: Final = 20
 """Of a token, as OpenAI has it, where the operator has not chosen."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from octavo.params import shown
 from octavo.server.errors import HttpError
 from octavo.server.protocol.conversation import check_size
+from octavo.wording import shown
 
 MAX_NAMED: Final = 8
 """Ids in a message."""

@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from octavo.config.server import LoRAModule
-from octavo.params import shown
 from octavo.server.context import ServerContext
 from octavo.server.exchange import Exchange, Reply, encode
 from octavo.server.openapi import operation
 from octavo.server.protocol.fields import FieldTable, Noted, Refused
+from octavo.wording import shown
 from octavo_registry.routes import Endpoint
 
 log = logging.getLogger(__name__)

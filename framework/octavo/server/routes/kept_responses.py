@@ -7,7 +7,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from octavo.params import shown
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import EventStream, Exchange, Reply, encode
@@ -22,6 +21,7 @@ from octavo.server.protocol.kept_responses import (
 )
 from octavo.server.protocol.responses import Response
 from octavo.server.response_store import Kept
+from octavo.wording import shown
 from octavo_registry.routes import Endpoint
 
 PATH: Final = "/v1/responses/{id}"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.outputs import CompletionOutput, RequestOutput
-from octavo.params import SamplingParams, shown
+from octavo.params import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.dialects import ANTHROPIC
 from octavo.server.errors import ErrorReply
@@ -36,6 +36,7 @@ from octavo.server.protocol.sampling import checked_max_tokens
 from octavo.server.protocol.tool_pairs import check_blocks
 from octavo.server.protocol.usage import UsageCount
 from octavo.tools.choice import read_tool_use
+from octavo.wording import shown
 from octavo_registry import Delta
 from octavo_registry.routes import Endpoint
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from octavo.async_requests import CompilingThreads
 from octavo.errors import UnknownNameError
+from octavo.frontend.async_requests import CompilingThreads
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Reply, encode

@@ -10,7 +10,7 @@ import msgspec
 from octavo.errors import PromptError
 from octavo.inputs.processor import MAX_CHARS_PER_TOKEN
 from octavo.inputs.prompt import check_token_ids
-from octavo.inputs.tokenizer import underlying
+from octavo.model_folder.tokenizer import underlying
 from octavo.server.context import ServerContext
 from octavo.server.errors import HttpError
 from octavo.server.exchange import Exchange, Reply, encode

@@ -17,8 +17,7 @@ from typing import Any, Final
 import regex
 
 from octavo.errors import AdapterError
-from octavo.params import shown
-from octavo.wording import listed
+from octavo.wording import listed, shown
 
 MAX_CONFIG_BYTES: Final = 1 << 20
 MAX_RANK: Final = 1 << 16

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from octavo.config import EngineConfig
-from octavo.config.model_folder import ModelFolder
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.execution.cpu_threads import useful_threads
-from octavo.execution.drawn import Drawn
 from octavo.execution.runner import ModelRunner
 from octavo.execution.worker import Worker, choose_device
+from octavo.model_folder import ModelFolder
+from octavo.sampling.forward import Drawn
 from octavo.sampling.logprobs import TokenLogprobTensors
-from octavo.scheduling.plan import LogprobArrays, StepPlan, StepResult, TokenMasks
+from octavo.steps.plan import LogprobArrays, StepPlan, StepResult, TokenMasks
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts, PendingStep
 from octavo_registry.faults import one_line

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo import LLM, GuidedParams, SamplingParams
-from octavo.guided.output_types import importing_outlines
+from octavo.guided.schema.output_types import importing_outlines
 
 with importing_outlines():
     from outlines.models.vllm_offline import VLLMOffline

@@ -15,7 +15,7 @@ import numpy as np
 from octavo.errors import PromptError
 from octavo.inputs.frames import resized_frames
 from octavo.inputs.media import checked_rows, expand_placeholders, frames_asked, pixel_scale
-from octavo.params import shown
+from octavo.wording import shown
 from octavo_registry.modalities import ROWS, MediaItem, MediaPrompt, MediaSettings, Placeholder
 
 if TYPE_CHECKING:

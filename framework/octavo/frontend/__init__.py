@@ -1,0 +1,1 @@
+"""LLM and AsyncLLM: requests in, outputs back, whatever way the engine is reached."""

@@ -1,0 +1,51 @@
+"""What a call on many prompts gives each of them: one value for all, or a list of as many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import NoneType
+from typing import cast
+
+from octavo.errors import ParameterError
+from octavo.params import LoRARequest, SamplingParams
+from octavo.wording import shown
+
+
+def params_of_each(
+    given: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams | None]:
+    """Return the parameters of each prompt; None are the model's defaults."""
+    if not isinstance(given, (list, tuple)):
+        return [cast("SamplingParams | None", given)] * count
+    _check_length("sampling_params", len(given), count)
+    return given
+
+
+def priorities_of_each(given: Sequence[int] | None, count: int) -> Sequence[int]:
+    """Return the priority of each prompt."""
+    if not isinstance(given, (list, tuple, NoneType)):
+        raise ParameterError(f"priority={shown(given)} must be a list, one for each prompt")
+    if given is None:
+        return [0] * count
+    _check_length("priority", len(given), count)
+    return given
+
+
+def adapters_of_each(
+    given: LoRARequest | Sequence[LoRARequest | None] | None, count: int
+) -> list[LoRARequest | None]:
+    """Return the adapter of each prompt; None is none."""
+    each = cast(
+        "list[LoRARequest | None]",
+        list(given) if isinstance(given, (list, tuple)) else [given] * count,
+    )
+    _check_length("lora_request", len(each), count)
+    for request in each:
+        if not isinstance(request, (LoRARequest, NoneType)):
+            raise ParameterError(f"lora_request={shown(request)} must be a LoRARequest")
+    return each
+
+
+def _check_length(name: str, given: int, needed: int) -> None:
+    if given != needed:
+        raise ParameterError(f"{name} has {given} entries for {needed} prompts; give one for each")

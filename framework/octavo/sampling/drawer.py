@@ -1,0 +1,196 @@
+"""Hidden states to tokens on one device: logits, what they may not be, the draw, log probabilities.
+
+Axis suffixes: R rows, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.errors import PluginError
+from octavo.layers.adapted import AdapterRows, AdapterRuns
+from octavo.sampling.automata import DeviceMachines
+from octavo.sampling.forward import Drawn, Undrawn
+from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
+from octavo.sampling.processors import GuardedProcessor, LogitsCheck
+from octavo.sampling.sampler import Sampler
+from octavo.sampling.state import SampleBatch, TokenMask
+from octavo.steps.device_state import DeviceState
+from octavo.steps.plan import StepPlan, TokenMasks
+from octavo.steps.staging import Staging
+from octavo.steps.uploads import upload
+from octavo_kernels.row_features import Work
+from octavo_registry.model import Model, RulesOutTokens, SequenceTokens
+
+LOGIT_ROWS = 512
+"""Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
+
+
+class Drawer:
+    """Draws the tokens of steps in their order; what is attached to slots is kept here."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        state: DeviceState,
+        vocab_size: int,
+        processors: Sequence[GuardedProcessor],
+        adapters: AdapterRows | None,
+        staging: Staging,
+        logprobs_mode: str,
+    ) -> None:
+        """``staging`` is for the host's masks alone."""
+        self._model = model
+        self._rules = model if isinstance(model, RulesOutTokens) else None
+        self._state = state
+        self._sampler = Sampler(vocab_size, state.sampling, logprobs_mode=logprobs_mode)
+        self._vocab_size = vocab_size
+        self._processors = list(processors)
+        self._adapters = adapters
+        self._staging = staging
+        self._is_astray = False
+        """A step has raised before all was attached: nothing counts until all are detached."""
+        self._machines = DeviceMachines(state, vocab_size)
+
+    @property
+    def version(self) -> int:
+        """Changes where a recorded ``draw_in_place`` no longer reads all that there is."""
+        return self._sampler.version
+
+    def needs_no_host(self, plan: StepPlan) -> bool:
+        """Whether ``draw_in_place`` gives all that a step's rows want."""
+        return plan.num_logprobs < 0 and not plan.awaits_masks and not self._processors
+
+    def begin(self, plan: StepPlan) -> None:
+        """Bring what is attached to slots to where the step begins."""
+        if len(plan.detach) >= self._state.layout.num_slots:
+            self._is_astray = False
+        if self._is_astray:  # no processor is to be asked of slots that it does not know
+            raise RuntimeError("the step builds on one that raised")
+        self._is_astray = bool(self._processors)
+        for slot in plan.detach:
+            for processor in self._processors:
+                processor.detach(slot)
+        for new in plan.attach:
+            self._sampler.attach(new.slot, new.sampling)
+            for processor in self._processors:
+                processor.attach(new)
+        self._is_astray = False
+        for load in plan.machines:
+            self._machines.load(load)
+
+    def draw_in_place(
+        self, hidden_RD: Tensor, slots_R: Tensor, work: Work, *, masked: bool
+    ) -> Tensor:
+        """A token for each row, by the device state alone, so that it may be recorded."""
+        runs = None if self._adapters is None else self._adapters.runs
+        logits_RV = self._ruled(self._logits(hidden_RD, runs, 0), slots_R)
+        if not masked:
+            return self._sampler.draw(logits_RV, slots_R, work)
+        tokens_R = self._sampler.draw(logits_RV, slots_R, work, *self._machines.masks(slots_R))
+        self._machines.walk(slots_R, tokens_R)
+        return tokens_R
+
+    def draw(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
+        """All that a step's rows want; prompt rows stand behind the rows that draw."""
+        plan, hidden_RD, slots_R = undrawn.plan, undrawn.hidden_RD, undrawn.sample_slots_R
+        num_draws = len(plan.features)
+        drawn = Drawn()
+        if num_draws:
+            logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], undrawn.runs, 0), slots_R)
+            if self._processors:
+                logits_RV, drawn.unusable_R = self._processed(logits_RV, slots_R)
+            sampled = self._sampler.sample(
+                logits_RV,
+                SampleBatch(
+                    slots_R=slots_R,
+                    features_R=plan.features,
+                    num_logprobs=plan.num_logprobs,
+                    mask=self._mask(undrawn, masks),
+                ),
+            )
+            drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs
+            if plan.masked:
+                self._machines.walk(slots_R, sampled.tokens_R)
+        if plan.num_prompt_logprobs >= 0:
+            drawn.prompt_logprobs = self._prompt_logprobs(undrawn, num_draws)
+        return drawn
+
+    def _prompt_logprobs(self, undrawn: Undrawn, first: int) -> TokenLogprobTensors:
+        """Of the rows from the first on, some at a time."""
+        pieces = [
+            token_logprobs(
+                self._logits(rows_RD, undrawn.runs, first + LOGIT_ROWS * number),
+                wanted_R,
+                undrawn.plan.num_prompt_logprobs,
+            )
+            for number, (rows_RD, wanted_R) in enumerate(
+                zip(
+                    undrawn.hidden_RD[first:].split(LOGIT_ROWS),
+                    undrawn.prompt_targets.split(LOGIT_ROWS),
+                    strict=True,
+                )
+            )
+        ]
+        return TokenLogprobTensors(
+            token_ids_RK1=torch.cat([piece.token_ids_RK1 for piece in pieces]),
+            logprobs_RK1=torch.cat([piece.logprobs_RK1 for piece in pieces]),
+            ranks_R=torch.cat([piece.ranks_R for piece in pieces]),
+        )
+
+    def _logits(self, hidden_RD: Tensor, runs: AdapterRuns | None, first: int) -> Tensor:
+        """Of rows which ``runs`` has from the first on."""
+        if self._adapters is not None:
+            some = None if runs is None else runs.some(first, len(hidden_RD))
+            self._adapters.begin_logits(some)
+        logits_RV = self._model.logits(hidden_RD)
+        if logits_RV.shape != (len(hidden_RD), self._vocab_size):
+            raise PluginError(
+                f"{type(self._model).__name__}.logits gave {list(logits_RV.shape)}, not "
+                f"{len(hidden_RD)} rows of {self._vocab_size}"
+            )
+        return logits_RV
+
+    def _ruled(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
+        """Of what these slots may draw next, by the model's own rules."""
+        if self._rules is None:
+            return logits_RV
+        return self._rules.rule_out(logits_RV, slots_R, self._so_far())
+
+    def _processed(self, logits_RV: Tensor, slots_R: Tensor) -> tuple[Tensor, Tensor]:
+        """What the plugins' processors make of them, and which rows are of no use then."""
+        check = LogitsCheck(len(logits_RV), logits_RV.device)
+        logits_RV, so_far = check.look(logits_RV), self._so_far()
+        for processor in self._processors:
+            logits_RV = check.look(processor.apply(logits_RV, slots_R, so_far))
+        return logits_RV, check.unusable_R
+
+    def _so_far(self) -> SequenceTokens:
+        state = self._state
+        return SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
+
+    def _mask(self, undrawn: Undrawn, masks: TokenMasks | None) -> TokenMask | None:
+        """What the rows that draw may have, by the host's masks and the device's machines."""
+        plan, slots_R = undrawn.plan, undrawn.sample_slots_R
+        some = masks if masks is not None and len(masks.rows_M) else None
+        if plan.masked:
+            lines_R, bits_MW = self._machines.masks(slots_R)
+            if some is not None:
+                rows_M = upload(some.rows_M, slots_R.device)
+                lines_R[rows_M.long()] = rows_M
+                bits_MW[rows_M.long()] = self._send(some)
+        elif some is not None:
+            lines = np.full(len(plan.features), -1, np.int32)
+            lines[some.rows_M] = np.arange(len(some.rows_M), dtype=np.int32)
+            lines_R, bits_MW = upload(lines, slots_R.device), self._send(some)
+        else:
+            return None
+        return TokenMask(lines_R=lines_R, bits_MW=bits_MW, in_logprobs_R=plan.of_allowed)
+
+    def _send(self, masks: TokenMasks) -> Tensor:
+        return self._staging.send(masks.bits_MW.reshape(-1)).view(masks.bits_MW.shape)

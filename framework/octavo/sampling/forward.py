@@ -1,0 +1,39 @@
+"""What a step leaves on the device, before and after its tokens are drawn.
+
+Axis suffixes: R rows, D hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from octavo.layers.adapted import AdapterRuns
+from octavo.sampling.logprobs import TokenLogprobTensors
+from octavo.steps.plan import StepPlan
+
+
+@dataclass(slots=True)
+class Drawn:
+    """A step's results on the device."""
+
+    tokens_R: Tensor | None = None
+    logprobs: TokenLogprobTensors | None = None
+    prompt_logprobs: TokenLogprobTensors | None = None
+    unusable_R: Tensor | None = None
+    """As ``StepResult.unusable``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Undrawn:
+    """A step whose forward pass was launched."""
+
+    plan: StepPlan
+    hidden_RD: Tensor
+    slots_R: Tensor
+    query_starts_R1: Tensor
+    sample_slots_R: Tensor
+    prompt_targets: Tensor
+    runs: AdapterRuns | None
+    """Of the rows of ``hidden_RD``; None: no row has an adapter."""

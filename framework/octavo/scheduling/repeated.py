@@ -1,0 +1,84 @@
+"""Steady decoding: the next step has the rows of the last one, each with one token more.
+
+Then nothing is sorted, counted or packed anew. At 256 rows, of which 16 need a block, that takes a
+quarter of the scheduler's time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from octavo.scheduling.placement import Placement
+from octavo.scheduling.record import StepRecord
+from octavo.scheduling.slots import Rows
+from octavo.steps.features import RowFeature
+from octavo.steps.loads import BlockMoves
+from octavo.steps.plan import StepPlan, pack_sections
+from octavo.steps.slot_fields import Ints
+
+
+@dataclass(slots=True)
+class _Repeatable:
+    plan: StepPlan
+    record: StepRecord
+    sections: Ints
+    """The plan's buffer behind the diff."""
+    num_left: int
+    """Steps before a row reaches a length at which it changes."""
+
+
+class SteadySteps:
+    """Remembers the last step planned if it can be repeated."""
+
+    def __init__(self, rows: Rows, placement: Placement) -> None:
+        self._rows = rows
+        self._placement = placement
+        self._last: _Repeatable | None = None
+
+    def remember(self, plan: StepPlan, record: StepRecord) -> None:
+        """Keep a step just planned, if all rows decode in it and none is about to change."""
+        rows, slots = self._rows, record.slots
+        self._last = None
+        is_all = len(slots) == len(rows.sequences) - rows.num_free
+        if not (plan.is_decode and is_all):
+            return
+        planned = rows.planned_S[slots]
+        limits = rows.max_len_S[slots]
+        early = (plan.features & RowFeature.MIN_TOKENS) != 0
+        limits = np.where(early, np.minimum(limits, rows.min_len_S[slots]), limits)
+        num_left = int((limits - planned).min())
+        sections = plan.buffer[2 * plan.sizes[0] :]
+        again = replace(plan, attach=[], detach=[], moves=BlockMoves(), adapters=[], machines=[])
+        self._last = _Repeatable(again, record, sections, num_left)
+
+    def next(self, step_id: int) -> tuple[StepPlan, StepRecord] | None:
+        """Plan the same rows again; None where something has changed or the pool lacks blocks."""
+        last, rows, placement = self._last, self._rows, self._placement
+        if last is None or last.num_left <= 0 or last.record.membership != rows.membership:
+            return None
+        plan, record = last.plan, last.record
+        slots, tables = record.slots, placement.tables
+        buffer, num_words = last.sections, 0
+        # A row whose tokens fill its blocks gets one more block; nothing else can have changed.
+        grown = slots[record.ends % tables.layout.block_tokens == 0]
+        if len(grown):
+            if len(grown) * len(tables.windows) > tables.pool.num_available:
+                return None
+            tables.append(grown, placement.draft.diff)
+            buffer, (num_words, *_) = pack_sections(placement.take_draft().diff, last.sections)
+        ends = record.ends + np.int32(1)
+        last.plan = replace(
+            plan,
+            step_id=step_id,
+            buffer=buffer,
+            sizes=(num_words, num_words, *plan.sizes[2:]),
+            context_lens=ends,
+        )
+        last.record = replace(record, ends=ends)
+        last.num_left -= 1
+        rows.computed_S[slots] = ends
+        rows.planned_S[slots] += 1
+        return last.plan, last.record

@@ -1,0 +1,164 @@
+"""The host's mirror of the running sequences: one array a field, one entry a slot.
+
+Steady decoding touches only these arrays; per-sequence Python runs when a sequence comes, leaves,
+fills a block or is preempted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.guided.byte_machine import Place
+from octavo.scheduling.sequence import Sequence
+from octavo.steps.features import RowFeature, features_of
+from octavo.steps.layout import StateDiff
+from octavo.steps.slot_fields import STOP_IDS, Ints, Slots
+
+
+class Rows:
+    """``known`` and ``confirmed`` are what the host has seen; ``planned`` and ``computed`` are
+    ahead of them by the steps under way. ``epoch`` changes when a slot's sequence leaves, so that
+    a late result for it is told apart.
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int) -> None:
+        self.sequences: list[Sequence | None] = [None] * num_slots
+        self.tokens_SL = np.zeros((num_slots, max_model_len), np.int32)
+        self.known_S = np.zeros(num_slots, np.int32)
+        self.planned_S = np.zeros(num_slots, np.int32)
+        self.confirmed_S = np.zeros(num_slots, np.int32)
+        self.computed_S = np.zeros(num_slots, np.int32)
+        self.max_len_S = np.zeros(num_slots, np.int32)
+        self.min_len_S = np.zeros(num_slots, np.int32)
+        self.features_S = np.zeros(num_slots, np.int32)
+        self.num_logprobs_S = np.full(num_slots, -1, np.int32)
+        self.prompt_logprobs_S = np.zeros(num_slots, np.bool_)
+        self.most_stop_ids = 0
+        """Of any sequence so far: how many lines of ``stop_ids_KS`` must be read."""
+        self.stop_ids_KS = np.full((STOP_IDS, num_slots), -1, np.int32)
+        self.sequence_ids_S = np.zeros(num_slots, np.int64)
+        self.epoch_S = np.zeros(num_slots, np.int64)
+        self.reported_S = np.zeros(num_slots, np.bool_)
+        self.block_end_S = np.zeros(num_slots, np.int32)
+        """Confirmed tokens at which the row's next block is complete."""
+        self.leads_S = np.zeros(num_slots, np.bool_)
+        """Rows whose first draw lets the other continuations of their request go on."""
+        self.guided_S = np.zeros(num_slots, np.bool_)
+        """Rows whose next token must be one that the host's mask allows."""
+        self.masked_S = np.zeros(num_slots, np.bool_)
+        """Rows whose masks the device makes: their guides are byte machines."""
+        self.of_allowed_S = np.zeros(num_slots, np.bool_)
+        """Rows whose logprobs are of what their guides allow alone."""
+        self.media_end_S = np.zeros(num_slots, np.int32)
+        """Up to this token the prompt's media matter, as rows or by the positions they make."""
+        self.adapted_S = np.zeros(num_slots, np.bool_)
+        """Rows that have an adapter."""
+        self.cross_due_S = np.zeros(num_slots, np.bool_)
+        """Rows whose blocks for encoded media are still to be filled, by their first step."""
+        self.membership = 0
+        """Counts every coming and leaving."""
+        self._free_slots = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        """Slots without a sequence."""
+        return len(self._free_slots)
+
+    def enter(
+        self, sequence: Sequence, computed: int, diff: StateDiff, *, confirmed: bool = True
+    ) -> int:
+        """Give a sequence a slot; ``computed`` of its tokens are in the cache already.
+
+        ``confirmed`` False: they are being written by a step under way.
+        """
+        slot = self._free_slots.pop()
+        sampling = sequence.request.sampling
+        tokens = sequence.tokens
+        num_tokens = len(tokens)
+        stop_ids = np.full(STOP_IDS, -1, np.int32)
+        ids = (*sampling.stop_token_ids, *sampling.eos_token_ids)
+        stop_ids[: len(ids)] = ids
+        self.most_stop_ids = max(self.most_stop_ids, len(ids))
+        min_len = sequence.prompt_len + sampling.min_tokens
+
+        sequence.slot = slot
+        self.membership += 1
+        self.sequences[slot] = sequence
+        self.sequence_ids_S[slot] = sequence.id
+        self.tokens_SL[slot, :num_tokens] = tokens
+        self.known_S[slot] = self.planned_S[slot] = num_tokens
+        self.computed_S[slot] = computed
+        self.confirmed_S[slot] = computed if confirmed else 0
+        self.max_len_S[slot] = sequence.max_len
+        self.min_len_S[slot] = min_len
+        self.features_S[slot] = int(features_of(sampling))
+        self.num_logprobs_S[slot] = sampling.logprobs
+        self.prompt_logprobs_S[slot] = sequence.wants_prompt_logprobs
+        self.stop_ids_KS[:, slot] = stop_ids
+        self.leads_S[slot] = bool(sequence.followers)
+        guide, masked = sequence.guide, sequence.machine is not None
+        place = Place() if guide is None else guide.place
+        self.guided_S[slot] = guide is not None and not masked
+        self.masked_S[slot] = masked
+        self.of_allowed_S[slot] = guide is not None and sampling.logprobs_of_allowed
+        self.media_end_S[slot] = sequence.media_end
+        self.adapted_S[slot] = sequence.run.rank > 0
+        self.cross_due_S[slot] = False
+        self.reported_S[slot] = sequence.reported or sequence.index > 0
+        self.block_end_S[slot] = 0
+
+        diff.put_scalars(
+            slot,
+            [
+                num_tokens,
+                computed,
+                sequence.prompt_len,
+                min_len,
+                int(self.features_S[slot]),
+                max(sampling.top_k, 0),
+                *sequence.run,
+                sequence.position_delta,
+                sequence.num_cross_rows,
+                sequence.machine_at,
+                place.state,
+                len(place.stack),
+            ],
+            [
+                sampling.temperature,
+                sampling.top_p,
+                sampling.min_p,
+                sampling.presence_penalty,
+                sampling.frequency_penalty,
+                sampling.repetition_penalty,
+            ],
+        )
+        diff.put_span("stop_ids", slot, 0, stop_ids)
+        diff.put_span("tokens", slot, 0, tokens)
+        seed = np.array([sequence.seed & (2**64 - 1)], np.uint64).view(np.int32)
+        diff.put_span("seed", slot, 0, seed)
+        diff.put_span("machine_stack", slot, 0, np.array(place.stack, np.int32))
+        return slot
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take a sequence off its slot, its known tokens with it."""
+        slot = sequence.slot
+        sequence.tokens = self.tokens_SL[slot, : self.known_S[slot]].copy()
+        sequence.slot = -1
+        self.sequences[slot] = None
+        self.epoch_S[slot] += 1
+        self.membership += 1
+        self._free_slots.append(slot)
+
+    def at(self, slot: int) -> Sequence:
+        """The sequence of an occupied slot."""
+        sequence = self.sequences[slot]
+        if sequence is None:
+            raise IndexError(f"slot {slot} is free")
+        return sequence
+
+    def features_for(self, slots: Slots) -> Ints:
+        """RowFeature bits for the draw to come: the ban of stop ids ends at the least length."""
+        features = self.features_S[slots]
+        past = self.planned_S[slots] >= self.min_len_S[slots]
+        result: Ints = np.where(past, features & ~int(RowFeature.MIN_TOKENS), features)
+        return result

@@ -1,0 +1,76 @@
+"""What a step copies or encodes before its forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.messages import MediaInput, PackedAdapter
+from octavo.steps.slot_fields import Ints
+from octavo_registry.guided import GuideVocabulary
+
+
+@dataclass(slots=True)
+class BlockMoves:
+    """Byte copies that a step does before its forward, in this order."""
+
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    """(block, swap block)."""
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    """(swap block, block)."""
+    copy: list[tuple[int, int]] = field(default_factory=list)
+    """(from block, to block): copy-on-write."""
+
+
+@dataclass(slots=True)
+class EncodeItem:
+    """An item to encode before the step's forward pass, and the buffer's rows to write."""
+
+    item: MediaInput
+    rows: Ints
+
+
+@dataclass(slots=True)
+class RowCuts:
+    """A step's rows cut where items begin and end."""
+
+    rows: Ints
+    """Of which row of the step each is a part."""
+    query_lens: Ints
+    behinds: Ints
+    """Tokens of that row in this step that stand behind the part."""
+    whole: NDArray[np.bool_]
+    """Parts that are of an item: their tokens see all of the part."""
+
+
+class Run(NamedTuple):
+    """Consecutive rank rows."""
+
+    first: int
+    rank: int
+
+
+NO_RUN: Final = Run(0, 0)
+
+
+class AdapterLoad(NamedTuple):
+    """An adapter to copy to the device before a step's forward pass."""
+
+    run: Run
+    adapter: PackedAdapter
+
+
+POOL_WORDS: Final = 2**22
+"""Of 4 bytes: room for hundreds of the usual schemas, and for one of a million entries."""
+
+
+class MachineLoad(NamedTuple):
+    """A machine to copy to the device before a step's forward pass."""
+
+    first: int
+    """The word where it begins."""
+    words: Ints
+    vocabulary: GuideVocabulary

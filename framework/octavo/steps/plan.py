@@ -1,0 +1,140 @@
+"""A planned step as it goes to the device: one packed int32 buffer and a few host-side facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.messages import TokenSampling
+from octavo.steps.layout import StateDiff
+from octavo.steps.loads import AdapterLoad, BlockMoves, EncodeItem, MachineLoad, RowCuts
+from octavo.steps.slot_fields import Ints, Slots
+from octavo_kernels.row_features import Work
+
+SECTIONS = (
+    "diff_indices",  # into the state arena
+    "diff_values",
+    "slots",  # of the step's rows
+    "query_starts",  # one more than rows
+    "sample_slots",  # of the rows that draw a token
+    "logit_tokens",  # tokens whose logits are needed: first those that draw, then prompt logprobs
+    "prompt_targets",  # the token that follows each of the latter
+    "positions",  # by axis and token, where they do not follow from the device state
+    "media_tokens",  # tokens that stand for media
+    "media_rows",  # of the buffer of what was encoded: those that replace them
+    "cross_rows",  # of that buffer: those that cross attention is to read from now on
+    "cross_slots",  # where their keys and values go, by cache group
+)
+_NO_TOKENS = np.zeros(0, np.int32)
+
+
+class Attached(NamedTuple):
+    """A sequence that takes a slot, for what keeps something by slot."""
+
+    slot: int
+    sampling: TokenSampling
+    num_prompt_tokens: int = 0
+    tokens: Ints = _NO_TOKENS
+    """Of prompt and output so far, where there are processors."""
+
+
+class StepPlan(msgspec.Struct, kw_only=True, eq=False):
+    """What the device does in one step. ``sizes`` are the lengths of SECTIONS in ``buffer``."""
+
+    step_id: int
+    buffer: Ints
+    sizes: tuple[int, ...]
+    num_tokens: int
+    slots: Slots
+    """Of the rows; the same array from step to step while the rows are the same."""
+    query_lens: Ints
+    context_lens: Ints
+    """Upper bounds by row."""
+    features: Ints
+    """RowFeature bits of the rows that draw."""
+    work: Work
+    """What these need of the sampler."""
+    num_logprobs: int
+    """Largest number that a drawing row asked for; -1: none did."""
+    num_prompt_logprobs: int
+    of_allowed: NDArray[np.bool_]
+    """Rows that draw whose logprobs are of what their guides allow alone."""
+    awaits_masks: bool = False
+    """The host masks some rows: the tokens are drawn when ``TokenMasks`` have come."""
+    masked: bool = False
+    """The device masks some of the rows that draw, by their machines."""
+    attach: list[Attached] = msgspec.field(default_factory=list)
+    """Slots whose new sequence brings parameters that name tokens, or meets processors."""
+    detach: list[int] = msgspec.field(default_factory=list)
+    """Slots whose sequence has left, where there are processors; done before ``attach``.
+
+    All slots behind a step that raised, which may have left out its own.
+    """
+    moves: BlockMoves = msgspec.field(default_factory=BlockMoves)
+    encode: list[EncodeItem] = msgspec.field(default_factory=list)
+    """Media whose rows are made before the forward pass."""
+    adapters: list[AdapterLoad] = msgspec.field(default_factory=list)
+    """What is copied to the device before the forward pass; done in this order."""
+    machines: list[MachineLoad] = msgspec.field(default_factory=list)
+    """What is copied to the device before the forward pass."""
+    has_adapters: bool = False
+    """Whether any row has one."""
+    cuts: RowCuts | None = None
+    """How attention takes the rows, where that is not as they are."""
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether each row has one token and draws the next, and nothing else is asked for."""
+        if self.encode or self.num_prompt_logprobs >= 0 or any(self.sizes[-5:]):
+            return False
+        return self.num_tokens == self.num_rows == len(self.features)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the step."""
+        return len(self.slots)
+
+
+def pack_sections(diff: StateDiff, *sections: Ints | Slots) -> tuple[Ints, tuple[int, ...]]:
+    """Lay the diff and the step's index arrays into one buffer; returns it and the sizes."""
+    indices, values = diff.pieces()
+    num_words = sum(map(len, indices))
+    sizes = (num_words, num_words, *(len(section) for section in sections))
+    buffer = np.concatenate([*indices, *values, *sections], dtype=np.int32)
+    return buffer, sizes
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenMasks:
+    """Which tokens some of a step's drawing rows may draw."""
+
+    rows_M: Ints
+    """Places among the drawing rows."""
+    bits_MW: Ints
+    """Token i at bit i % 32 of word i // 32; a clear bit bans."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepResult:
+    """What the host learns of a step, one step late."""
+
+    tokens: Ints
+    """One for each drawing row."""
+    logprobs: LogprobArrays | None = None
+    prompt_logprobs: LogprobArrays | None = None
+    unusable: Ints | None = None
+    """By drawing row: 0, or who left it logits that nothing can be drawn by: 1 the model, 2 the
+    first logits processor, and so on. None: there are no processors, and nobody has looked."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LogprobArrays:
+    """By row: the chosen token first, then the likeliest in order."""
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    ranks: NDArray[np.int32]
