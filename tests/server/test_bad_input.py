@@ -138,7 +138,7 @@ BAD = [
     Bad("ids outside the vocabulary", {"prompt": [10**6]}, paths=(COMPLETIONS,)),
     Bad("ids below zero", {"prompt": [[-1]]}, paths=(COMPLETIONS,)),
     Bad("ids beyond 64 bits", {"prompt": [2**70]}, paths=(COMPLETIONS,)),
-    Bad("1025 prompts", {"prompt": ["a"] * 1025}, paths=(COMPLETIONS,)),
+    Bad("1025 prompts", {"prompt": ["a"] * 1025}, paths=(COMPLETIONS,), code=None),
     Bad("prompts times n", {"n": 128, "prompt": ["a"] * 9}, paths=(COMPLETIONS,)),
     Bad("a prompt too long", {"prompt": "a " * 2000}, paths=(COMPLETIONS,),
         code="context_length_exceeded"),

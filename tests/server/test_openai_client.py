@@ -106,6 +106,15 @@ def test_vllms_fields_go_through_extra_body(client) -> None:
     assert len(answer.choices[0].token_ids) == answer.usage.completion_tokens
 
 
+@pytest.mark.parametrize(("asked", "kept"), [(-1, 1023), (7, 7), (1023, 1023)])
+def test_a_list_of_ids_longer_than_the_context_is_cut_as_a_text_is(client, asked, kept) -> None:
+    more = {"truncate_prompt_tokens": asked, "return_token_ids": True}
+    ids = [5 + number % 9 for number in range(1500)]
+    made = client.completions.create(model=MODEL, prompt=ids, max_tokens=1, extra_body=more)
+    assert made.usage.prompt_tokens == kept
+    assert made.choices[0].prompt_token_ids == ids[-kept:]
+
+
 def test_completions_take_one_prompt_or_many(client) -> None:
     def create(prompt, **more):
         return client.completions.create(

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from octavo.errors import PromptTooLongError
 from octavo.inputs import Prompt
 from octavo.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from octavo.params import LoRARequest, SamplingParams
@@ -52,7 +51,6 @@ class CompletionRoutes:
         request = self._server.read(exchange, CompletionRequest, COMPLETION_FIELDS)
         model, adapter = await self._server.check_model(request.model)
         params = self._params(request, exchange.notes)
-        self._check_length(request.prompt)
         prompts = _prompts(request.prompt)
         self._server.check_sequences(len(prompts), params)
         named = request.request_id or exchange.request_id
@@ -96,12 +94,6 @@ class CompletionRoutes:
             text = prompt if isinstance(prompt, str) else None
             made.append(as_output(found, f"{name}-{number}", text))
         return made
-
-    def _check_length(self, prompt: str | list[Any]) -> None:
-        """Raise for a list that is too long whatever it holds, before anybody looks into it."""
-        most = max(self._server.engine.max_model_len, self._server.config.limits.max_prompts)
-        if isinstance(prompt, list) and len(prompt) > most:
-            raise PromptTooLongError(f"the prompt is a list of {len(prompt)}; at most {most}")
 
     def _generate(
         self,
