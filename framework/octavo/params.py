@@ -322,6 +322,13 @@ class LoRARequest:
                     f"{name}={shown(value)} must be {wanted}", param="lora_request"
                 )
 
+    @staticmethod
+    def checked(given: LoRARequest) -> LoRARequest:
+        """Return what a caller gave for one; raises for anything else."""
+        if not isinstance(given, LoRARequest):
+            raise ParameterError(f"lora_request={shown(given)} must be a LoRARequest")
+        return given
+
     @property
     def name(self) -> str:
         """The same as ``lora_name``."""

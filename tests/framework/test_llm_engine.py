@@ -188,6 +188,8 @@ def test_a_request_may_have_an_adapter() -> None:
         engine.add_request("adapted", TEXTS[0], params, lora_request=LoRARequest(PIRATE))
         with pytest.raises(AdapterError):
             engine.add_request("none", TEXTS[0], params, lora_request=LoRARequest("no/folder"))
+        with pytest.raises(ParameterError, match="'pirate' must be a LoRARequest"):
+            engine.add_request("none", TEXTS[0], params, lora_request="pirate")
         last = {output.request_id: output for output in finish(engine) if output.finished}
     assert set(last) == {"plain", "adapted"}
     assert last["plain"].outputs[0].logprobs != last["adapted"].outputs[0].logprobs

@@ -109,7 +109,7 @@ class LoadedAdapters:
 
     def lease(self, request: LoRARequest) -> LoadedAdapter | None:
         """Keep what is there until ``release``; None where it must be loaded first."""
-        self._checked_facts(request.name)
+        self._checked_facts(LoRARequest.checked(request).name)
         with self._lock:
             known = self.known.get(request.name)
             if known is not None and request.path not in (None, known.request.path):

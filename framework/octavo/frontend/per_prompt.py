@@ -40,10 +40,7 @@ def adapters_of_each(
         list(given) if isinstance(given, (list, tuple)) else [given] * count,
     )
     _check_length("lora_request", len(each), count)
-    for request in each:
-        if not isinstance(request, (LoRARequest, NoneType)):
-            raise ParameterError(f"lora_request={shown(request)} must be a LoRARequest")
-    return each
+    return [None if request is None else LoRARequest.checked(request) for request in each]
 
 
 def _check_length(name: str, given: int, needed: int) -> None:
