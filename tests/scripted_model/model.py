@@ -62,7 +62,8 @@ class Scripted(nn.Module):
         size = len(self._begin)
         starts = range(len(ids) - size, -1, -1)
         end = size + next(i for i in starts if ids[i : i + size] == self._begin)
-        return self._answer(tuple(ids[:end]))[len(ids) - end]
+        answer = self._answer(tuple(ids[:end]))
+        return answer[min(len(ids) - end, len(answer) - 1)]  # a step may run behind the end
 
     def _find_answer(self, prompt: tuple[int, ...]) -> list[int]:
         text = self._tokenizer.decode(prompt, skip_special_tokens=False)

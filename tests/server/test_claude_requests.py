@@ -65,6 +65,23 @@ def test_the_tokens_of_a_recorded_request_are_counted(http, request_) -> None:
     assert count == usage["input_tokens"] + usage["cache_read_input_tokens"]
 
 
+def test_sessions_of_claude_code_share_the_prefix_of_their_prompts(http) -> None:
+    def ask(version: str, *more: dict[str, Any]) -> Any:
+        bill = {"type": "text", "text": f"x-anthropic-billing-header: cc_version={version}; x=1;"}
+        body = {"messages": HELLO, "max_tokens": 2, "system": [bill, *more]}
+        return http.post("/v1/messages", json=body)
+
+    rules = {"type": "text", "text": "Be brief, and keep to what you know. " * 20}
+    first, second = ask("2.1.197.092", rules), ask("2.1.200.f66", rules)
+    usage = second.json()["usage"]
+    assert usage["cache_read_input_tokens"] > 5 * usage["input_tokens"]
+    assert first.json()["content"] == second.json()["content"]
+    assert "system has a text of x-anthropic-billing-header" in second.headers["x-octavo-warnings"]
+    alone = ask("2.1.197.092").json()["usage"]
+    count = http.post(COUNT, json={"messages": HELLO}).json()["input_tokens"]
+    assert alone["input_tokens"] + alone["cache_read_input_tokens"] == count
+
+
 def test_a_client_that_looks_whether_anybody_listens_is_answered(http) -> None:
     reply = http.head("/")
     assert (reply.status_code, reply.text) == (200, "")

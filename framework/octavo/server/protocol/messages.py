@@ -49,6 +49,7 @@ COUNT_FIELDS: Final = FieldTable(
 """Fields besides those of ``CountRequest``."""
 MESSAGE_FIELDS: Final = FieldTable(noted=_NOTED, refused=_REFUSED)
 """Fields besides those of ``MessageRequest``."""
+_FOR_BILLS: Final = "x-anthropic-billing-header"
 
 
 class CacheControl(msgspec.Struct):
@@ -212,8 +213,9 @@ def conversation(
         raise MessageError("messages is an empty list")
     check_size("messages", request.messages)
     groups: list[list[dict[str, Any]]] = []
-    if request.system:
-        groups.append(chat_messages("system", "system", request.system, notes))
+    system = _for_the_model(request.system, notes)
+    if system:
+        groups.append(chat_messages("system", "system", system, notes))
     for index, given in enumerate(request.messages):
         where = f"messages[{index}]"
         message = read_keys(where, given, {"role", "content"}, notes)
@@ -231,3 +233,23 @@ def conversation(
             else:
                 groups.append([each])
     return [joined(group) for group in groups]
+
+
+def _for_the_model(
+    system: str | list[dict[str, Any]] | None, notes: Notes
+) -> str | list[dict[str, Any]] | None:
+    """Without the line that Claude Code writes first, for Anthropic's bills.
+
+    It differs from session to session, so that no two would share a prefix of their prompts.
+    """
+    if not isinstance(system, list):
+        return system
+    kept = [each for each in system if not _is_for_bills(each)]
+    if len(kept) < len(system):
+        notes.add("system", f"has a text of {_FOR_BILLS}, which was left out")
+    return kept
+
+
+def _is_for_bills(block: Any) -> bool:
+    text = block.get("text") if isinstance(block, dict) else None
+    return isinstance(text, str) and text.startswith(f"{_FOR_BILLS}:")
