@@ -32,6 +32,7 @@ TOOL_PARSER, REASONING_PARSER = OpenAIToolParser(), OpenAIReasoningParser()
 USER = "<|start|>user<|message|>Hi<|end|>"
 PROMPT = f"{USER}<|start|>assistant"
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+NAMELESS = "<|channel|>commentary to=functions. json<|message|>{}"
 
 
 def rendered(parts: Sequence[Part]) -> str:
@@ -159,6 +160,7 @@ def test_preamble_call_and_answer_come_apart() -> None:
         ("<|start|>user<|message|>a", ParsedMessage(content="<|start|>user<|message|>a")),
         ("<|message|>a", ParsedMessage(content="<|message|>a")),
         ("<|channel|>analysis to=python<|message|>1+1<|call|>", ParsedMessage(reasoning="1+1")),
+        (NAMELESS, ParsedMessage(content=NAMELESS)),
         ("plain", ParsedMessage(content="plain")),
         (" to=all of you", ParsedMessage(content=" to=all of you")),
         ("<|channel|>fin", ParsedMessage(content="<|channel|>fin")),

@@ -55,7 +55,7 @@ def parsed_header(parts: Sequence[tuple[str, str]]) -> Header | None:
         num_types = 1 if tag == CONSTRAIN or recipient else 0
         if len(words) > num_types or not all(map(_TYPE.fullmatch, words)):
             return None
-    if recipient == "assistant" or channel not in (None, *_CHANNELS):
+    if recipient in ("assistant", "", "functions.") or channel not in (None, *_CHANNELS):
         return None
     return Header(channel, recipient)
 
