@@ -175,18 +175,19 @@ class AdapterRows:
     def of_latent(self, layer: nn.Module) -> AdaptedLatent:
         """See ``LayerAdapters``."""
         attention = cast(LatentAttention, layer)
-        name, weight_HBL = f"{attention.name}.kv_b_proj", attention.kv_b_proj
-        num_heads, size, latent_dim = weight_HBL.shape
+        name, like = f"{attention.name}.kv_b_proj", attention.kv_a_layernorm.weight
+        num_heads, latent_dim = attention.heads.size, attention.latent_dim
+        size = attention.plain_dim + attention.value_dim
         self.add(
             attention,
             Shard.whole(latent_dim),
             {name: [attention.heads.scaled(size)]},
             shape=(latent_dim, num_heads * size),
-            like=(weight_HBL.dtype, weight_HBL.device),
+            like=(like.dtype, like.device),
             is_grouped=False,
         )
-        self._is_at("latent", name, weight_HBL)
-        token_bytes = self.num_rank_rows * (num_heads * weight_HBL.element_size() + MASK_BYTES)
+        self._is_at("latent", name, like)
+        token_bytes = self.num_rank_rows * (num_heads * like.element_size() + MASK_BYTES)
         self._latent_bytes = max(self._latent_bytes, token_bytes)
         down_PQL, up_PO = self._pools[-2:]
         return AdaptedLatent(

@@ -15,16 +15,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from octavo.errors import ModelError
 from octavo.layers.attention import Attention
 from octavo.layers.linear import ColumnParallelLinear, Linear, RowParallelLinear
 from octavo.layers.loading import Source
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import Angles
 from octavo.layers.sharding import rank_shard
+from octavo.layers.stored import StoredWeight, method_at
 from octavo_kernels.rotary import rotary_
 from octavo_registry.model import ModelSpec
-from octavo_registry.sites import Shard
+from octavo_registry.sites import Part, Shard, Site
 from octavo_registry.step import Step
 
 NORM_EPS = 1e-6
@@ -34,17 +34,16 @@ NORM_EPS = 1e-6
 class LatentAttention(nn.Module):
     """Multi-head latent attention (arXiv:2405.04434) under the names of DeepSeek's checkpoints.
 
-    Rotated entries are pairs (i, i + P / 2), as everywhere; kv_b_proj is never quantized.
+    Rotated entries are pairs (i, i + P / 2), as everywhere. kv_b_proj is multiplied as plain
+    weights, which are made of quantized ones when these are loaded.
     """
+
+    kv_b_proj: nn.Parameter
+    """Of this rank's heads [H, B, L]; not there before quantized ones are loaded."""
 
     def __init__(self, name: str, spec: ModelSpec, *, scale: float) -> None:
         super().__init__()
         config = spec.config
-        if spec.quantization is not None:
-            raise ModelError(
-                f"{name}: latent attention cannot be quantized yet; load {spec.architecture} "
-                "unquantized"
-            )
         hidden_size, heads = config["hidden_size"], config["num_attention_heads"]
         bias = config.get("attention_bias", False)
         self.name = name
@@ -81,12 +80,19 @@ class LatentAttention(nn.Module):
             f"{name}.kv_a_layernorm", self.latent_dim, NORM_EPS, spec=spec
         )
         self.heads = rank_shard(heads, spec, f"attention heads of {name}")
-        empty_HBL = torch.empty(
-            (self.heads.size, self.plain_dim + self.value_dim, self.latent_dim),
-            dtype=spec.dtype,
-            device=spec.device,
-        )
-        self.kv_b_proj = nn.Parameter(empty_HBL, requires_grad=False)
+        rows = self.heads.scaled(self.plain_dim + self.value_dim)
+        child = f"{name}.kv_b_proj"
+        latent = Shard.whole(self.latent_dim)
+        site = Site(name=child, kind="latent", inputs=latent, parts=(Part(child, rows),))
+        method = method_at(site, spec.quantization)
+        self.kv_b_stored: StoredWeight | None = None
+        if method is None:
+            shape = (self.heads.size, self.plain_dim + self.value_dim, self.latent_dim)
+            empty_HBL = torch.empty(shape, dtype=spec.dtype, device=spec.device)
+            self.kv_b_proj = nn.Parameter(empty_HBL, requires_grad=False)
+        else:
+            self.register_parameter("kv_b_proj", None)
+            self.kv_b_stored = StoredWeight(method, site, spec)
         self._adapters = None if spec.adapters is None else spec.adapters.of_latent(self)
         self.attention = Attention(
             f"{name}.attention",
@@ -138,6 +144,8 @@ class LatentAttention(nn.Module):
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``; the other layers tell their own."""
+        if self.kv_b_stored is not None:
+            return
         rows = self.heads.scaled(self.plain_dim + self.value_dim)
         yield Source(
             name=f"{self.name}.kv_b_proj.weight",
@@ -146,3 +154,10 @@ class LatentAttention(nn.Module):
             target=self.kv_b_proj.data.flatten(0, 1),
             parameter=self.kv_b_proj,
         )
+
+    def finish_weights(self) -> None:
+        """See ``FinishesWeights``."""
+        if self.kv_b_stored is not None:
+            weight_HBL = self.kv_b_stored.plain().unflatten(0, (self.heads.size, -1))
+            self.kv_b_proj = nn.Parameter(weight_HBL, requires_grad=False)
+            self.kv_b_stored = None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from octavo.errors import ModelError
 from octavo.layers.loading import Source
 from octavo.layers.sharding import collectives_of, kv_heads_shard, rank_shard
-from octavo.layers.stored import made, merged, method_at, sources
+from octavo.layers.stored import check_invariance, made, merged, method_at, sources
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_registry.linear import (
@@ -57,6 +57,7 @@ class Linear(nn.Module):
         self.method: QuantizationMethod = method_at(
             self.site, spec.quantization
         ) or UnquantizedLinear(batch_invariant=spec.batch_invariant)
+        check_invariance(name, self.method, spec)
         if spec.adapters is not None:
             self.method = spec.adapters.around(self.method)
         self._fused = self.method if isinstance(self.method, FusedProducts) else None

@@ -18,6 +18,7 @@ from octavo.layers.linear import Linear
 from octavo.layers.loading import Source
 from octavo.layers.mlp import GATED_ACTIVATIONS, GatedMLP
 from octavo.layers.sharding import collectives_of, rank_shard
+from octavo.layers.stored import check_invariance
 from octavo.layers.stored_experts import (
     ExpertTensors,
     StackedTensors,
@@ -96,6 +97,7 @@ class MoE(nn.Module):
         self._check_routing()
         whole = self._site(Shard.whole(intermediate_size))
         self.method = experts_method_at(whole, spec.quantization)
+        check_invariance(name, self.method, spec)
         what = f"intermediate features of {name}"
         self.part = rank_shard(intermediate_size, spec, what, unit=self.method.unit)
         self.site = self._site(self.part)

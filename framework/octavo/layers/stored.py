@@ -55,11 +55,29 @@ def made(
     layer: nn.Module, method: QuantizationMethod, site: Site, spec: ModelSpec
 ) -> dict[str, Axes]:
     """Let a method make a site's parameters; return their axes, which fit the site."""
-    check_invariance(site.name, method, spec)
     axes = dict(method.create(layer, site, dtype=spec.dtype, device=spec.device))
     for key, its_axes in axes.items():
         check(f"{site.name}.{key}", getattr(layer, key, None), its_axes, site)
     return axes
+
+
+class StoredWeight(nn.Module):
+    """A weight as a method stores it, of which a layer takes the plain one when it is loaded."""
+
+    def __init__(self, method: QuantizationMethod, site: Site, spec: ModelSpec) -> None:
+        super().__init__()
+        self.site = site
+        self._method, self._dtype = method, spec.dtype
+        self._axes = made(self, method, site, spec)
+
+    def plain(self) -> Tensor:
+        """What it stands for [out, in]; once, when all has come."""
+        self._method.finish(self)
+        return self._method.dequantize(self).to(self._dtype)
+
+    def sources(self) -> Iterator[Source]:
+        """See ``LoadsWeights``."""
+        yield from sources(self, self.site, self._axes)
 
 
 def check(name: str, parameter: object, axes: Sequence[Axis], site: Site) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from octavo.errors import ModelError, PluginError
 from octavo.layers.loading import Source
-from octavo.layers.stored import Axes, check, check_invariance, source
+from octavo.layers.stored import Axes, check, source
 from octavo.layers.unquantized_experts import UnquantizedExperts
 from octavo_registry.linear import ExpertsMethod, ExpertsParameter, Quantization
 from octavo_registry.model import ModelSpec
@@ -87,7 +87,6 @@ def made_experts(
 
     Features of this rank that no checkpoint has are zero.
     """
-    check_invariance(site.name, method, spec)
     found = dict(method.create(layer, site, dtype=spec.dtype, device=spec.device))
     features = site.down.inputs
     for name, filled in found.items():

@@ -168,7 +168,7 @@ def _fill(
 
 def finish_layers(model: nn.Module) -> None:
     """Let each layer repack what was loaded."""
-    for layer in model.modules():
+    for layer in list(model.modules()):
         if isinstance(layer, FinishesWeights):
             layer.finish_weights()
 

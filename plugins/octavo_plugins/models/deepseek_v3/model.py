@@ -5,7 +5,7 @@ Axis suffixes: H heads, P rotated entries of a head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -50,28 +50,25 @@ class Deepseek(CausalLM):
                     f"{spec.architecture}; known: {', '.join(map(repr, values))}"
                 )
         self._config = config
-        self._in_pairs = config.get("rope_interleave", True)
         rotary = RotaryEmbedding(config["qk_rope_head_dim"], spec=spec)
         super().__init__(spec, partial(decoder_layer, routing=routing), rotary)
-        if self._in_pairs and spec.adapters is not None:
+        if config.get("rope_interleave", True):
             self._reorder(spec.adapters)
 
-    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Fill this stage's parameters from a Hugging Face checkpoint."""
-        if self._in_pairs:
-            tensors = with_halves(tensors, self._config)
-        return super().load(tensors)
+    def _reorder(self, adapters: LayerAdapters | None) -> None:
+        """Let rotated entries turn in pairs (i, i + P / 2) instead of neighbours.
 
-    def _reorder(self, adapters: LayerAdapters) -> None:
-        """Let adapters' outputs follow the weights of ``load``."""
+        Queries and keys are reordered alike, which leaves their products as they are.
+        """
         head_dims, rotary_dim = rotated_head_dims(self._config), self._config["qk_rope_head_dim"]
-        for module in self.modules():
-            if isinstance(module, Linear):
-                for name, part in module.parts:
-                    head_dim = head_dims.get(name.rpartition(".")[2])
-                    if head_dim is not None:
-                        outputs_O = torch.arange(part.total, device="cpu")
-                        adapters.reorder(name, in_halves(outputs_O, head_dim, rotary_dim))
+        for module in (each for each in self.modules() if isinstance(each, Linear)):
+            for name, part in module.parts:
+                head_dim = head_dims.get(name.rpartition(".")[2])
+                if head_dim is not None:
+                    order_O = in_halves(part.total, head_dim, rotary_dim)
+                    module.reorder(name, order_O)
+                    if adapters is not None:
+                        adapters.reorder(name, order_O)
 
     def is_not_needed(self, name: str) -> bool:
         """So are the layers behind the last one, which predict tokens further ahead."""
@@ -168,21 +165,6 @@ def scale_of(config: Mapping[str, Any]) -> float:
     return scale * yarn_magnitude(float(rope["factor"]), float(weight)) ** 2
 
 
-def with_halves(
-    tensors: Iterable[tuple[str, Tensor]], config: Mapping[str, Any]
-) -> Iterator[tuple[str, Tensor]]:
-    """A checkpoint whose rotated entries turn in pairs (i, i + P / 2) instead of neighbours.
-
-    Queries and keys are reordered alike, which leaves their products as they are.
-    """
-    head_dims = rotated_head_dims(config)
-    for name, tensor in tensors:
-        _, _, layer_name = name.rpartition(".")[0].rpartition(".")
-        if layer_name in head_dims:
-            tensor = in_halves(tensor, head_dims[layer_name], config["qk_rope_head_dim"])
-        yield name, tensor
-
-
 def rotated_head_dims(config: Mapping[str, Any]) -> Mapping[str, int]:
     """By the linears whose outputs end with rotated entries: a head's outputs."""
     query_dim = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
@@ -190,9 +172,9 @@ def rotated_head_dims(config: Mapping[str, Any]) -> Mapping[str, int]:
     return {"q_proj": query_dim, "q_b_proj": query_dim, "kv_a_proj_with_mqa": key_dim}
 
 
-def in_halves(tensor: Tensor, head_dim: int, rotary_dim: int) -> Tensor:
-    """The last ``rotary_dim`` of each head's outputs with the even ones first, then the odd."""
-    heads = tensor.unflatten(0, (-1, head_dim))
-    turned_HP = heads[:, head_dim - rotary_dim :]
+def in_halves(num_outputs: int, head_dim: int, rotary_dim: int) -> Tensor:
+    """The order of outputs that puts the even ones of each head's last ``rotary_dim`` first."""
+    heads_HD = torch.arange(num_outputs, device="cpu").unflatten(0, (-1, head_dim))
+    turned_HP = heads_HD[:, head_dim - rotary_dim :]
     halves_HP = turned_HP.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
-    return torch.cat((heads[:, : head_dim - rotary_dim], halves_HP), dim=1).flatten(0, 1)
+    return torch.cat((heads_HD[:, : head_dim - rotary_dim], halves_HP), dim=1).flatten()
