@@ -56,6 +56,7 @@ from octavo_registry.modalities import (
 from octavo_registry.model import (
     AttendsAcross,
     EncodesMedia,
+    FinishesWeights,
     HasWorkspace,
     Modality,
     Model,
@@ -113,6 +114,7 @@ __all__ = [
     "ExpertsSite",
     "Faults",
     "FindsSettings",
+    "FinishesWeights",
     "FusedProducts",
     "Guide",
     "GuideState",

@@ -139,6 +139,15 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class FinishesWeights(Protocol):
+    """A layer that does something with its weights when all of them have come."""
+
+    def finish_weights(self) -> None:
+        """Repack them; calling it again does nothing more."""
+        ...
+
+
+@runtime_checkable
 class EncodesMedia(Protocol):
     """A model that makes rows of its own hidden size from images, video or audio."""
 

@@ -39,7 +39,7 @@ class LatentAttention(nn.Module):
     """
 
     kv_b_proj: nn.Parameter
-    """Of this rank's heads [H, B, L]; not there before quantized ones are loaded."""
+    """This rank's heads [H, B, L]; of quantized ones not there before they are loaded."""
 
     def __init__(self, name: str, spec: ModelSpec, *, scale: float) -> None:
         super().__init__()

@@ -39,15 +39,6 @@ class LoadsWeights(Protocol):
         ...
 
 
-@runtime_checkable
-class FinishesWeights(Protocol):
-    """A layer that does something with its weights when all of them have come."""
-
-    def finish_weights(self) -> None:
-        """Repack them; calling it again does nothing more."""
-        ...
-
-
 def load_weights(
     model: nn.Module,
     tensors: Iterable[tuple[str, Tensor]],

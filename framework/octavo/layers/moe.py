@@ -65,7 +65,7 @@ class MoE(nn.Module):
     """
 
     gate_up_proj: nn.Parameter
-    """Of plain experts; a method of others has parameters of its own."""
+    """The weights of plain experts; a method of others has parameters of its own."""
     down_proj: nn.Parameter
 
     def __init__(

@@ -43,7 +43,7 @@ def kv_heads_shard(kv_heads: int, spec: ModelSpec, what: str) -> Shard:
 
 
 def entries_of(shard: Shard, unit: int, what: str) -> Shard:
-    """The same part in entries that hold ``unit`` features each, the last one of all maybe fewer.
+    """A part, counted in entries that hold ``unit`` features each, the last one of all maybe fewer.
 
     A ModelError where it would cut through an entry; ``what`` names the features for that.
     """

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from octavo.config.engine import ModelConfig
 from octavo.errors import ConfigError, ModelError, OctavoError, PluginError
-from octavo.layers.loading import FinishesWeights
 from octavo.model_folder import ModelFolder
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.dummy import fill_dummy
@@ -20,7 +19,7 @@ from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 from octavo_registry.layer_adapters import LayerAdapters
 from octavo_registry.linear import Quantization
-from octavo_registry.model import Collectives, Model, ModelSpec
+from octavo_registry.model import Collectives, FinishesWeights, Model, ModelSpec
 
 MAX_NAMES_SHOWN = 10
 OWN_PREFIXES = (("", ""),)
