@@ -132,7 +132,8 @@ def test_a_copy_compiles_many_constraints_and_another_follows_one_that_died() ->
         return [Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in pids]
 
     try:
-        checker.check(WORD)
+        checker.check(WORD)  # after which the child learns what copies know from then on
+        checker.check(GuidedParams(regex="[fg]"))
         first = copies()
         for number in range(5):
             checker.check(GuidedParams(regex=f"[a-c]{number}"))

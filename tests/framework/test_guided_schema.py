@@ -213,6 +213,12 @@ def test_patterns_of_several_schemas_that_overlap_are_cut_into_disjoint_ones():
         assert sum(re.search(pattern, name) is not None for pattern in patterns) <= 1
 
 
+@pytest.mark.parametrize("pattern", ["", ".*", "^.*", "[a-z]*", "^[0-9]*"])
+def test_a_pattern_that_all_names_match_is_no_pattern(pattern: str) -> None:
+    core = core_schema({"patternProperties": {pattern: {"type": "null"}}, "type": "object"})
+    assert core.schema == {"type": "object", "additionalProperties": {"type": "null"}}
+
+
 def test_a_number_of_properties_is_asked_for_only_where_all_that_are_listed_are_required():
     schema = {"type": "object", "properties": {"a": True, "b": True}, "minProperties": 2}
     waiting = [core_schema(schema).schema, core_schema({**schema, "maxProperties": 2}).schema]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from octavo.guided.schema import regex
 from octavo.guided.schema.regex_parse import PatternError, parse_pattern
+from octavo.guided.schema.regex_plain import plain
 from octavo.guided.schema.regex_render import render
 
 pieces = st.sampled_from(["a", "b", "[ab]", "[^a]", ".", "\\d", "\\W", "(?:a|bc)", "", "1"])
@@ -56,11 +57,11 @@ def test_what_both_or_only_one_of_two_patterns_finds_can_be_written_as_one(one, 
         regex.other(first),
     ):
         try:
-            plain = regex.plain(node)
+            simple = plain(node)
         except regex.TooManyStates:
             continue
-        assert regex.matches(plain, text) is regex.matches(node, text)
-        assert regex.matches(node, text) is found(render(plain), text)
+        assert regex.matches(simple, text) is regex.matches(node, text)
+        assert regex.matches(node, text) is found(render(simple), text)
 
 
 @settings(deadline=None)
@@ -121,3 +122,16 @@ def test_categories_of_unicode_are_known():
     node = parse_pattern("^\\p{Lu}\\p{L}*\\P{L}$")
     assert regex.matches(node, "Ärger!")
     assert not regex.matches(node, "ärger!")
+
+
+def test_equal_sets_are_one_whatever_was_asked_of_them_before() -> None:
+    asked, fresh = (parse_pattern("^(?:ab|[0-9]{2,3})c*$") for _ in range(2))
+    assert not asked.nullable
+    assert not asked.has_algebra
+    assert asked.size > 5
+    assert len({asked, fresh}) == 1
+
+
+def test_what_follows_a_character_is_worked_out_once() -> None:
+    node = regex.both(parse_pattern("^a*b$"), regex.other(parse_pattern("^ab$")))
+    assert regex.derivative(node, ord("a")) is regex.derivative(node, ord("a"))

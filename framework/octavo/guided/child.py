@@ -5,19 +5,22 @@ from __future__ import annotations
 import gc
 import json
 import os
+from contextlib import suppress
 from typing import IO
 
 import msgspec
 from msgspec import structs
 
-from octavo.errors import BadRequestError
+from octavo.errors import BadRequestError, UnsupportedConstraint
 from octavo.guided.byte_machine import machine_guide
 from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
-from octavo.guided.choose import choose_guide, first_that_compiles, read_asked
+from octavo.guided.choose import asked_guide, choose_guide, first_that_compiles, read_asked
 from octavo.guided.copies import NICENESS, Copy
 from octavo.guided.process import BY_LIMIT, Limits, open_pipes, read_frame, write_frame
+from octavo.guided.schema.formats import PATTERNS
 from octavo.guided.trial import has_tokens, heap_bytes, walk
 from octavo.messages import AskedGuide, GuideRequest
+from octavo.params import GuidedParams
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
 from octavo_registry.guided import Constraint, GuidedBackend
@@ -49,6 +52,7 @@ class _Compiler:
         """In which what comes next is compiled."""
         self._to_load = ""
         """The backend that the next message asks for; loading is no constraint's to pay."""
+        self._has_learnt = False
         self._backends: dict[str, GuidedBackend] = {}
         for name in self._host.guided_backends.names():
             if self._host.guided_backends.info(name).metadata["native"]:
@@ -69,9 +73,20 @@ class _Compiler:
             is_long = status in BY_LIMIT
             checked = Checked(died=status, by_core=is_long, by_clock=copy.was_late)
         _answer(answers, checked)
-        if not data or copy.is_spent or asked.is_long or self._to_load:
+        if not data or copy.is_spent or asked.is_long or self._to_load or not self._has_learnt:
             copy.end()  # nobody waits for that, nor for the next
+            self.learn()
             self._copy = None if self._to_load else self._new_copy()
+
+    def learn(self) -> None:
+        """Compile all formats once: copies made from then on need not read their patterns."""
+        if self._has_learnt:
+            return
+        self._has_learnt = True
+        formats = {name: {"type": "string", "format": name} for name in PATTERNS}
+        with suppress(UnsupportedConstraint, _NotLoaded):
+            self._compiled(asked_guide(GuidedParams(json={"properties": formats})), on_device=False)
+        gc.freeze()
 
     def prepare(self) -> None:
         """Make the copy that the first constraint is compiled in."""

@@ -28,27 +28,25 @@ class Clause:
     """Numbers or strings, none of which it may be."""
 
 
+_ANYTHING: dict[Kind, Clause] = {
+    "null": Clause(values=(None,)),
+    "boolean": Clause(values=(False, True)),
+    "number": Clause(Numbers()),
+    "string": Clause(Strings()),
+    "array": Clause(Arrays()),
+    "object": Clause(Objects()),
+}
+
+
 def anything(kind: Kind) -> Clause:
     """Every value of a type."""
-    match kind:
-        case "null":
-            return Clause(values=(None,))
-        case "boolean":
-            return Clause(values=(False, True))
-        case "number":
-            return Clause(Numbers())
-        case "string":
-            return Clause(Strings())
-        case "array":
-            return Clause(Arrays())
-        case "object":
-            return Clause(Objects())
+    return _ANYTHING[kind]
 
 
 def ranked(clause: Clause, index: int) -> Clause:
     """As the part with this index of a larger schema."""
     if isinstance(clause.body, Objects) and clause.body.groups:
-        return replace(clause, body=clause.body.ranked(index))
+        return Clause(clause.body.ranked(index), clause.values, clause.barred)
     return clause
 
 

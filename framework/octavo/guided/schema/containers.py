@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from octavo.guided.schema.regex import Regex
 from octavo.guided.schema.scalars import least
@@ -124,8 +124,11 @@ class Objects:
         """As the part with this index of a larger schema."""
         if not self.groups:
             return self
-        groups = tuple(replace(group, rank=(index, *group.rank)) for group in self.groups)
-        return replace(self, groups=groups)
+        groups = tuple(
+            NameGroup(group.names, group.patterns, group.rest, group.noted, (index, *group.rank))
+            for group in self.groups
+        )
+        return Objects(groups, self.required, self.low, self.high, self.named, self.some)
 
     def names(self) -> list[str]:
         """All names that are mentioned, in the user's order, those that are only excluded last."""

@@ -166,8 +166,11 @@ class Emitter:
         return name
 
     def _written(self, state: State, depth: int) -> Core:
+        shapes = self.graph.shapes[state]
+        if len(shapes) == 1:
+            return self._shape(shapes[0], depth)
         unique: dict[str, Core] = {}
-        for shape in self.graph.shapes[state]:
+        for shape in shapes:
             core = self._shape(shape, depth)
             unique.setdefault(json.dumps(core), core)
         if unique.keys() == _EVERYTHING:

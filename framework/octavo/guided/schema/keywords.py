@@ -83,6 +83,8 @@ def _values(
 ) -> Alternatives:
     unique = {identity(value): value for value in values if kind_of(value) == kind}
     mine = tuple(unique.values())
+    if kind == "boolean":
+        mine = tuple(sorted(mine))
     if holds:
         return [Clause(anything(kind).body, mine)] if mine else []
     if kind in ("null", "boolean"):

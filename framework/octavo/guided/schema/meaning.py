@@ -8,9 +8,9 @@ the states that occur, each of which is looked at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from octavo.errors import UnsupportedConstraint
@@ -49,6 +49,7 @@ class Meaning:
         self.source = source
         self._handlers = handlers
         self._clauses: dict[tuple[State, Kind, bool], tuple[Clause, ...]] = {}
+        self._of_types: dict[Location, Collection[Kind]] = {}
         self._literals: dict[tuple[Literal, Kind, bool], tuple[Clause, ...]] = {}
         self._open: list[Literal] = []
         self._layer = 0
@@ -86,6 +87,10 @@ class Meaning:
         ``track``: split so that in each alternative exactly the groups that it holds were looked
         at, as ``unevaluatedProperties`` needs it.
         """
+        if any(holds and kind not in self._kinds(place) for place, holds in state):
+            return ()
+        if len(state) == 1:
+            return self.literal_clauses(state[0], kind, track)
         # Each beginning is kept: the states of a chain of conditions differ by their ends.
         found: tuple[Clause, ...] = (anything(kind),)
         for length in range(1, len(state) + 1):
@@ -96,11 +101,19 @@ class Meaning:
             found = self._clauses[key]
         return found
 
+    def _kinds(self, place: Location) -> Collection[Kind]:
+        """The types that the schema's ``type`` leaves: of others nothing else needs to be read."""
+        if place not in self._of_types:
+            self._of_types[place] = _kinds_left(place)
+        return self._of_types[place]
+
     def literal_clauses(self, literal: Literal, kind: Kind, track: bool) -> tuple[Clause, ...]:
         """The alternatives of a type that one subschema leaves, or its contrary."""
         place, holds = literal
         if isinstance(place.schema, bool):
             return (anything(kind),) if place.schema is holds else ()
+        if holds and kind not in self._kinds(place):
+            return ()
         key = (literal, kind, track)
         if key in self._literals:
             return self._literals[key]
@@ -129,7 +142,7 @@ class Meaning:
         if not holds:
             if rest is not None:
                 raise unsupported(rest, place.pointer, "its contrary cannot be enforced")
-            return tuple(unnoted(clause) for part in parts for clause in part)
+            return self.product(kind, [[unnoted(clause) for part in parts for clause in part]])
         found = self.product(kind, parts)
         if rest is None:
             return found
@@ -137,25 +150,32 @@ class Meaning:
         found = tuple(closed(clause, literal, place) for clause in found)
         return tuple(clause for clause in found if not self.is_vacant(clause.body))
 
-    def product(self, kind: Kind, parts: Iterable[Iterable[Clause]]) -> tuple[Clause, ...]:
+    def product(self, kind: Kind, parts: Iterable[Sequence[Clause]]) -> tuple[Clause, ...]:
         """All combinations that something satisfies, the parts with fewest choices first."""
-        ordered = sorted(
-            ((index, list(part)) for index, part in enumerate(parts)), key=lambda item: len(item[1])
-        )
-        found = [anything(kind)]
-        for index, choices in ordered:
+        whole = anything(kind)
+        said = [
+            (index, part)
+            for index, part in enumerate(parts)
+            if not (len(part) == 1 and part[0] is whole)
+        ]
+        said.sort(key=lambda item: len(item[1]))
+        if said and not said[0][1]:
+            return ()
+        if not said:
+            return (whole,)
+        found: list[Clause] | None = None
+        for index, choices in said:
             placed = [ranked(choice, index) for choice in choices]
-            found = [
-                met
-                for clause in found
-                for choice in placed
-                if (met := self.meet(clause, choice)) is not None
-            ]
-        return tuple(found)
+            pairs = (
+                map(self._checked, placed)
+                if found is None
+                else (self.meet(clause, choice) for clause in found for choice in placed)
+            )
+            found = [met for met in pairs if met is not None]
+        return tuple(found or ())
 
     def meet(self, first: Clause, second: Clause) -> Clause | None:
         """Both at once; None where nothing satisfies both, as far as can be seen."""
-        self.spend()
         values = first.values
         if values is None or second.values is None:
             values = second.values if values is None else values
@@ -165,11 +185,16 @@ class Meaning:
         body: Body = first.body or second.body
         if first.body is not None and second.body is not None:
             body = first.body.meet(second.body)  # type: ignore[arg-type]
-        clause = Clause(body, None, first.barred + second.barred)
-        if values is not None:
-            values = tuple(value for value in values if self._clause_admits(clause, value))
-            return replace(clause, values=values) if values else None
-        return None if self.is_vacant(clause.body) else clause
+        return self._checked(Clause(body, values, first.barred + second.barred))
+
+    def _checked(self, clause: Clause) -> Clause | None:
+        """The clause with those of its values that it admits; None where nothing satisfies it."""
+        self.spend()
+        if clause.values is None:
+            return None if self.is_vacant(clause.body) else clause
+        bare = Clause(clause.body, None, clause.barred)
+        values = tuple(value for value in clause.values if self._clause_admits(bare, value))
+        return Clause(clause.body, values, clause.barred) if values else None
 
     def is_vacant(self, body: Body) -> bool:
         """Whether nothing satisfies all parts, as far as can be seen with little work."""
@@ -220,7 +245,10 @@ class Meaning:
     def property(self, body: Objects, name: str) -> State:
         """What the property of this name must satisfy."""
         literals: list[Literal | None] = []
-        for group in sorted(body.groups, key=lambda group: group.rank):
+        groups: Iterable[NameGroup] = body.groups
+        if len(body.groups) > 1:
+            groups = sorted(body.groups, key=lambda group: group.rank)
+        for group in groups:
             literals += group_literals(group, name)
         if any(not self.admits((literal,), name) for literal in body.named):
             literals.append(self.source.never)
@@ -236,10 +264,11 @@ class Meaning:
         return any(self._clause_admits(clause, value) for clause in clauses)
 
     def _clause_admits(self, clause: Clause, value: Any) -> bool:
-        key = identity(value)
-        if clause.values is not None and all(identity(item) != key for item in clause.values):
-            return False
-        if any(identity(item) == key for item in clause.barred):
+        if clause.values is not None:
+            key = identity(value)
+            if all(identity(item) != key for item in clause.values):
+                return False
+        if clause.barred and identity(value) in _identities(clause.barred):
             return False
         match clause.body:
             case Numbers() as body:
@@ -282,11 +311,31 @@ class Meaning:
         return regex.matches(some.names, name) and self.admits(state_of([some.name]), name)
 
 
+@lru_cache(maxsize=64)
+def _identities(scalars: tuple[float | str, ...]) -> frozenset[Hashable]:
+    return frozenset(map(identity, scalars))
+
+
 def group_literals(group: NameGroup, name: str) -> list[Literal | None]:
     """What one group asks of the property of a name."""
     found: list[Literal | None] = [group.names[name]] if name in group.names else []
     found += [literal for names, literal in group.patterns if regex.matches(names, name)]
     return found or [group.rest]
+
+
+def _kinds_left(place: Location) -> Collection[Kind]:
+    schema = place.schema
+    if isinstance(schema, bool) or "type" not in schema:
+        return KINDS
+    if place.draft <= 7 and "$ref" in schema:
+        return KINDS
+    names = schema["type"]
+    names = names if isinstance(names, list) else [names]
+    found = [kind for kind in KINDS if kind in names]
+    if "integer" in names and "number" not in names:
+        found.append("number")
+    is_known = bool(names) and all(name in (*KINDS, "integer") for name in names)
+    return found if is_known else KINDS  # which its handler will refuse
 
 
 def _effective(place: Location) -> Iterable[str]:

@@ -12,6 +12,7 @@ from octavo.guided.schema import regex
 from octavo.guided.schema.containers import Literal, NameGroup, Objects, Some, State, state_of
 from octavo.guided.schema.meaning import Meaning
 from octavo.guided.schema.regex import Regex
+from octavo.guided.schema.regex_plain import plain
 from octavo.guided.schema.scalars import Strings
 from octavo.guided.schema.shape_types import ObjectShape
 from octavo.guided.schema.source import unsupported
@@ -101,6 +102,8 @@ def _others(meaning: Meaning, body: Objects) -> tuple[tuple[tuple[Regex, State],
         _add(found, regex.both(outside, allowed), rest)
         rest = (meaning.source.never,)
     try:
+        if len(found) == 1 and regex.is_empty(regex.other(found[0][0])):
+            return (), found[0][1]  # ".*" and its like: there are no names but these
         return tuple(_written(meaning, found, rest)), rest
     except regex.TooManyStates:
         raise _too_complex(body) from None
@@ -149,7 +152,7 @@ def _written(
         state = (meaning.source.never,) if meaning.is_empty(state) else state
         if rest_is_empty and meaning.is_empty(state):
             continue
-        pattern = regex.plain(names)
+        pattern = plain(names)
         if pattern != regex.NOTHING:
             yield pattern, state
 

@@ -7,21 +7,23 @@ characters for one of all escapes lets ``"`` pass where only ``[^"]`` may.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from octavo.guided.schema import regex
 from octavo.guided.schema.regex import Alt, Cat, Chars, Regex, Repeat
 from octavo.guided.schema.regex_parse import parse_pattern
-from octavo.guided.schema.regex_render import render
+from octavo.guided.schema.regex_render import REMEMBERED, render
 
 _ESCAPED = frozenset(range(32))
 _LINE_FEED = 10
 _QUOTES = (ord('"'), ord("\\"))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def leaves_out_quotes(node: Regex) -> bool:
     """Whether some class takes all control characters, but for a line feed, and not all quotes."""
-    return any(_is_delicate(found) for found in _classes(node))
+    return any(map(_is_delicate, set(_classes(node))))
 
 
 def without_nul(core: Any) -> Any:
@@ -40,8 +42,14 @@ def without_nul(core: Any) -> Any:
         elif key not in ("enum", "const"):
             found[key] = without_nul(item)
     if isinstance(pattern := core.get("pattern"), str):
-        found["pattern"] = render(_narrowed(parse_pattern(pattern)))
+        found["pattern"] = _pattern_without_nul(pattern)
     return found
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _pattern_without_nul(pattern: str) -> str:
+    node = parse_pattern(pattern)
+    return render(_narrowed(node)) if leaves_out_quotes(node) else pattern
 
 
 def _is_delicate(found: Chars) -> bool:

@@ -20,15 +20,33 @@ class TooManyStates(Exception):
 
 
 class _Node:
-    """Hashes itself and finds its steps once."""
+    """Finds out about itself once."""
 
     @cached_property
     def hash(self) -> int:
-        return hash((type(self).__name__, *vars(self).values()))
+        names: tuple[str, ...] = type(self).__match_args__  # type: ignore[attr-defined]
+        return hash((type(self).__name__, *(getattr(self, name) for name in names)))
 
     @cached_property
     def steps(self) -> tuple[tuple[Chars, Regex], ...]:
         return tuple(_steps(self))  # type: ignore[arg-type]
+
+    @cached_property
+    def after(self) -> dict[int, Regex]:
+        """What may follow which character, as far as somebody has asked: states share parts."""
+        return {}
+
+    @cached_property
+    def size(self) -> int:
+        """How many nodes it is written with."""
+        parts: Collection[Regex] = children(self)  # type: ignore[arg-type]
+        return 1 + sum(part.size for part in parts)
+
+    @cached_property
+    def has_algebra(self) -> bool:
+        """Whether ``Both`` or ``Other`` is in it."""
+        parts: Collection[Regex] = children(self)  # type: ignore[arg-type]
+        return isinstance(self, Both | Other) or any(part.has_algebra for part in parts)
 
 
 def _hash(node: _Node) -> int:
@@ -219,9 +237,17 @@ def repeat(part: Regex, low: int, high: int | None) -> Regex:
 
 def derivative(node: Regex, char: int) -> Regex:
     """What may follow the character in a string of the set."""
+    if isinstance(node, Chars):
+        inside = any(low <= char <= high for low, high in node.ranges)
+        return EMPTY_TEXT if inside else NOTHING
+    found = node.after.get(char)
+    if found is None:
+        found = node.after[char] = _derivative(node, char)
+    return found
+
+
+def _derivative(node: Cat | Alt | Both | Other | Repeat, char: int) -> Regex:
     match node:
-        case Chars(ranges):
-            return EMPTY_TEXT if any(low <= char <= high for low, high in ranges) else NOTHING
         case Cat(parts):
             results = []
             for index, part in enumerate(parts):
@@ -274,6 +300,8 @@ def _steps(node: Regex) -> Iterator[tuple[Chars, Regex]]:
 def matches(node: Regex, value: str, max_work: int = 1_000_000) -> bool:
     """Whether the string is in the set."""
     for char in value:
+        if node == ANY_TEXT:
+            return True
         max_work -= 1 + sum(1 + len(children(part)) for part in children(node))
         if max_work < 0:
             raise TooManyStates
@@ -285,6 +313,8 @@ def matches(node: Regex, value: str, max_work: int = 1_000_000) -> bool:
 
 def is_empty(node: Regex, max_states: int = 300) -> bool:
     """Whether no string is in the set."""
+    if not node.has_algebra:
+        return node == NOTHING  # which is left out wherever it would be a part
     seen, waiting, work = {node}, [node], 0
     while waiting:
         state = waiting.pop()
@@ -316,64 +346,6 @@ def automaton(node: Regex, max_states: int) -> dict[Regex, list[tuple[Chars, Reg
     return table
 
 
-def plain(node: Regex, max_states: int = 120) -> Regex:
-    """The same set without ``Both`` and ``Other``, by elimination of the automaton's states."""
-    if not _has_algebra(node):
-        return node
-    table = automaton(node, max_states)
-    alive = _alive(table)
-    if node not in alive:
-        return NOTHING
-    end = object()
-    edges: dict[object, dict[object, Regex]] = {}
-    for state in alive:
-        row: dict[object, Regex] = {}
-        for label, target in table[state]:
-            if target in alive:
-                row[target] = alt(row.get(target, NOTHING), label)
-        if state.nullable:
-            row[end] = EMPTY_TEXT
-        edges[state] = row
-    begin = object()
-    edges[begin] = {node: EMPTY_TEXT}
-    while len(edges) > 1:
-        _eliminate(edges, begin, max_states)
-    return edges[begin][end]
-
-
-def _eliminate(edges: dict[object, dict[object, Regex]], begin: object, max_states: int) -> None:
-    into: dict[object, list[object]] = {state: [] for state in edges}
-    for state, row in edges.items():
-        for target in row:
-            if target in into and target != state:
-                into[target].append(state)
-    gone = min(into.keys() - {begin}, key=lambda state: len(into[state]) * len(edges[state]))
-    out = edges.pop(gone)
-    loop = repeat(out.pop(gone, NOTHING), 0, None)
-    for state in into[gone]:
-        row = edges[state]
-        head = cat(row.pop(gone), loop)
-        for target, tail in out.items():
-            row[target] = alt(row.get(target, NOTHING), cat(head, tail))
-            if _size(row[target], 40 * max_states) < 0:
-                raise TooManyStates
-
-
-def _alive(table: dict[Regex, list[tuple[Chars, Regex]]]) -> set[Regex]:
-    sources: dict[Regex, list[Regex]] = {}
-    for state, row in table.items():
-        for _, target in row:
-            sources.setdefault(target, []).append(state)
-    alive = {state for state in table if state.nullable}
-    waiting = list(alive)
-    while waiting:
-        for state in sources.get(waiting.pop(), ()):
-            if state not in alive:
-                alive.add(state)
-                waiting.append(state)
-    return alive
-
-
 def children(node: Regex) -> Collection[Regex]:
     """The sets that a set is made of."""
     match node:
@@ -384,17 +356,3 @@ def children(node: Regex) -> Collection[Regex]:
         case Other(part) | Repeat(part):
             return (part,)
     return ()
-
-
-def _has_algebra(node: Regex) -> bool:
-    return isinstance(node, Both | Other) or any(map(_has_algebra, children(node)))
-
-
-def _size(node: Regex, budget: int) -> int:
-    """What is left of the budget after each node took one; negative: too large."""
-    budget -= 1
-    for child in children(node):
-        if budget < 0:
-            break
-        budget = _size(child, budget)
-    return budget

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from octavo.guided.schema import regex
 from octavo.guided.schema.regex import ANY_CHAR, ANY_TEXT, Alt, Cat, Chars, Range, Regex, Repeat
 
+REMEMBERED = 512
 _SPECIAL = set("\\^$.|?*+()[]{}/-")
 
 
+@lru_cache(maxsize=REMEMBERED)
 def render(node: Regex) -> str:
     """A search pattern, with ``^`` and ``$`` wherever something is bound to an end."""
     if node == ANY_TEXT:

@@ -14,6 +14,7 @@ from octavo.guided.schema.clauses import Clause
 from octavo.guided.schema.containers import Arrays, Objects, State
 from octavo.guided.schema.meaning import Meaning
 from octavo.guided.schema.object_shapes import object_shapes
+from octavo.guided.schema.regex_plain import plain
 from octavo.guided.schema.scalars import Numbers, Strings
 from octavo.guided.schema.shape_types import (
     ArrayShape,
@@ -92,7 +93,7 @@ def _strings(body: Strings, barred: list[str]) -> Iterator[Shape]:
         words = regex.alt(*(regex.text(value) for value in barred))
         pattern = regex.both(pattern, regex.other(words))
     try:
-        pattern = regex.plain(pattern)
+        pattern = plain(pattern)
     except regex.TooManyStates:
         raise unsupported(
             "pattern", body.pointer, "the patterns that must and must not hold are too complex"

@@ -30,11 +30,11 @@ from octavo.guided.schema.regex import (
     cat,
     chars,
     other,
-    plain,
     repeat,
     text,
 )
 from octavo.guided.schema.regex_parse import PatternError, parse_pattern
+from octavo.guided.schema.regex_plain import plain
 from octavo.guided.schema.values import literal
 
 LEVELS_OF_ANY = 2

@@ -22,6 +22,7 @@ from octavo.guided.schema import regex
 from octavo.guided.schema.number_text import integers, numbers
 from octavo.guided.schema.regex import Alt, Cat, Chars, Range, Regex, Repeat, TooManyStates
 from octavo.guided.schema.regex_parse import PatternError, parse_pattern
+from octavo.guided.schema.regex_plain import plain
 from octavo.guided.schema.values import literal
 from octavo_registry.guided import Constraint
 
@@ -158,7 +159,7 @@ def _parsed(pattern: str) -> Regex:
 
 def _plain(node: Regex) -> Regex:
     try:
-        return regex.plain(node)
+        return plain(node)
     except TooManyStates as error:
         raise UnsupportedConstraint(
             "xgrammar: a pattern with minLength or maxLength has too many states"
