@@ -84,6 +84,12 @@ class ServerContext:
         """Where the notes of all requests go."""
         return NoteLog(refuses=self.config.serve.unknown_fields == "refuse")
 
+    @cached_property
+    def modalities(self) -> frozenset[str]:
+        """The kinds of media that requests may bring."""
+        of_model = self.engine.model_folder.capabilities.modalities
+        return frozenset(each for each in of_model if self.engine.config.media.max_items(each))
+
     @property
     def max_logprobs(self) -> int:
         """Of a token, that requests may ask for."""

@@ -47,7 +47,7 @@ async def read_turn(
         owner=owner,
         items=items,
         history=history,
-        messages=input_messages(items, request.instructions, notes, before),
+        messages=input_messages(items, request.instructions, notes, before, server.modalities),
         tools=tools,
     )
 

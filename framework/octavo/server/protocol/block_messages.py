@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from octavo.errors import MessageError
 from octavo.server.protocol.block_parts import NOTED, SHOWN, block_parts, text_part
 from octavo.server.protocol.conversation import check_hints, read_keys, text_of
 from octavo.server.protocol.notes import Notes
+from octavo.server.protocol.tool_media import EVERY_MODALITY, given_by_tool
 from octavo.wording import shown
 
 _KNOWN: Final = {
@@ -30,10 +32,18 @@ _UNREADABLE: Final = frozenset(
 """What Anthropic's servers put into answers for themselves, encrypted or to be run there."""
 
 
-def chat_messages(where: str, role: str, content: Any, notes: Notes) -> list[dict[str, Any]]:
+def chat_messages(
+    where: str,
+    role: str,
+    content: Any,
+    notes: Notes,
+    modalities: Collection[str] = EVERY_MODALITY,
+) -> list[dict[str, Any]]:
     """The messages that one of Anthropic's stands for: each tool's result is one of its own.
 
     Images of results follow in a user's message: most chat templates show none in a tool's.
+    ``modalities`` are the model's. What stands beside results is taken for the tools', too: so
+    Claude Code shows a PDF that it has read.
     """
     if isinstance(content, str):
         return [{"role": role, "content": content}]
@@ -41,11 +51,17 @@ def chat_messages(where: str, role: str, content: Any, notes: Notes) -> list[dic
         raise MessageError(f"{where} must be text or a list of blocks")
     made: list[dict[str, Any]] = []
     images: list[dict[str, Any]] = []
+    has_results = any(isinstance(b, dict) and b.get("type") == "tool_result" for b in content)
+
+    def parts_of(place: str, block: dict[str, Any]) -> list[dict[str, Any]]:
+        read = partial(block_parts, place, block, notes)
+        return given_by_tool(place, read, modalities, notes) if has_results else read()
+
     for index, block in enumerate(content):
         place = f"{where}[{index}]"
         kind = _kind(place, block, _OF_ROLE[role], notes)
         if kind == "tool_result":
-            made.append(_result(place, block, images, notes))
+            made.append(_result(place, block, images, parts_of, notes))
             continue
         if not made or made[-1]["role"] != role:
             made.append({"role": role})
@@ -57,7 +73,7 @@ def chat_messages(where: str, role: str, content: Any, notes: Notes) -> list[dic
             call = _call(place, _checked(place, block, notes))
             message.setdefault("tool_calls", []).append(call)
         elif kind is not None:
-            message.setdefault("content", []).extend(block_parts(place, block, notes))
+            message.setdefault("content", []).extend(parts_of(place, block))
     if images:
         if made[-1]["role"] != "user":
             made.append({"role": "user", "content": []})
@@ -127,7 +143,11 @@ def _call(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result(
-    where: str, given: Mapping[str, Any], images: list[dict[str, Any]], notes: Notes
+    where: str,
+    given: Mapping[str, Any],
+    images: list[dict[str, Any]],
+    parts_of: Callable[[str, dict[str, Any]], list[dict[str, Any]]],
+    notes: Notes,
 ) -> dict[str, Any]:
     """A tool's message; ``images`` get those of the result, each behind the name of its call."""
     block = _checked(where, given, notes)
@@ -139,7 +159,7 @@ def _result(
             place = f"{where}.content[{index}]"
             if _kind(place, each, SHOWN, notes) is None:
                 continue
-            for part in block_parts(place, each, notes):
+            for part in parts_of(place, each):
                 if part["type"] == "text":
                     texts.append(part["text"])
                 else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
+from functools import partial
 from types import NoneType
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from octavo.errors import MessageError
 from octavo.inputs.media_parts import DETAILS, PARTS
 from octavo.server.protocol.documents import file_text
 from octavo.server.protocol.notes import Notes
+from octavo.server.protocol.tool_media import EVERY_MODALITY, given_by_tool
 
 MAX_MESSAGES: Final = 4096
 MAX_PARTS: Final = 16_384
@@ -30,6 +32,7 @@ _KEYS: Final = {
     **dict.fromkeys(("system", "developer", "user", "function"), _EVERY),
 }
 """Of a role; others, which a template may know, have any of these."""
+_OF_TOOLS: Final = ("tool", "function")
 _ANY: Final = _ASSISTANT | {"tool_call_id"}
 _NOTED: Final = _ANY | {"annotations"}
 """Keys without effect, where they are not a role's: those of answers that are sent back."""
@@ -68,10 +71,20 @@ _MEDIA: Final = {
 """Keys of what such a part holds, where it is an object."""
 
 
-def plain_messages(messages: list[dict[str, Any]], notes: Notes) -> list[dict[str, Any]]:
-    """Return the messages without nulls, hints, and keys that have no effect."""
+def plain_messages(
+    messages: list[dict[str, Any]],
+    notes: Notes,
+    modalities: Collection[str] = EVERY_MODALITY,
+) -> list[dict[str, Any]]:
+    """Return the messages without nulls, hints, and keys that have no effect.
+
+    ``modalities`` are the model's.
+    """
     check_size("messages", messages)
-    return [_message(f"messages[{i}]", message, notes) for i, message in enumerate(messages)]
+    return [
+        _message(f"messages[{index}]", message, notes, modalities)
+        for index, message in enumerate(messages)
+    ]
 
 
 def plain_tools(tools: list[dict[str, Any]] | None, notes: Notes) -> list[dict[str, Any]] | None:
@@ -178,7 +191,9 @@ def check_hints(where: str, given: Mapping[str, Any]) -> None:
             raise MessageError(f"{where}.{key} must be an object")
 
 
-def _message(where: str, given: dict[str, Any], notes: Notes) -> dict[str, Any]:
+def _message(
+    where: str, given: dict[str, Any], notes: Notes, modalities: Collection[str]
+) -> dict[str, Any]:
     role = given.get("role")
     known = _KEYS.get(role, _ANY) if isinstance(role, str) else _ANY
     message = read_keys(where, given, known, notes, _NOTED)
@@ -192,7 +207,8 @@ def _message(where: str, given: dict[str, Any], notes: Notes) -> dict[str, Any]:
     elif "refusal" in message:
         raise MessageError(f"{where}.refusal must be text")
     if isinstance(message.get("content"), list):
-        message["content"] = _parts(f"{where}.content", message["content"], notes)
+        shown = modalities if role in _OF_TOOLS else None
+        message["content"] = _parts(f"{where}.content", message["content"], notes, shown)
     if isinstance(message.get("tool_calls"), list):
         place = f"{where}.tool_calls"
         calls = enumerate(message["tool_calls"])
@@ -203,23 +219,34 @@ def _message(where: str, given: dict[str, Any], notes: Notes) -> dict[str, Any]:
     return message
 
 
-def _parts(where: str, parts: list[Any], notes: Notes) -> list[Any]:
+def _parts(
+    where: str, parts: list[Any], notes: Notes, modalities: Collection[str] | None
+) -> list[Any]:
+    """The parts; ``modalities`` are those that a tool may show, None: it is none of a tool's."""
     if not parts:
         raise MessageError(f"{where} is an empty list")
-    made = []
+    made: list[Any] = []
     for index, part in enumerate(parts):
-        if isinstance(part, dict):
-            place, kind = f"{where}[{index}]", part.get("type")
-            known = _PARTS.get(kind) if isinstance(kind, str) else None
-            part = read_keys(place, part, part.keys() if known is None else known, notes)
-            if known is not None and kind in _MEDIA and isinstance(part.get(kind), dict):
-                part[kind] = read_media(f"{place}.{kind}", part[kind], _MEDIA[kind], notes)
-            check_hints(place, part)
-            if kind == "file":
-                part = {"type": "text", "text": _file(f"{place}.file", part.get("file"), notes)}
-            part = {key: each for key, each in part.items() if key not in CACHE_HINTS}
-        made.append(part)
+        read = partial(_part, f"{where}[{index}]", part, notes)
+        if modalities is None:
+            made += read()
+        else:
+            made += given_by_tool(f"{where}[{index}]", read, modalities, notes)
     return made
+
+
+def _part(where: str, part: Any, notes: Notes) -> list[Any]:
+    if not isinstance(part, dict):
+        return [part]
+    kind = part.get("type")
+    known = _PARTS.get(kind) if isinstance(kind, str) else None
+    part = read_keys(where, part, part.keys() if known is None else known, notes)
+    if known is not None and kind in _MEDIA and isinstance(part.get(kind), dict):
+        part[kind] = read_media(f"{where}.{kind}", part[kind], _MEDIA[kind], notes)
+    check_hints(where, part)
+    if kind == "file":
+        part = {"type": "text", "text": _file(f"{where}.file", part.get("file"), notes)}
+    return [{key: each for key, each in part.items() if key not in CACHE_HINTS}]
 
 
 def _file(where: str, given: Any, notes: Notes) -> str:

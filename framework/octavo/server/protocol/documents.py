@@ -13,6 +13,14 @@ MAX_CHARS: Final = 16 * 2**20
 """Of a file in base64, which is more than any context takes."""
 
 
+class UnreadableError(MessageError):
+    """A file that is no text; ``kind`` says what it is."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 def file_text(where: str, file: Mapping[str, Any]) -> str:
     """The text of a file, behind its name; raises for one that is not here, or no text."""
     if "file_id" in file:
@@ -51,8 +59,9 @@ def document_text(where: str, given: str, name: str | None) -> str:
         text = "\0"
     if "\0" in text or raw.startswith(b"%PDF-"):
         kind = "a PDF" if raw.startswith(b"%PDF-") else "no text in UTF-8"
-        raise MessageError(
+        message = (
             f"{where}{f' ({shown(name)})' if name else ''} is {kind}, and only texts can be read "
             "here; send its text, or its pages as images"
         )
+        raise UnreadableError(message, "a PDF" if kind == "a PDF" else "a file that is no text")
     return f"{name}:\n{text}" if name else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from octavo.server.protocol.conversation import check_size, read_keys
 from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo.server.protocol.message_blocks import Block
 from octavo.server.protocol.notes import Notes
+from octavo.server.protocol.tool_media import EVERY_MODALITY
 from octavo.wording import shown
 
 _NOTED: Final = {
@@ -202,12 +203,16 @@ def answer_form(request: CountRequest) -> GuidedParams | None:
 
 
 def conversation(
-    request: CountRequest, notes: Notes, template: Callable[[], ChatTemplate | ForeignTemplate]
+    request: CountRequest,
+    notes: Notes,
+    template: Callable[[], ChatTemplate | ForeignTemplate],
+    modalities: Collection[str] = EVERY_MODALITY,
 ) -> list[dict[str, Any]]:
     """The messages, the system's first, as OpenAI's; raises for what cannot be one.
 
     Those of one role that follow one another are one, as Anthropic has it. ``template`` is asked
-    where the system speaks again behind others, which few chat templates show.
+    where the system speaks again behind others, which few chat templates show; ``modalities`` are
+    the model's.
     """
     if not request.messages:
         raise MessageError("messages is an empty list")
@@ -222,7 +227,8 @@ def conversation(
         role = message.get("role")
         if not isinstance(role, str) or role not in ("user", "assistant", "system"):
             raise MessageError(f"{where}.role is {shown(role)}; known: user, assistant, system")
-        for each in chat_messages(f"{where}.content", role, message.get("content"), notes):
+        content = message.get("content")
+        for each in chat_messages(f"{where}.content", role, content, notes, modalities):
             last = groups[-1][0]["role"] if groups else "system"
             is_late = role == "system" and last != "system"
             if is_late and not template().takes_late_system:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,7 @@ from octavo.server.protocol.response_parts import (
     part_text,
 )
 from octavo.server.protocol.response_tools import flat_name
+from octavo.server.protocol.tool_media import EVERY_MODALITY, given_by_tool
 from octavo.wording import shown
 from octavo_registry import Delta
 
@@ -89,10 +90,11 @@ def input_messages(
     instructions: str | None,
     notes: Notes,
     before: Sequence[dict[str, Any]] = (),
+    modalities: Collection[str] = EVERY_MODALITY,
 ) -> list[dict[str, Any]]:
     """The conversation that the input stands for; raises for items of other kinds.
 
-    ``before`` are the items of the conversation that it goes on from.
+    ``before`` are the items of the conversation that it goes on from, ``modalities`` the model's.
     """
     messages: list[dict[str, Any]] = []
     if instructions is not None:
@@ -105,7 +107,7 @@ def input_messages(
     for index, item in enumerate((*before, *items), -len(before)):
         if item.get("type") not in _OUTPUTS:
             _show(messages, pictures)
-        _add(messages, f"input[{index}]", item, notes, pictures)
+        _add(messages, f"input[{index}]", item, notes, pictures, modalities)
     _show(messages, pictures)
     for message in messages:
         if "tool_calls" not in message:
@@ -129,6 +131,7 @@ def _add(
     given: dict[str, Any],
     notes: Notes,
     pictures: list[dict[str, Any]],
+    modalities: Collection[str],
 ) -> None:
     """Add an item; what a model wrote in one answer is one message.
 
@@ -171,7 +174,7 @@ def _add(
             call = {"id": text_of(where, item, "call_id"), "type": "function", "function": function}
             last.setdefault("tool_calls", []).append(call)
         case _:
-            content = _output(where, item.get("output"), notes, pictures)
+            content = _output(where, item.get("output"), notes, pictures, modalities)
             call_id = text_of(where, item, "call_id")
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
@@ -195,17 +198,33 @@ def _message(where: str, item: dict[str, Any], notes: Notes) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def _output(where: str, output: Any, notes: Notes, pictures: list[dict[str, Any]]) -> str:
+def _output(
+    where: str,
+    output: Any,
+    notes: Notes,
+    pictures: list[dict[str, Any]],
+    modalities: Collection[str],
+) -> str:
     """The texts of what a tool gave."""
     if isinstance(output, str):
         return output
     if not isinstance(output, list):
         raise MessageError(f"{where}.output must be text or a list of parts")
     parts = [
-        chat_part(f"{where}.output[{n}]", part, notes, OF_OUTPUTS) for n, part in enumerate(output)
+        part
+        for n, each in enumerate(output)
+        for part in _output_parts(f"{where}.output[{n}]", each, notes, modalities)
     ]
     pictures += [part for part in parts if part["type"] != "text"]
     return "\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def _output_parts(
+    where: str, given: Any, notes: Notes, modalities: Collection[str]
+) -> list[dict[str, Any]]:
+    return given_by_tool(
+        where, lambda: [chat_part(where, given, notes, OF_OUTPUTS)], modalities, notes
+    )
 
 
 def _list(where: str, given: Any) -> list[Any]:

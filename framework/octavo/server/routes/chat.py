@@ -122,8 +122,7 @@ class ChatRoutes:
             others={"logprobs": request.logprobs},
         )
         conversation = self._conversation(request, adapter, notes)
-        modalities = self._server.engine.model_folder.capabilities.modalities
-        if has_media(conversation["messages"], modalities):
+        if has_media(conversation["messages"], self._server.modalities):
             raise HttpError(400, "a beam search takes texts alone", param="use_beam_search")
         found = await self._server.engine.chat_beams(
             **conversation, params=wanted, request_id=request.request_id
@@ -154,7 +153,9 @@ class ChatRoutes:
             tools, choice = as_tools(request.functions), as_tool_choice(request.function_call)
             parallel = False
         return {
-            "messages": plain_messages(with_tool_calls(request.messages), notes),
+            "messages": plain_messages(
+                with_tool_calls(request.messages), notes, self._server.modalities
+            ),
             "tools": plain_tools(tools, notes),
             "tool_choice": plain_tool_choice(choice, notes),
             "parallel_tool_calls": parallel,

@@ -75,7 +75,7 @@ class MessageRoutes:
         answer = _Answer(request, f"msg_{exchange.request_id}", model, context, notes)
         choice, parallel = chat_tool_choice(request.tool_choice, notes)
         outputs = self._server.engine.chat(
-            conversation(request, notes, self._server.engine.chat_template),
+            self._conversation(request, notes),
             params,
             tools=chat_tools(request.tools, notes),
             tool_choice=choice,
@@ -96,13 +96,17 @@ class MessageRoutes:
         choice, parallel = chat_tool_choice(request.tool_choice, notes)
         use = read_tool_use(chat_tools(request.tools, notes), choice, parallel)
         ids = await self._server.engine.tokenize_chat(
-            conversation(request, notes, self._server.engine.chat_template),
+            self._conversation(request, notes),
             tools=None if use is None else use.tools,
             chat_template_kwargs=self._template_kwargs(request, notes),
             continue_final_message=_continues(request),
             strict=True,
         )
         return Reply(encode(TokenCount(len(ids), told(notes))))
+
+    def _conversation(self, request: CountRequest, notes: Notes) -> list[dict[str, Any]]:
+        template = self._server.engine.chat_template
+        return conversation(request, notes, template, self._server.modalities)
 
     def _template_kwargs(self, request: CountRequest, notes: Notes) -> dict[str, Any]:
         note_hints(request, notes)

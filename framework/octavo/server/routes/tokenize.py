@@ -89,7 +89,7 @@ class TokenizeRoutes:
         use = read_tool_use(plain_tools(request.tools, notes), None, None)
         return await self._server.engine.tokenize_chat(
             add_special_tokens=bool(request.add_special_tokens),
-            messages=plain_messages(request.messages or [], notes),
+            messages=plain_messages(request.messages or [], notes, self._server.modalities),
             tools=None if use is None else use.tools,
             documents=request.documents,
             chat_template=await self._server.checked_template(request.chat_template),
