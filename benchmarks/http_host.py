@@ -167,8 +167,8 @@ def run_server(folder: str, port: int, step_ms: float) -> int:
     from octavo.engine.process_client import ProcessClient
     from octavo.frontend.frontend import make_frontend
     from octavo.model_folder import open_model
-    from octavo.server.http_thread import HttpThread, Service
-    from octavo.server.listening import bind
+    from octavo.server.http.listening import bind
+    from octavo.server.processes.http_thread import HttpThread, Service
     from octavo.server.request_log import LoggedLLM
 
     command = (sys.executable, "-P", "-m", "benchmarks.http_host", "engine", str(step_ms))

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.vllm_names WHEEL VERSION`` reads them from an unpacked wheel's folder
 ``vllm``, without running it, and writes ``benchmarks/vllm_names.txt``. Without arguments it writes
-the verdicts on them, which ``octavo.vllm_names`` and ``octavo.server.absent`` hold, into
+the verdicts on them, which ``octavo.vllm_names`` and ``octavo.server.http.absent`` hold, into
 ``docs/from-vllm.md``.
 """
 
@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from octavo.cli.parser import Parser, add_common_options
 from octavo.cli.serve import ServeCommand
-from octavo.server.absent import NO_REASON, OPTIONAL, why_absent
+from octavo.server.http.absent import NO_REASON, OPTIONAL, why_absent
 from octavo.vllm_names import as_flags, verdicts
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "from-vllm.md"

@@ -15,14 +15,12 @@ from openai.types.audio import transcription_create_params, translation_create_p
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
-from octavo.server.protocol import (
-    chat,
-    completions,
-    messages,
-    responses,
-    tokenize,
-    transcriptions,
-)
+from octavo.server.apis.chat import body as chat
+from octavo.server.apis.completions import body as completions
+from octavo.server.apis.messages import body as messages
+from octavo.server.apis.responses import body as responses
+from octavo.server.apis.tokenize import body as tokenize
+from octavo.server.apis.transcriptions import body as transcriptions
 
 VLLM_SAMPLING = """
     top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from octavo.config.server import LimitConfig
-from octavo.server.http_protocol import limited_protocol
+from octavo.server.http.protocol import limited_protocol
 
 
 def maker_of_protocols(

@@ -11,7 +11,7 @@ from octavo.config.server import LimitConfig, ServeConfig, ServerConfig
 from octavo.frontend.async_llm import AsyncLLM
 from octavo.server.app import make_app
 from octavo.server.context import ServerContext
-from octavo.server.keys import Keys
+from octavo.server.http.keys import Keys
 
 MODEL = "octavo/tiny"
 

@@ -13,7 +13,7 @@ import pytest
 from octavo.cli import main
 from octavo.cli.batch.answers import ResultsFile, refusal
 from octavo.errors import ConfigError, RequestFailedError
-from octavo.server.routes import completions
+from octavo.server.apis.completions.answer import CompletionAnswer
 from octavo.testing.random_model import make_random_model
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -187,7 +187,7 @@ def test_a_line_whose_answer_fails_hurts_itself_alone_and_is_tried_again(
         return whole(answer, output)
 
     lines = [completion("one"), completion("bad", seed=7), completion("two")]
-    answer_type = completions._Answer
+    answer_type = CompletionAnswer
     whole = answer_type.whole
     for num_before in (0, 2):  # and again when it goes on
         with monkeypatch.context() as patch:

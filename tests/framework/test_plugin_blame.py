@@ -10,7 +10,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.cli import main
 from octavo.errors import BadRequestError, OctavoError, PluginError
-from octavo.server.errors import reply_to
+from octavo.server.http.errors import reply_to
 from octavo.testing.kit import run
 from octavo.testing.random_model import make_random_model
 from octavo_registry import PluginHost

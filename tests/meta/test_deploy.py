@@ -21,8 +21,8 @@ from octavo.cli.parser import Parser, add_common_options
 from octavo.cli.serve import ServeCommand
 from octavo.config.server import ServerConfig
 from octavo.errors import ConfigError
+from octavo.server.apis.health import HealthRoutes
 from octavo.server.context import ServerContext
-from octavo.server.routes.health import HealthRoutes
 from octavo_kernels.build import ALL_ARCHES, NEWER_ARCHES
 
 DEPLOY = ROOT / "deploy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from benchmarks.vllm_names import read_names
 
-from octavo.server.absent import NO_REASON, why_absent
+from octavo.server.http.absent import NO_REASON, why_absent
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from octavo.server.boundary import Gate
-from octavo.server.protocol.response_tools import ResponseTools
-from octavo.server.response_runs import BackgroundRuns, Run
-from octavo.server.response_store import ResponseStore
-from octavo.server.response_turn import Turn
+from octavo.server.apis.responses.runs import BackgroundRuns, Run
+from octavo.server.apis.responses.store import ResponseStore
+from octavo.server.apis.responses.tools import ResponseTools
+from octavo.server.apis.responses.turn import Turn
+from octavo.server.http.boundary import Gate
 from server_in_process import MODEL, clients
 
 ASKED: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}

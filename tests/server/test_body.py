@@ -7,9 +7,9 @@ import json
 import pytest
 
 from octavo.config.server import LimitConfig
-from octavo.server import body
-from octavo.server.body import parse_object
-from octavo.server.errors import HttpError
+from octavo.server.http import body
+from octavo.server.http.body import parse_object
+from octavo.server.http.errors import HttpError
 
 LIMITS = LimitConfig(max_json_parts=1000)
 

@@ -12,12 +12,12 @@ import pytest
 from octavo.config.server import ServerConfig
 from octavo.errors import OctavoError, QueueFullError
 from octavo.server.app import make_app
-from octavo.server.boundary import DRAINING, Boundary, Gate
 from octavo.server.context import ServerContext
-from octavo.server.errors import HttpError
-from octavo.server.exchange import JsonEndpoint
-from octavo.server.keys import Keys
-from octavo.server.sites import SiteGuard
+from octavo.server.http.boundary import DRAINING, Boundary, Gate
+from octavo.server.http.errors import HttpError
+from octavo.server.http.exchange import JsonEndpoint
+from octavo.server.http.keys import Keys
+from octavo.server.http.sites import SiteGuard
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
 

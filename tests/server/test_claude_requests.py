@@ -18,9 +18,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from octavo.errors import MessageError
 from octavo.inputs.template import ChatTemplate
-from octavo.server.protocol.block_messages import chat_messages
-from octavo.server.protocol.message_tools import chat_tools
-from octavo.server.protocol.messages import CountRequest, conversation
+from octavo.server.apis.messages.block_messages import chat_messages
+from octavo.server.apis.messages.body import CountRequest, conversation
+from octavo.server.apis.messages.tools import chat_tools
 from octavo.server.protocol.notes import Notes
 
 RECORDED = json.loads((Path(__file__).parent / "recorded/claude_code_messages.json").read_text())

@@ -10,13 +10,9 @@ import pytest
 from openai import OpenAI
 
 from octavo.errors import ParameterError
+from octavo.server.apis.responses.items import AnswerItems, FunctionCall, input_messages
+from octavo.server.apis.responses.tools import read_tools
 from octavo.server.protocol.notes import Notes
-from octavo.server.protocol.response_items import (
-    AnswerItems,
-    FunctionCall,
-    input_messages,
-)
-from octavo.server.protocol.response_tools import read_tools
 from octavo_registry import Delta
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "codex_responses.json").read_text())

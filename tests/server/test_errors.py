@@ -28,7 +28,7 @@ from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.processor import InputProcessor
 from octavo.inputs.prompt import check_token_ids
 from octavo.params import GuidedParams, SamplingParams
-from octavo.server.errors import HttpError, full_reply_to, reply_to
+from octavo.server.http.errors import HttpError, full_reply_to, reply_to
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -17,16 +17,18 @@ from typing_extensions import is_typeddict
 
 from octavo.errors import BadRequestError
 from octavo.inputs.template import ChatTemplate
-from octavo.server.errors import HttpError, reply_to
-from octavo.server.protocol import chat, messages, responses
-from octavo.server.protocol.block_messages import chat_messages
+from octavo.server.apis.chat import body as chat
+from octavo.server.apis.messages import body as messages
+from octavo.server.apis.messages.block_messages import chat_messages
+from octavo.server.apis.messages.tools import chat_tool_choice, chat_tools
+from octavo.server.apis.responses import body as responses
+from octavo.server.apis.responses.items import input_messages
+from octavo.server.apis.responses.tools import chat_tool_choice as response_tool_choice
+from octavo.server.apis.responses.tools import read_tools
+from octavo.server.http.errors import HttpError, reply_to
 from octavo.server.protocol.conversation import plain_messages, plain_tool_choice, plain_tools
 from octavo.server.protocol.fields import read_body
-from octavo.server.protocol.message_tools import chat_tool_choice, chat_tools
 from octavo.server.protocol.notes import Notes
-from octavo.server.protocol.response_items import input_messages
-from octavo.server.protocol.response_tools import chat_tool_choice as response_tool_choice
-from octavo.server.protocol.response_tools import read_tools
 
 Read = Callable[[dict[str, Any], Notes], Any]
 

@@ -34,13 +34,11 @@ from documented_fields import ROUTES, names
 from markdown import ROOT, rows
 from octavo.errors import MessageError
 from octavo.inputs.template import ChatTemplate
-from octavo.server.errors import HttpError, reply_to
-from octavo.server.protocol import (
-    chat,
-    messages,
-    response_items,
-    responses,
-)
+from octavo.server.apis.chat import body as chat
+from octavo.server.apis.messages import body as messages
+from octavo.server.apis.responses import body as responses
+from octavo.server.apis.responses import items as response_items
+from octavo.server.http.errors import HttpError, reply_to
 from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.fields import FieldTable, read_body
 from octavo.server.protocol.notes import Notes

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from octavo.config.server import LimitConfig
 from octavo.multimodal.pieces import QUIET_SECONDS, cut_where_quiet
-from octavo.server.errors import HttpError
-from octavo.server.form import MAX_PARTS, MAX_TEXT_BYTES, parse_form, read_form
-from octavo.server.protocol.transcriptions import Segment, compression_ratio, subtitles
+from octavo.server.apis.transcriptions.body import Segment, compression_ratio, subtitles
+from octavo.server.http.errors import HttpError
+from octavo.server.http.form import MAX_PARTS, MAX_TEXT_BYTES, parse_form, read_form
 
 names = st.text("abc[_", min_size=1, max_size=8)
 

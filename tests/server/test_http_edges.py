@@ -14,7 +14,7 @@ import pytest
 
 from http_protocols import maker_of_protocols, transport_of
 from octavo.config.server import LimitConfig
-from octavo.server import http_protocol
+from octavo.server.http import protocol as http_protocol
 from server_faults import answer, connect, error_of, is_closed, request_bytes, until
 
 TOKENIZE, MESSAGES = "/tokenize", "/v1/messages"

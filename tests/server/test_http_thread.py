@@ -16,9 +16,9 @@ import uvicorn
 
 from octavo.config.server import ListenConfig, ServerConfig
 from octavo.errors import OctavoError
-from octavo.server import http_thread
-from octavo.server.http_thread import HttpThread, Service
-from octavo.server.listening import bind
+from octavo.server.http.listening import bind
+from octavo.server.processes import http_thread
+from octavo.server.processes.http_thread import HttpThread, Service
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
 from server_faults import connect, is_closed, request_bytes, until

@@ -12,8 +12,8 @@ import pytest
 
 from octavo.config.server import LimitConfig, ServeConfig, ServerConfig
 from octavo.errors import EngineDeadError, OctavoError
-from octavo.server import lifecycle
-from octavo.server.lifecycle import Interrupted, Signals, supervise
+from octavo.server.processes import lifecycle
+from octavo.server.processes.lifecycle import Interrupted, Signals, supervise
 
 
 @dataclass

@@ -11,18 +11,13 @@ import pytest
 
 from octavo.config.server import ServerConfig
 from octavo.errors import BadRequestError, MessageError
+from octavo.server.apis.messages.block_messages import chat_messages
+from octavo.server.apis.messages.blocks import AnswerBlocks, TextBlock, ThinkingBlock, ToolUseBlock
+from octavo.server.apis.messages.body import CountRequest, conversation
+from octavo.server.apis.messages.tools import chat_tool_choice, chat_tools
 from octavo.server.context import ServerContext
-from octavo.server.errors import HttpError
-from octavo.server.exchange import encode
-from octavo.server.protocol.block_messages import chat_messages
-from octavo.server.protocol.message_blocks import (
-    AnswerBlocks,
-    TextBlock,
-    ThinkingBlock,
-    ToolUseBlock,
-)
-from octavo.server.protocol.message_tools import chat_tool_choice, chat_tools
-from octavo.server.protocol.messages import CountRequest, conversation
+from octavo.server.http.errors import HttpError
+from octavo.server.http.exchange import encode
 from octavo.server.protocol.notes import Notes
 from octavo_registry import Delta, PluginHost
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from documented_fields import ROUTES
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.server.protocol.conversation import plain_messages, plain_tool_choice, plain_tools
 from octavo.server.protocol.fields import read_body
 from octavo.server.protocol.notes import MAX_NOTES, MAX_UNKNOWN, NoteLog, Notes

@@ -13,9 +13,9 @@ import pytest
 
 from octavo.config.server import ServerConfig
 from octavo.server.app import add_built_in_routes, make_app
-from octavo.server.boundary import DRAINING, Boundary, Gate
 from octavo.server.context import ServerContext
-from octavo.server.keys import Keys
+from octavo.server.http.boundary import DRAINING, Boundary, Gate
+from octavo.server.http.keys import Keys
 from octavo_registry import PluginHost
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

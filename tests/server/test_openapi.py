@@ -11,7 +11,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode, checks
 
-from octavo.server.docs_page import docs_page
+from octavo.server.http.docs_page import docs_page
 
 CHECKS = [
     checks.not_a_server_error,

@@ -20,8 +20,8 @@ from octavo.inputs.chat import ChatRenderer
 from octavo.inputs.defaults import default_sampling_params
 from octavo.observability.logs import HTTP_LOGGERS, set_http_level
 from octavo.server.app import add_built_in_routes, make_app
-from octavo.server.certificates import CertificateWatch, check_certificates, load_certificates
 from octavo.server.context import ServerContext
+from octavo.server.http.certificates import CertificateWatch, check_certificates, load_certificates
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}{% if tone %} {{ tone }}{% endif %}"

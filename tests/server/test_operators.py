@@ -13,7 +13,7 @@ from octavo.errors import ConfigError, OctavoError
 from octavo.server.adapters import is_name
 from octavo.server.app import add_built_in_routes, make_app
 from octavo.server.context import ServerContext
-from octavo.server.keys import NO_KEYS, Keys, read_keys
+from octavo.server.http.keys import NO_KEYS, Keys, read_keys
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from octavo.server import loop_watch
-from octavo.server.loop_watch import LoopWatch
-from octavo.server.plugin_loops import PluginLoop
+from octavo.server.http.plugin_loops import PluginLoop
+from octavo.server.processes import loop_watch
+from octavo.server.processes.loop_watch import LoopWatch
 from octavo_registry import PluginHost
 
 HOLDER = """

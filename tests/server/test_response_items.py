@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from octavo.errors import MessageError, ParameterError
-from octavo.server.errors import HttpError
-from octavo.server.protocol.notes import Notes
-from octavo.server.protocol.response_items import (
+from octavo.server.apis.responses.items import (
     AnswerItems,
     FunctionCall,
     OutputMessage,
@@ -18,7 +16,9 @@ from octavo.server.protocol.response_items import (
     ReasoningText,
     input_messages,
 )
-from octavo.server.protocol.response_tools import chat_tool_choice, read_tools
+from octavo.server.apis.responses.tools import chat_tool_choice, read_tools
+from octavo.server.http.errors import HttpError
+from octavo.server.protocol.notes import Notes
 from octavo_registry import Delta
 
 CALL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}

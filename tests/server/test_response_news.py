@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from octavo.server import response_news
-from octavo.server.boundary import Gate
-from octavo.server.errors import HttpError
-from octavo.server.protocol.response_tools import ResponseTools
-from octavo.server.response_runs import BackgroundRuns, Run
-from octavo.server.response_store import ResponseStore
-from octavo.server.response_turn import Turn
+from octavo.server.apis.responses import news as response_news
+from octavo.server.apis.responses.runs import BackgroundRuns, Run
+from octavo.server.apis.responses.store import ResponseStore
+from octavo.server.apis.responses.tools import ResponseTools
+from octavo.server.apis.responses.turn import Turn
+from octavo.server.http.boundary import Gate
+from octavo.server.http.errors import HttpError
 
 TURN = Turn(owner="", items=[], history=None, messages=[], tools=ResponseTools())
 READERS = 20

@@ -13,9 +13,9 @@ from PIL import Image
 
 from live_server import LiveServer
 from octavo.errors import MessageError
+from octavo.server.apis.responses.items import input_messages
 from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.notes import Notes
-from octavo.server.protocol.response_items import input_messages
 
 TEXT = base64.b64encode("naïve\ntext".encode()).decode()
 MODEL = "octavo/tiny-omni"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.server.response_store import IN_MEMORY, History, NotKeptError, ResponseStore
+from octavo.server.apis.responses.store import IN_MEMORY, History, NotKeptError, ResponseStore
 
 MOST = 2**20
 

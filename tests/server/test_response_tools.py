@@ -12,8 +12,8 @@ from openai import OpenAI
 
 from live_server import running_server
 from octavo.errors import ParameterError
+from octavo.server.apis.responses.tools import read_tools
 from octavo.server.protocol.notes import Notes
-from octavo.server.protocol.response_tools import read_tools
 
 MODEL = "octavo/tiny"
 QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]

@@ -9,9 +9,9 @@ import pytest
 
 from live_server import LiveServer
 from octavo.config.server import AccessConfig, ListenConfig
-from octavo.server.errors import HttpError
-from octavo.server.listening import bind, is_local, is_loopback, unbind
-from octavo.server.sites import SiteGuard
+from octavo.server.http.errors import HttpError
+from octavo.server.http.listening import bind, is_local, is_loopback, unbind
+from octavo.server.http.sites import SiteGuard
 from server_faults import answer, connect, error_of, request_bytes
 
 OWN_HOSTS = [

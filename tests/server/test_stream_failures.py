@@ -17,7 +17,7 @@ from octavo.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from octavo.params import SamplingParams
 from octavo.server.app import add_built_in_routes, make_app
 from octavo.server.context import ServerContext
-from octavo.server.merging import merge_streams
+from octavo.server.protocol.merging import merge_streams
 from octavo_registry import PluginHost
 
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from octavo.frontend.async_llm import AsyncLLM
+from octavo.server.apis.messages.block_messages import chat_messages
+from octavo.server.apis.responses.items import input_messages
 from octavo.server.app import add_built_in_routes
-from octavo.server.protocol.block_messages import chat_messages
 from octavo.server.protocol.conversation import plain_messages
 from octavo.server.protocol.notes import Notes
-from octavo.server.protocol.response_items import input_messages
 from server_in_process import clients
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()

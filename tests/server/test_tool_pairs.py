@@ -11,7 +11,7 @@ import pytest
 from octavo.config.server import ServeConfig, ServerConfig
 from octavo.server.app import make_app
 from octavo.server.context import ServerContext
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.server.protocol.tool_pairs import check_blocks, check_items, check_messages
 
 USER = {"role": "user", "content": "Hello"}

@@ -20,9 +20,9 @@ import zmq
 
 from live_server import FLAGS, OCTAVO, running_server
 from octavo.errors import OctavoError
-from octavo.server import workers
-from octavo.server.worker_messages import WorkerStart
-from octavo.server.workers import Workers
+from octavo.server.processes import workers
+from octavo.server.processes.messages import WorkerStart
+from octavo.server.processes.workers import Workers
 from server_faults import children, engine_of, named, until
 
 
@@ -148,13 +148,13 @@ def test_a_worker_that_alone_has_lost_the_engine_is_replaced_and_no_folder_is_le
 ) -> None:
     with running_server(tmp_path / "log", "--api-workers", "2") as server:
         pid = server.process.pid
-        first = set(named(pid, "octavo.server.worker"))
+        first = set(named(pid, "octavo.server.processes.worker"))
         (address,) = temporary.glob("octavo-*/worker-0")
         with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
             stranger.connect(f"ipc://{address}")
             stranger.send(b"what no engine says")
             until(lambda: "the engine's thread failed" in server.log.read_text())
-        until(lambda: len(set(named(pid, "octavo.server.worker")) - first) == 1)
+        until(lambda: len(set(named(pid, "octavo.server.processes.worker")) - first) == 1)
         until(lambda: len(list(temporary.glob("octavo-*/worker-*"))) >= 2)
         for _ in range(16):  # whichever worker answers
             until(lambda: server.get("/health").status_code == 200)
@@ -172,8 +172,8 @@ def test_what_ends_while_workers_start_leaves_nobody_waiting(tmp_path: Path, vic
     log = tmp_path / "log"
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
         try:
-            until(lambda: len(named(server.pid, "octavo.server.worker")) == 2)
-            workers = named(server.pid, "octavo.server.worker")
+            until(lambda: len(named(server.pid, "octavo.server.processes.worker")) == 2)
+            workers = named(server.pid, "octavo.server.processes.worker")
             victims = {"engine": engine_of(server.pid), "server": server.pid, "worker": workers[0]}
             os.kill(victims[victim], signal.SIGKILL)
             if victim == "worker":  # another takes its place

@@ -34,9 +34,9 @@ from octavo.messages import (
     StepOutputs,
     TokenSampling,
 )
-from octavo.server import worker
-from octavo.server.worker import _obey
-from octavo.server.worker_messages import Cut, Drain, EngineEnded, EngineStarted
+from octavo.server.processes import worker
+from octavo.server.processes.messages import Cut, Drain, EngineEnded, EngineStarted
+from octavo.server.processes.worker import _obey
 from server_faults import (
     answer,
     body,
@@ -279,7 +279,7 @@ def test_a_signal_to_all_processes_at_once_lets_what_is_in_flight_complete(tmp_p
 
 
 def workers_of(server: LiveServer) -> list[int]:
-    return named(server.process.pid, "octavo.server.worker")
+    return named(server.process.pid, "octavo.server.processes.worker")
 
 
 def connected(server: LiveServer, worker: int) -> socket.socket:

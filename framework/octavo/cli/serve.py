@@ -34,11 +34,11 @@ class ServeCommand:
         """Serve until a signal comes."""
         from octavo.observability.tracing import exporter_class  # what follows is slow to import
         from octavo.server.adapters import check_adapters
-        from octavo.server.http_thread import Service
-        from octavo.server.keys import read_keys
-        from octavo.server.lifecycle import leave
-        from octavo.server.listening import allow_files, bind, unbind
-        from octavo.server.processes import serve
+        from octavo.server.http.keys import read_keys
+        from octavo.server.http.listening import allow_files, bind, unbind
+        from octavo.server.processes.http_thread import Service
+        from octavo.server.processes.lifecycle import leave
+        from octavo.server.processes.serve import serve
 
         config = _server_config(args)
         keys = read_keys(config.access)  # a wrong file is known before the model is loaded

@@ -16,7 +16,7 @@ from octavo.config.server import AdapterConfig, LoRAModule
 from octavo.errors import AdapterError, ConfigError, UnknownAdapterError
 from octavo.frontend.async_llm import AsyncLLM
 from octavo.params import LoRARequest
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.wording import shown
 from octavo_registry.adapters import AdapterFolders
 

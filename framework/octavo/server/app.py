@@ -14,38 +14,38 @@ from starlette.types import Message, Receive, Scope, Send
 
 from octavo.errors import ConfigError
 from octavo.observability.tracing import App, make_tracer, with_trace_context
-from octavo.server.absent import why_absent
-from octavo.server.body import ClientLeft
-from octavo.server.boundary import IS_OPERATOR, ROUTE, Boundary, route_of
 from octavo.server.context import ServerContext
-from octavo.server.docs_page import docs_page
-from octavo.server.errors import HttpError, reply_to
-from octavo.server.exchange import answered_as, send_error
-from octavo.server.keys import NO_KEYS, Keys
+from octavo.server.http.absent import why_absent
+from octavo.server.http.body import ClientLeft
+from octavo.server.http.boundary import IS_OPERATOR, ROUTE, Boundary, route_of
+from octavo.server.http.docs_page import docs_page
+from octavo.server.http.errors import HttpError, reply_to
+from octavo.server.http.exchange import answered_as, send_error
+from octavo.server.http.keys import NO_KEYS, Keys
+from octavo.server.http.openapi import document
+from octavo.server.http.plugin_loops import PluginLoop
+from octavo.server.http.sites import SiteGuard
 from octavo.server.metrics import HttpMeter
-from octavo.server.openapi import document
-from octavo.server.plugin_loops import PluginLoop
-from octavo.server.sites import SiteGuard
 from octavo_registry import LazyRegistry, PluginHost
 from octavo_registry.routes import Endpoint, RouteGroup
 
 BUILT_IN: Final = {
     "adapters": "adapters:AdapterRoutes",
-    "chat": "chat:ChatRoutes",
-    "completions": "completions:CompletionRoutes",
+    "chat": "chat.route:ChatRoutes",
+    "completions": "completions.route:CompletionRoutes",
     "health": "health:HealthRoutes",
     "info": "info:InfoRoutes",
     "invocations": "invocations:InvocationRoutes",
-    "kept_responses": "kept_responses:KeptResponseRoutes",
-    "messages": "messages:MessageRoutes",
+    "kept_responses": "responses.kept_route:KeptResponseRoutes",
+    "messages": "messages.route:MessageRoutes",
     "metrics": "metrics:MetricsRoutes",
     "models": "models:ModelRoutes",
-    "parsing": "parsing:ParsingRoutes",
-    "responses": "responses:ResponseRoutes",
-    "tokenize": "tokenize:TokenizeRoutes",
-    "transcriptions": "transcriptions:TranscriptionRoutes",
+    "parsing": "parsing.route:ParsingRoutes",
+    "responses": "responses.route:ResponseRoutes",
+    "tokenize": "tokenize.route:TokenizeRoutes",
+    "transcriptions": "transcriptions.route:TranscriptionRoutes",
 }
-"""The framework's own groups: module of ``octavo.server.routes`` and class."""
+"""The framework's own groups: module of ``octavo.server.apis`` and class."""
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -107,7 +107,7 @@ def make_app(server: ServerContext, keys: Keys = NO_KEYS, *, on_one_loop: bool =
 def add_built_in_routes(routes: LazyRegistry[RouteGroup]) -> None:
     """Add the framework's own groups beside those of plugins."""
     for name, target in BUILT_IN.items():
-        routes.add(name, f"octavo.server.routes.{target}")
+        routes.add(name, f"octavo.server.apis.{target}")
 
 
 def _endpoints(server: ServerContext) -> list[tuple[str, Endpoint]]:

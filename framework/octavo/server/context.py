@@ -16,17 +16,17 @@ from octavo.errors import UnknownAdapterError
 from octavo.frontend.async_llm import AsyncLLM
 from octavo.params import LoRARequest, SamplingParams
 from octavo.server.adapters import ServedAdapters
-from octavo.server.body import read_json
-from octavo.server.boundary import Gate
-from octavo.server.errors import HttpError
-from octavo.server.exchange import Exchange, Handler, JsonEndpoint, Read
+from octavo.server.apis.responses.runs import BackgroundRuns
+from octavo.server.apis.responses.store import ResponseStore, open_store
+from octavo.server.http.body import read_json
+from octavo.server.http.boundary import Gate
+from octavo.server.http.errors import HttpError
+from octavo.server.http.exchange import Exchange, Handler, JsonEndpoint, Read
 from octavo.server.metrics import ServerMeter
 from octavo.server.protocol.fields import Body, FieldTable, read_body
 from octavo.server.protocol.notes import NoteLog, Notes
 from octavo.server.protocol.sampling import MAX_LOGPROBS
 from octavo.server.protocol.usage import StreamOptions, UsageCount
-from octavo.server.response_runs import BackgroundRuns
-from octavo.server.response_store import ResponseStore, open_store
 from octavo.wording import shown
 from octavo_registry import PluginHost
 from octavo_registry.routes import Endpoint

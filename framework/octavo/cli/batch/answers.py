@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from octavo.errors import ConfigError, OctavoError, RequestFailedError
-from octavo.server.errors import full_reply_to
+from octavo.server.http.errors import full_reply_to
 from octavo_registry.faults import one_line
 
 RETRIED_FROM = 500

@@ -19,7 +19,7 @@ from octavo.cli.fields import add_fields, given_fields
 from octavo.cli.terminal import Terminal
 from octavo.config.server import AccessConfig, AdapterConfig, ServerConfig
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
-from octavo.server.errors import HttpError, full_reply_to
+from octavo.server.http.errors import HttpError, full_reply_to
 from octavo.wording import shown
 from octavo_registry import PluginHost
 from octavo_registry.faults import one_line
@@ -117,8 +117,8 @@ class _Work:
         results: ResultsFile,
         bar: ProgressBar,
     ) -> None:
-        from octavo.server.routes.chat import ChatRoutes
-        from octavo.server.routes.completions import CompletionRoutes
+        from octavo.server.apis.chat.route import ChatRoutes
+        from octavo.server.apis.completions.route import CompletionRoutes
 
         self._answers = {
             CHAT: ChatRoutes(server).create,
@@ -148,7 +148,7 @@ class _Work:
 
     async def _answer(self, request: BatchRequest) -> None:
         from octavo.cli.batch.answers import answer, refusal
-        from octavo.server.exchange import Exchange, Reply
+        from octavo.server.http.exchange import Exchange, Reply
 
         num_tokens = 0
         try:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from octavo.server.errors import HttpError
-from octavo.server.protocol.chat import CHAT_FIELDS, ChatRequest
-from octavo.server.protocol.completions import COMPLETION_FIELDS, CompletionRequest
+from octavo.server.apis.chat.body import CHAT_FIELDS, ChatRequest
+from octavo.server.apis.completions.body import COMPLETION_FIELDS, CompletionRequest
+from octavo.server.http.errors import HttpError
 from octavo.server.protocol.fields import FieldTable, read_body
 from octavo.server.protocol.notes import Notes
 from octavo.wording import shown

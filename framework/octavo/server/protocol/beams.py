@@ -14,7 +14,7 @@ from octavo.outputs import (
     RequestOutput,
 )
 from octavo.params import BeamSearchParams, SamplingParams
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.sampling import SeveralFields
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.server.protocol.notes import NO_EFFECT, Notes
 from octavo.wording import shown
 

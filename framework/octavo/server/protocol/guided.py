@@ -10,8 +10,8 @@ import msgspec
 
 from octavo.outputs import GuideReceipt
 from octavo.params import GuidedParams
-from octavo.server.errors import HttpError
-from octavo.server.exchange import encode
+from octavo.server.http.errors import HttpError
+from octavo.server.http.exchange import encode
 from octavo.wording import shown
 
 _Kinds = Mapping[str, type | tuple[type, ...]]

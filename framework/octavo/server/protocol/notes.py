@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from octavo.observability.metrics import Counter
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.wording import shown
 from octavo_registry.naming import misspelt, near_matches
 

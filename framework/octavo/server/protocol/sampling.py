@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from octavo.params import SamplingParams
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.server.protocol.fields import Noted, Refused
 from octavo.server.protocol.guided import GuidedFields
 from octavo.wording import shown

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.server.protocol.conversation import check_size
 from octavo.wording import shown
 

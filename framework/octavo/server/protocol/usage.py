@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from octavo.outputs import RequestOutput
-from octavo.server.errors import HttpError
+from octavo.server.http.errors import HttpError
 from octavo.server.protocol.notes import Notes
 
 

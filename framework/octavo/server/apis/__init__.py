@@ -1,0 +1,1 @@
+"""What the server answers: a folder or a file for each group of paths."""

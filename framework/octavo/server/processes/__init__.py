@@ -1,0 +1,1 @@
+"""The processes of a server: how they begin, watch each other, and end."""

@@ -1,1 +1,0 @@
-"""The framework's own route groups, one file each."""
