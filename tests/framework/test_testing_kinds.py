@@ -31,7 +31,9 @@ SOUND = {
         # TARGETS
         import torch
         from octavo.testing.quantization import QuantizationSamples
-        from octavo_registry import Axis
+        from octavo.layers.unquantized_experts import sum_by
+        from octavo_registry import Axis, ExpertsParameter
+        OUT = Axis("out")
 
         def stored(weight_OI):
             scale_O = weight_OI.abs().amax(1) / 127
@@ -44,7 +46,8 @@ SOUND = {
         class Mine:
             batch_invariant = False
             def __init__(self, config, model_config): self.bits = config["bits"]
-            def method_of(self, site): return self
+            def method_of(self, site):
+                return Experts() if site.kind == "experts" else self
             def create(self, layer, site, *, dtype, device):
                 axes = {{"codes": (Axis("out"), Axis("in")), "scale": (Axis("out"),)}}
                 for key, kind in (("codes", torch.int8), ("scale", torch.float32)):
@@ -56,6 +59,24 @@ SOUND = {
                 weight = self.dequantize(layer)
                 return torch.nn.functional.linear(x, weight, bias)
             def dequantize(self, layer): return layer.codes * layer.scale[:, None]
+
+        class Experts:
+            batch_invariant, unit = True, 64
+            def create(self, layer, site, *, dtype, device):
+                filled = {{}}
+                for name in ("gate_up", "down"):
+                    for key, axes in (("codes", (Axis("out"), Axis("in"))), ("scale", (OUT,))):
+                        shape = getattr(site, name).shape(*axes)
+                        parameter = torch.zeros(site.num_experts, *shape)
+                        setattr(layer, name + key, torch.nn.Parameter(parameter, False))
+                        filled[name + key] = ExpertsParameter(name, key, axes)
+                return filled
+            def finish(self, layer): pass
+            def dequantize(self, layer):
+                gates_ups = layer.gate_upcodes * layer.gate_upscale[..., None]
+                return gates_ups, layer.downcodes * layer.downscale[..., None]
+            def sum_of(self, layer, x, ids, weights, residual):
+                return sum_by(layer, *self.dequantize(layer), x, ids, weights, residual)
         """,
     "tokenizer": """
         @hookimpl
@@ -216,6 +237,11 @@ FAULTS = [
     ("quantization", '"scale": (Axis("out"),)', '"scale": (Axis(None),)', ""),
     ("quantization", "return layer.codes *", "return 1.001 * layer.codes *", "equals the weights"),
     ("quantization", "return torch.nn", "return None and torch.nn", "equals the weights"),
+    ("quantization", "), x, ids, weights, res", "), x, ids, weights, None and res", "by their"),
+    ("quantization", "), x, ids, weights", "), x, ids, weights.sqrt()", "multiplies experts"),
+    ("quantization", "return gates_ups,", "return gates_ups.flip(1),", "multiplies experts"),
+    ("quantization", "torch.zeros(site.num", "torch.zeros(1 + site.num", "can be checked"),
+    ("quantization", "* layer.scale[:, None]", "* layer.scale[0]", "latent attention its weights"),
     ("tokenizer", "list(text.encode())", "[7] * len(text)", "gives texts back"),
     ("tokenizer", "return bytes(", "return 'x' + bytes(", "gives texts back"),
     ("tokenizer", "list(text.encode()) +", "tuple(text.encode()) and 'a' or", "gives texts back"),

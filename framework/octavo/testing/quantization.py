@@ -6,7 +6,6 @@ Axis suffixes: T tokens, I inputs, O outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -17,34 +16,26 @@ from torch.nn import functional
 from octavo.errors import OctavoError
 from octavo.layers.linear import ColumnParallelLinear, RowParallelLinear
 from octavo.layers.loading import load_weights
+from octavo.layers.unquantized import UnquantizedLinear
+from octavo.testing.quantization_experts import expert_checks, latent_checks
+from octavo.testing.quantization_samples import (
+    EQUAL_ERROR,
+    QuantizationSamples,
+    difference,
+    spec_of,
+)
 from octavo.testing.report import Check, tried, unclaimed
 from octavo.testing.samples import samples_of
 from octavo_registry import FusedProducts, ModelSpec, PluginHost, Quantization
 from octavo_registry.faults import one_line
 
-LARGEST_ERROR: Final = 0.02
-"""Of results, as a part of their size: products may be of 8 bits."""
-EQUAL_ERROR: Final = 1e-5
-"""Of weights, likewise: they are what a format says, in float32."""
+__all__ = ["QuantizationSamples", "check_quantization"]
+
 NUM_TOKENS: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizationSamples:
-    """What a quantization's ``samples`` function returns."""
-
-    store: Callable[[Tensor], tuple[Mapping[str, Tensor], Tensor]]
-    """Of a weight [O, I] in float32: what a checkpoint has of it, by the last part of the name
-    ("weight_packed"), and the weight that this stands for."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """The checkpoint's ``quantization_config``."""
-    in_features: int = 256
-    out_features: int = 128
-    dtype: str = "float32"
-
-
 def check_quantization(host: PluginHost, name: str) -> list[Check]:
-    """Try fused linears, and those of two tensor parallel ranks."""
+    """Try fused linears, experts and latent weights, and those of two tensor parallel ranks."""
     title = f"quantization {name!r}"
     samples: QuantizationSamples | None = samples_of(host.quantizations, name)
     make = partial(host.quantizations.make, name)
@@ -62,10 +53,15 @@ def check_quantization(host: PluginHost, name: str) -> list[Check]:
             unclaimed(f"{title} multiplies by its weights", missing),
         ]
     trial = _Trial(make, samples)
+    others = [*latent_checks(title, make, samples), *expert_checks(title, make, samples)]
+    if isinstance(trial.linear(0, 1).method, UnquantizedLinear):
+        reason = "method_of gives None for linears, which stay plain"
+        return [unclaimed(f"{title} multiplies as a linear does", reason), *others]
     return [
         tried(f"{title} equals the weights that its tensors stand for", trial.problems()),
         tried(f"{title} equals them over two ranks", trial.rank_problems()),
         tried(f"{title} does what follows a product as its own operation", trial.fused_problems()),
+        *others,
     ]
 
 
@@ -93,12 +89,12 @@ class _Trial:
         """Whether the product is that of the weights."""
         layer = self._filled(0, 1)
         weight_OI = torch.cat(self._weights)
-        yield from _difference(
+        yield from difference(
             "dequantize", layer.method.dequantize(layer), weight_OI, most=EQUAL_ERROR
         )
         expected_TO = self.x_TI.double() @ weight_OI.mT + self._bias_O.double()
-        yield from _difference("the product", layer(self.x_TI), expected_TO)
-        yield from _difference("the product of one row", layer(self.x_TI[:1]), expected_TO[:1])
+        yield from difference("the product", layer(self.x_TI), expected_TO)
+        yield from difference("the product of one row", layer(self.x_TI[:1]), expected_TO[:1])
 
     def rank_problems(self) -> Iterator[str]:
         """Whether each rank has its part of the outputs, or of the inputs."""
@@ -108,9 +104,7 @@ class _Trial:
             rows = slice(rank * self._outputs // 2, (rank + 1) * self._outputs // 2)
             weight_OI = torch.cat([part_OI[rows] for part_OI in self._weights])
             bias_O = torch.cat([part_O[rows] for part_O in self._bias_O.double().chunk(2)])
-            yield from _difference(
-                f"outputs of rank {rank}", found_TO, x_TI @ weight_OI.mT + bias_O
-            )
+            yield from difference(f"outputs of rank {rank}", found_TO, x_TI @ weight_OI.mT + bias_O)
         sum_TO = torch.zeros(NUM_TOKENS, self._outputs, dtype=torch.float64)
         for rank in range(2):
             layer = RowParallelLinear(
@@ -118,7 +112,7 @@ class _Trial:
             )
             self._load(layer, {f"down.{key}": tensor for key, tensor in self._tensors[0].items()})
             sum_TO += layer(self.x_TI.chunk(2, dim=1)[rank]).double()
-        yield from _difference("the sum over ranks", sum_TO, x_TI @ self._weights[0].mT)
+        yield from difference("the sum over ranks", sum_TO, x_TI @ self._weights[0].mT)
 
     def fused_problems(self) -> Iterator[str]:
         """Of ``FusedProducts``, if it is one."""
@@ -143,7 +137,7 @@ class _Trial:
             ),
         }
         for name, (found_TO, expected_TO) in results.items():
-            yield from _difference(name, found_TO, expected_TO)
+            yield from difference(name, found_TO, expected_TO)
 
     def oddities(self) -> Iterator[str]:
         """What no linear does, whatever its weights are."""
@@ -154,15 +148,15 @@ class _Trial:
             layer.finish_weights()
             products.append(layer(self.x_TI))
         found_TO = products[0]
-        yield from _difference("the product", found_TO, found_TO.double(), 2 * self._outputs)
+        yield from difference("the product", found_TO, found_TO.double(), 2 * self._outputs)
         if torch.equal(*products):
             yield "other tensors in its parameters give the same product"
         if torch.equal(found_TO[0], found_TO[1]):
             yield "other inputs give the same product"
         doubled_TO = layer(2 * self.x_TI).double() - layer(self.x_TI).double()
         without_bias_TO = layer(self.x_TI).double() - layer(torch.zeros_like(self.x_TI)).double()
-        yield from _difference("the product of doubled inputs", doubled_TO, without_bias_TO)
-        yield from _difference("the product of one row", layer(self.x_TI[:1]), products[1][:1])
+        yield from difference("the product of doubled inputs", doubled_TO, without_bias_TO)
+        yield from difference("the product of one row", layer(self.x_TI[:1]), products[1][:1])
         shifted_TO = layer.method.apply(layer, self.x_TI, self._bias_O.to(self._dtype))
         unshifted_TO = layer.method.apply(layer, self.x_TI, None)
         if not torch.allclose(
@@ -171,17 +165,7 @@ class _Trial:
             yield "the bias is not added"
 
     def _spec(self, rank: int, num_ranks: int) -> ModelSpec:
-        return ModelSpec(
-            architecture="Kit",
-            config={},
-            dtype=self._dtype,
-            device=torch.device("cpu"),
-            max_model_len=128,
-            tp_rank=rank,
-            tp_size=num_ranks,
-            collectives=None if num_ranks == 1 else _OneRank(),
-            quantization=self._make(self._samples.config, {}),
-        )
+        return spec_of(self._make(self._samples.config, {}), self._samples, rank, num_ranks)
 
     def _filled(self, rank: int, num_ranks: int) -> ColumnParallelLinear:
         layer = self.linear(rank, num_ranks)
@@ -207,33 +191,3 @@ class _Trial:
                 parameter.data.copy_(noise.to(parameter.dtype))
             else:
                 parameter.data.copy_(torch.randint(0, 100, parameter.shape, generator=generator))
-
-
-class _OneRank:
-    """Leaves each rank what it has, so that the kit may add it up."""
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        """Its own part."""
-        return x
-
-    def all_gather(self, x: Tensor) -> Tensor:
-        """Its own part."""
-        return x
-
-
-def _difference(
-    what: str,
-    found: Any,
-    expected_TO: Tensor,
-    num_outputs: int | None = None,
-    *,
-    most: float = LARGEST_ERROR,
-) -> Iterator[str]:
-    shape = [len(expected_TO), num_outputs or expected_TO.shape[1]]
-    if not isinstance(found, Tensor) or list(found.shape) != shape:
-        got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        yield f"{what} is {got}, not a tensor of {shape}"
-        return
-    error = float((found.double() - expected_TO).norm() / expected_TO.norm().clamp_min(1e-9))
-    if not error <= most:
-        yield f"{what} differs by {error:.2g} of its size, and may by {most}"
