@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from octavo.benchmarking.load import Load, Planned
+from octavo.benchmarking.load import LoadClient, Planned
 from octavo.benchmarking.picture import draw, nice
 from octavo.benchmarking.processes import get, num_processes, put, run_load
 from octavo.benchmarking.records import Record
@@ -89,7 +89,7 @@ def requests(count: int) -> list[Planned]:
 
 async def ask(answer: Callable[[int, bytes], list[bytes] | None], count: int = 1, **limits: int):
     async with answering(answer) as (address, seen):
-        records = await Load(address, **limits).run(requests(count), perf_counter())
+        records = await LoadClient(address, **limits).run(requests(count), perf_counter())
     return records, seen
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from octavo.testing.comparison import Comparison, compare
-from octavo.testing.engine_run import Continuation, Logprobs, Tokens
+from octavo.testing.engine_run import Logprobs, SampledSequence, Tokens
 
 SCORES = np.array([[0.0, 3.0, -3.0], [3.0, 0.0, -3.0], [0.0, -3.0, 3.0]], np.float32)
 GREEDY = (1, 0, 2)
@@ -27,8 +27,8 @@ class Fixed:
         return [self.scores for _ in sequences]
 
 
-def drawn(tokens: Tokens, scores: Logprobs) -> Continuation:
-    return Continuation(prompt=(7,), tokens=tokens, logprobs_NV=scores, num_cached_tokens=0)
+def drawn(tokens: Tokens, scores: Logprobs) -> SampledSequence:
+    return SampledSequence(prompt=(7,), tokens=tokens, logprobs_NV=scores, num_cached_tokens=0)
 
 
 def changed(row: int, token: int, value: float) -> Logprobs:

@@ -21,7 +21,7 @@ from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import InProcessClient
 from octavo.engine.process_client import ProcessClient
 from octavo.errors import EngineDeadError, OctavoError, ParameterError
-from octavo.frontend.streaming import AT_ONCE, Mailbox, Stream, merge_delta
+from octavo.frontend.streaming import AT_ONCE, Mailbox, OutputStream, merge_delta
 from octavo.frontend.thread import EngineThread
 from octavo.inputs import PreparedRequest
 from octavo.messages import (
@@ -75,13 +75,13 @@ def prepared(
     return PreparedRequest(request=request, params=params, prompt=None)
 
 
-def submit(thread: EngineThread, request: PreparedRequest, mailbox: Mailbox) -> Stream:
-    stream = Stream(mailbox, delta=request.params.output_kind == "delta")
+def submit(thread: EngineThread, request: PreparedRequest, mailbox: Mailbox) -> OutputStream:
+    stream = OutputStream(mailbox, delta=request.params.output_kind == "delta")
     thread.submit(request, time.monotonic(), stream)
     return stream
 
 
-async def read_all(stream: Stream) -> list[RequestOutput]:
+async def read_all(stream: OutputStream) -> list[RequestOutput]:
     outputs = [await asyncio.wait_for(stream.next(), 60)]
     while not outputs[-1].finished:
         outputs.append(await asyncio.wait_for(stream.next(), 60))
@@ -259,7 +259,7 @@ def test_an_idle_thread_sleeps(start: StartThread) -> None:
 
 async def test_a_ring_for_an_output_that_was_read_already_is_no_news() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
-    stream = Stream(mailbox, delta=False)
+    stream = OutputStream(mailbox, delta=False)
     first, second, third = (
         RequestOutput(str(i), None, [1], [], False, RequestMetrics(0.0)) for i in range(3)
     )
@@ -276,7 +276,7 @@ async def test_a_ring_for_an_output_that_was_read_already_is_no_news() -> None:
 
 async def test_a_failure_comes_after_the_last_output() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
-    stream = Stream(mailbox, delta=False)
+    stream = OutputStream(mailbox, delta=False)
     last = RequestOutput("r", None, [1], [], False, RequestMetrics(0.0))
     mailbox.post([(stream, last), (stream, EngineDeadError("gone"))])
     assert await stream.next() is last
@@ -319,7 +319,7 @@ def test_steps_are_joined_in_order_but_for_those_with_logprobs() -> None:
 
 async def test_a_mailbox_is_busy_until_its_readers_have_run() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
-    stream = Stream(mailbox, delta=True)
+    stream = OutputStream(mailbox, delta=True)
     busy_while_reading = []
 
     async def read() -> None:
@@ -340,11 +340,11 @@ async def test_a_mailbox_is_busy_until_its_readers_have_run() -> None:
 async def test_between_groups_of_readers_the_loop_does_other_things() -> None:
     loop = asyncio.get_running_loop()
     mailbox = Mailbox(loop)
-    streams = [Stream(mailbox, delta=True) for _ in range(3 * AT_ONCE)]
+    streams = [OutputStream(mailbox, delta=True) for _ in range(3 * AT_ONCE)]
     num_read = 0
     seen: list[int] = []
 
-    async def read(stream: Stream) -> None:
+    async def read(stream: OutputStream) -> None:
         nonlocal num_read
         await stream.next()
         num_read += 1

@@ -14,7 +14,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from octavo.server.apis.responses.runs import BackgroundRuns, Run
+from octavo.server.apis.responses.runs import BackgroundRun, BackgroundRuns
 from octavo.server.apis.responses.store import ResponseStore
 from octavo.server.apis.responses.tools import ResponseTools
 from octavo.server.apis.responses.turn import Turn
@@ -131,11 +131,11 @@ async def test_an_answer_that_cannot_be_written_down_is_not_kept_alive_by_others
     runs = BackgroundRuns(store, Gate())
     has_failed, may_end = asyncio.Event(), asyncio.Event()
 
-    async def fails(run: Run) -> None:
+    async def fails(run: BackgroundRun) -> None:
         has_failed.set()
         raise sqlite3.OperationalError("the disk is full")
 
-    async def waits(run: Run) -> None:
+    async def waits(run: BackgroundRun) -> None:
         await may_end.wait()
 
     turn = Turn(owner="", items=[], history=None, messages=[], tools=ResponseTools())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from octavo.server.apis.responses import news as response_news
-from octavo.server.apis.responses.runs import BackgroundRuns, Run
+from octavo.server.apis.responses.runs import BackgroundRun, BackgroundRuns
 from octavo.server.apis.responses.store import ResponseStore
 from octavo.server.apis.responses.tools import ResponseTools
 from octavo.server.apis.responses.turn import Turn
@@ -54,7 +54,7 @@ async def test_waiting_readers_ask_nothing_of_what_this_process_makes(stores) ->
     runs = BackgroundRuns(store, Gate())
     may_go_on = asyncio.Event()
 
-    async def work(run: Run) -> None:
+    async def work(run: BackgroundRun) -> None:
         await run.add(b"data: 1\n\n", None)
         await may_go_on.wait()
         await run.finish(b'{"id": "a", "output": []}', b"data: 2\n\n")
@@ -74,7 +74,7 @@ async def test_readers_of_another_process_share_one_look_that_grows_rare(stores)
     runs, others = BackgroundRuns(maker, Gate()), BackgroundRuns(store, Gate())
     may_go_on = asyncio.Event()
 
-    async def work(run: Run) -> None:
+    async def work(run: BackgroundRun) -> None:
         await run.add(b"data: 1\n\n", None)
         await may_go_on.wait()
         for number in range(2, 9):
@@ -100,7 +100,7 @@ async def test_readers_end_with_an_answer_that_is_deleted(stores, is_own) -> Non
     runs = BackgroundRuns(store, Gate())
     followed = runs if is_own else BackgroundRuns(other, Gate())
 
-    async def work(run: Run) -> None:
+    async def work(run: BackgroundRun) -> None:
         await run.add(b"data: 1\n\n", None)
         await asyncio.Event().wait()
 
@@ -116,7 +116,7 @@ async def test_an_answer_in_the_making_keeps_its_id(stores) -> None:
     runs = BackgroundRuns(store, Gate())
     may_end = asyncio.Event()
 
-    async def work(run: Run) -> None:
+    async def work(run: BackgroundRun) -> None:
         await may_end.wait()
         await run.finish(b'{"id": "a", "output": []}', b"data: 1\n\n")
 

@@ -104,7 +104,7 @@ def _has_output(choice: _Choice) -> bool:
 
 
 @dataclass(slots=True)
-class Load:
+class LoadClient:
     """The connections of one process to a server."""
 
     address: Address

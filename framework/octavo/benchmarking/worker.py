@@ -9,7 +9,7 @@ import time
 import msgspec
 import uvloop
 
-from octavo.benchmarking.load import Load
+from octavo.benchmarking.load import LoadClient
 from octavo.benchmarking.processes import Outcome, Progress, Share, get, put
 from octavo.benchmarking.records import Record
 
@@ -22,7 +22,7 @@ def main() -> None:
     put(sys.stdout.buffer, b"ready")
     begin = msgspec.msgpack.decode(get(sys.stdin.buffer), type=float)
     teller = Teller()
-    load = Load(share.address, share.max_concurrency, teller.count)
+    load = LoadClient(share.address, share.max_concurrency, teller.count)
     gc.freeze()
     gc.disable()  # a pause of it would be taken for the server's; records have no cycles
     began = time.process_time()

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from octavo.cli.parser import PLUGIN_OPTION, Parser, Several
-from octavo.cli.vllm_flags import Refused
+from octavo.cli.vllm_flags import RefusedFlag
 from octavo.errors import ConfigError
 
 FLAG = "--config"
@@ -104,7 +104,7 @@ class ConfigFile:
     def _check(self, action: Action, name: str, texts: list[str], parser: Parser) -> None:
         """Raise where the file stands: a flag's own error would not say it."""
         try:
-            if isinstance(action, Refused):
+            if isinstance(action, RefusedFlag):
                 action.check(parser, _flag(name), texts)
         except ConfigError as error:
             raise self._wrong(name, str(error)) from error

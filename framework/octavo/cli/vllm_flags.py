@@ -35,7 +35,7 @@ def add_vllm_flags(parser: Parser) -> None:
                 continue
             made, settings = Renamed, {"target": target, "ours": as_flags(verdict.text)}
         else:
-            made = Noted if verdict.kind == "noted" else Refused
+            made = NotedFlag if verdict.kind == "noted" else RefusedFlag
         action = made(
             names,
             dest=verdict.name,
@@ -99,7 +99,7 @@ class Judged(Several):
         self.is_several = verdict.takes == "values"
 
 
-class Noted(Judged):
+class NotedFlag(Judged):
     """Takes a flag that needs no effect."""
 
     def __call__(
@@ -110,7 +110,7 @@ class Noted(Judged):
         setattr(namespace, _NOTED, {**noted, option_string: self._verdict.text})
 
 
-class Refused(Judged):
+class RefusedFlag(Judged):
     """Tells what to do instead, unless the value asks for nothing."""
 
     def __call__(

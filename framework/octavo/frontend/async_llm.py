@@ -26,7 +26,7 @@ from octavo.frontend.async_requests import (
 )
 from octavo.frontend.beams_async import search_beams
 from octavo.frontend.frontend import Frontend, start_frontend
-from octavo.frontend.streaming import Mailboxes, Stream
+from octavo.frontend.streaming import Mailboxes, OutputStream
 from octavo.frontend.thread import EngineThread
 from octavo.inputs import ChatTemplate, Prompt
 from octavo.inputs.foreign_template import ForeignTemplate
@@ -378,7 +378,7 @@ class AsyncLLM:
             if adapter is not None:
                 prepared = with_adapter(prepared, adapter.content_hash)
             kind, every = prepared.params.output_kind, self._front.config.scheduler.stream_interval
-            stream = Stream(self._mailboxes.of(loop), delta=kind == "delta", interval=every)
+            stream = OutputStream(self._mailboxes.of(loop), delta=kind == "delta", interval=every)
             engine.submit(prepared, arrival_seconds, stream)
         finally:
             if adapter is not None:

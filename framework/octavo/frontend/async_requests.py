@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from octavo.errors import error_class
 from octavo.frontend.frontend import Frontend
-from octavo.frontend.streaming import Stream
+from octavo.frontend.streaming import OutputStream
 from octavo.frontend.thread import EngineThread
 from octavo.inputs import PreparedRequest, Prompt
 from octavo.inputs.media_parts import has_media
@@ -51,7 +51,7 @@ class Submitted(NamedTuple):
     prepared: PreparedRequest
     arrival_seconds: float
     engine: EngineThread
-    stream: Stream
+    stream: OutputStream
 
     def release(self) -> None:
         """End it: nobody reads it any more."""

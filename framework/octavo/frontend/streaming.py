@@ -16,7 +16,7 @@ AT_ONCE: Final = 32
 those waited up to 16 ms, and up to 8 for groups (in 99 of 100 cases; benchmarks.http_host)."""
 
 
-class Stream:
+class OutputStream:
     """One request's outputs; at most one waits, into which those that follow are merged."""
 
     def __init__(self, mailbox: Mailbox, *, delta: bool, interval: int = 1) -> None:
@@ -77,12 +77,12 @@ class Mailbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.lock = threading.Lock()
-        self._due: OrderedDict[Stream, None] = OrderedDict()
+        self._due: OrderedDict[OutputStream, None] = OrderedDict()
         """Those whose readers are to be woken, the longest waiting first."""
         self.is_busy = False
         """Whether readers have yet to take what was posted."""
 
-    def post(self, batch: Iterable[tuple[Stream, RequestOutput | OctavoError]]) -> bool:
+    def post(self, batch: Iterable[tuple[OutputStream, RequestOutput | OctavoError]]) -> bool:
         """Take outputs from any thread; False when the event loop is closed."""
         with self.lock:
             wake = not self._due

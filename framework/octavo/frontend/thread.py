@@ -14,7 +14,7 @@ from typing import Any, Final
 from octavo.detokenizing.processor import OutputProcessor, ProcessedStep
 from octavo.engine.client import EngineClient, cause_of
 from octavo.errors import EngineDeadError, OctavoError, ParameterError
-from octavo.frontend.streaming import Mailbox, Stream
+from octavo.frontend.streaming import Mailbox, OutputStream
 from octavo.inputs.processor import PreparedRequest
 from octavo.messages import PackedAdapter, StepOutputs, join_steps
 
@@ -38,13 +38,13 @@ class EngineThread:
         self._outputs = outputs
         self._lock = threading.Lock()
         self._end: str | None = None
-        self._open: dict[str, Stream] = {}
+        self._open: dict[str, OutputStream] = {}
         """Streams whose readers wait for more; guarded by the lock."""
         self._news_seconds = time.monotonic()
         self._calls: set[Future[Any]] = set()
         self._inbox: deque[Callable[[], None]] = deque()
         self._closing = False
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, OutputStream] = {}
         """As the engine's thread sees them: commands change it in the order they were given."""
         self._mailboxes: set[Mailbox] = set()
         """Those that were posted to last."""
@@ -76,7 +76,9 @@ class EngineThread:
         with self._lock:
             return time.monotonic() - self._news_seconds if self._open else 0.0
 
-    def submit(self, prepared: PreparedRequest, arrival_seconds: float, stream: Stream) -> None:
+    def submit(
+        self, prepared: PreparedRequest, arrival_seconds: float, stream: OutputStream
+    ) -> None:
         """Queue a request whose outputs go to the stream."""
         request_id = prepared.request.request_id
         with self._lock:
@@ -96,7 +98,7 @@ class EngineThread:
         self._inbox.append(partial(self._abort, request_id))
         self._client.wake()
 
-    def release(self, request_id: str, stream: Stream) -> None:
+    def release(self, request_id: str, stream: OutputStream) -> None:
         """End a request that nobody reads any more; its id is free at once.
 
         Another request may have the id by now: what is not this stream's goes on.
@@ -172,13 +174,13 @@ class EngineThread:
             for step in join_steps(steps):
                 self._pass_on(self._outputs.process(step))
 
-    def _add(self, prepared: PreparedRequest, arrival_seconds: float, stream: Stream) -> None:
+    def _add(self, prepared: PreparedRequest, arrival_seconds: float, stream: OutputStream) -> None:
         request = prepared.request
         self._outputs.add(request, prepared.params, prepared.prompt, arrival_seconds)
         self._streams[request.request_id] = stream
         self._client.add([request])
 
-    def _release(self, request_id: str, stream: Stream) -> None:
+    def _release(self, request_id: str, stream: OutputStream) -> None:
         if self._streams.get(request_id) is stream:
             self._abort(request_id)
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from octavo.errors import ParameterError
 from octavo.guided.gbnf_terminals import (
-    Chars,
-    Choice,
-    Loop,
-    Name,
+    CharsNode,
+    ChoiceNode,
+    LoopNode,
+    NameNode,
     Node,
-    Sequence,
-    Text,
+    SequenceNode,
+    TextNode,
     split_terminals,
 )
 from octavo.wording import shown
@@ -57,7 +57,7 @@ def lark_of_gbnf(grammar: str) -> str:
     split = split_terminals(rules, "root")
     if split:
         with suppress(_NoPatternError):
-            return f"start: /{_Patterns(rules).of(Name('root'))}/"
+            return f"start: /{_Patterns(rules).of(NameNode('root'))}/"
     names = {name: f"r{number}" for number, name in enumerate(rules)} | {"root": "start"}
     lines = [f"{names[name]}: {_written(rule, names, split)}" for name, rule in rules.items()]
     return "\n".join(lines)
@@ -93,7 +93,9 @@ class _Reader:
             before, token = self.place, self._next()
             if token["rule"] is not None or token["end"] is not None or token["sign"] == ")":
                 self.place = before
-                return Choice(tuple(map(_sequence, parts))) if parts[1:] else _sequence(parts[0])
+                return (
+                    ChoiceNode(tuple(map(_sequence, parts))) if parts[1:] else _sequence(parts[0])
+                )
             if token["sign"] == "|":
                 parts.append([])
             elif token["least"] is not None or token["sign"] in ("*", "+", "?"):
@@ -106,13 +108,13 @@ class _Reader:
     def _item(self, token: re.Match[str], used: set[str]) -> Node:
         if token["name"] is not None:
             used.add(token["name"])
-            return Name(token["name"])
+            return NameNode(token["name"])
         if token["text"] is not None:
-            return Text("".join(each for each, _ in self._characters(token, "text")))
+            return TextNode("".join(each for each, _ in self._characters(token, "text")))
         if token["chars"] is not None:
             return self._class(token)
         if token["sign"] == ".":
-            return Chars(((0, _LAST_CHARACTER),))
+            return CharsNode(((0, _LAST_CHARACTER),))
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise self._refused(token, f"more than {MOST_DEPTH} parentheses are open")
@@ -130,9 +132,9 @@ class _Reader:
             most = int(token["most"]) if token["most"] else None if token["comma"] else least
         if most is not None and most < least:
             raise self._refused(token, f"at least {least} and at most {most} times")
-        return Loop(item, least, most)
+        return LoopNode(item, least, most)
 
-    def _class(self, token: re.Match[str]) -> Chars:
+    def _class(self, token: re.Match[str]) -> CharsNode:
         inside = token["chars"]
         negated = inside.startswith("^")
         characters = self._characters(token, "chars")[negated:]
@@ -158,7 +160,7 @@ class _Reader:
             merged = [(low + 1, high - 1) for low, high in gaps if low + 1 < high]
         if not merged:
             raise self._refused(token, "no character is in the class")
-        return Chars(tuple(merged))
+        return CharsNode(tuple(merged))
 
     def _characters(self, token: re.Match[str], group: str) -> list[tuple[str, bool]]:
         """Each with whether it was escaped."""
@@ -190,26 +192,26 @@ class _Reader:
 
 
 def _sequence(parts: list[Node]) -> Node:
-    return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+    return parts[0] if len(parts) == 1 else SequenceNode(tuple(parts))
 
 
 def _written(node: Node, names: dict[str, str], split: frozenset[Node]) -> str:
     match node:
-        case Name(name):
+        case NameNode(name):
             return names[name]
-        case Text(text):
+        case TextNode(text):
             if node in split:
                 return " ".join(_class(((ord(each), ord(each)),)) for each in text)
             body = "".join(_class_character(ord(each)) for each in text)
             return f"/{body}/" if text else '""'
-        case Chars(ranges, is_run):
+        case CharsNode(ranges, is_run):
             single = _class(ranges)
             return f"{single}+" if is_run and node in split else _class(ranges, "+" * is_run)
-        case Sequence(parts):
+        case SequenceNode(parts):
             return " ".join(_written(each, names, split) for each in parts) or '""'
-        case Choice(parts):
+        case ChoiceNode(parts):
             return f"({' | '.join(_written(each, names, split) for each in parts)})"
-        case Loop(part, least, most):
+        case LoopNode(part, least, most):
             written = f"({_written(part, names, split)}){_count(least, most)}"
             return written if most != 0 else '""'
 
@@ -228,15 +230,15 @@ class _Patterns:
 
     def of(self, node: Node) -> str:
         match node:
-            case Name(name):
+            case NameNode(name):
                 return self._of_rule(name)
-            case Text() | Chars():
-                return _written(node, {}, frozenset()).strip("/") if node != Text("") else ""
-            case Sequence(parts):
+            case TextNode() | CharsNode():
+                return _written(node, {}, frozenset()).strip("/") if node != TextNode("") else ""
+            case SequenceNode(parts):
                 return "".join(map(self.of, parts))
-            case Choice(parts):
+            case ChoiceNode(parts):
                 return f"(?:{'|'.join(map(self.of, parts))})"
-            case Loop(part, least, most):
+            case LoopNode(part, least, most):
                 return f"(?:{self.of(part)}){_count(least, most)}"
 
     def _of_rule(self, name: str) -> str:

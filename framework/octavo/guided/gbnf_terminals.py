@@ -10,21 +10,21 @@ MOST_COPIES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class NameNode:
     """A rule's."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextNode:
     """Exactly these characters."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Chars:
+class CharsNode:
     """A character of some ranges; of a run, one or more."""
 
     ranges: tuple[tuple[int, int], ...]
@@ -32,21 +32,21 @@ class Chars:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class SequenceNode:
     """One after the other."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChoiceNode:
     """Any one."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class LoopNode:
     """The part, so many times."""
 
     part: Node
@@ -54,8 +54,8 @@ class Loop:
     most: int | None
 
 
-Node = Name | Text | Chars | Sequence | Choice | Loop
-Leaf = Text | Chars
+Node = NameNode | TextNode | CharsNode | SequenceNode | ChoiceNode | LoopNode
+Leaf = TextNode | CharsNode
 
 
 def split_terminals(rules: dict[str, Node], start: str) -> frozenset[Node]:
@@ -75,7 +75,7 @@ def split_terminals(rules: dict[str, Node], start: str) -> frozenset[Node]:
                 split.add(leaf)
     for place, behind in neighbours.following.items():
         leaf = neighbours.leaves[place]
-        if isinstance(leaf, Chars) and leaf.is_run:
+        if isinstance(leaf, CharsNode) and leaf.is_run:
             nexts = {neighbours.leaves[each] for each in behind}
             if any(_meet(leaf, each) for each in nexts):
                 split.add(leaf)
@@ -84,25 +84,28 @@ def split_terminals(rules: dict[str, Node], start: str) -> frozenset[Node]:
 
 def _with_runs(node: Node) -> Node:
     match node:
-        case Loop(Chars(ranges), least, None) if least <= 1:
-            run = Chars(ranges, is_run=True)
-            return run if least else Loop(run, 0, 1)
-        case Loop(Choice(parts), least, None) if least <= 1:
-            runs = (Chars(p.ranges, is_run=True) if isinstance(p, Chars) else p for p in parts)
-            return Loop(Choice(tuple(map(_with_runs, runs))), least, None)
-        case Loop(Chars() as part, least, most) if least == most and least <= MOST_COPIES:
-            return Sequence((part,) * least)  # what follows the last one does not follow the others
-        case Loop(part, least, most):
-            return Loop(_with_runs(part), least, most)
-        case Sequence(parts):
-            return Sequence(tuple(map(_with_runs, parts)))
-        case Choice(parts):
-            return Choice(tuple(map(_with_runs, parts)))
+        case LoopNode(CharsNode(ranges), least, None) if least <= 1:
+            run = CharsNode(ranges, is_run=True)
+            return run if least else LoopNode(run, 0, 1)
+        case LoopNode(ChoiceNode(parts), least, None) if least <= 1:
+            runs = (
+                CharsNode(p.ranges, is_run=True) if isinstance(p, CharsNode) else p for p in parts
+            )
+            return LoopNode(ChoiceNode(tuple(map(_with_runs, runs))), least, None)
+        case LoopNode(CharsNode() as part, least, most) if least == most and least <= MOST_COPIES:
+            # What follows the last one does not follow the others.
+            return SequenceNode((part,) * least)
+        case LoopNode(part, least, most):
+            return LoopNode(_with_runs(part), least, most)
+        case SequenceNode(parts):
+            return SequenceNode(tuple(map(_with_runs, parts)))
+        case ChoiceNode(parts):
+            return ChoiceNode(tuple(map(_with_runs, parts)))
     return node
 
 
 def _is_long(leaf: Leaf) -> bool:
-    return len(leaf.text) > 1 if isinstance(leaf, Text) else leaf.is_run
+    return len(leaf.text) > 1 if isinstance(leaf, TextNode) else leaf.is_run
 
 
 def _meet(one: Leaf, other: Leaf) -> bool:
@@ -115,7 +118,7 @@ def _meet(one: Leaf, other: Leaf) -> bool:
 
 
 def _begin(leaf: Leaf) -> tuple[tuple[int, int], ...]:
-    return leaf.ranges if isinstance(leaf, Chars) else ((ord(leaf.text[0]),) * 2,)
+    return leaf.ranges if isinstance(leaf, CharsNode) else ((ord(leaf.text[0]),) * 2,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,24 +147,24 @@ class _Neighbours:
 
     def _of(self, node: Node) -> _Edges:
         match node:
-            case Name(name):
+            case NameNode(name):
                 return self._edges[name]
-            case Text(""):
+            case TextNode(""):
                 return _Edges(empty=True)
-            case Text() | Chars():
+            case TextNode() | CharsNode():
                 place = len(self.leaves)
                 self.leaves[place] = node
                 return _Edges(frozenset({place}), frozenset({place}))
-            case Sequence(parts):
+            case SequenceNode(parts):
                 return self._of_sequence(map(self._of, parts))
-            case Choice(parts):
+            case ChoiceNode(parts):
                 found = list(map(self._of, parts))
                 return _Edges(
                     frozenset().union(*(each.firsts for each in found)),
                     frozenset().union(*(each.lasts for each in found)),
                     any(each.empty for each in found),
                 )
-            case Loop(part, least, most):
+            case LoopNode(part, least, most):
                 return self._of_loop(part, least, most)
 
     def _of_sequence(self, parts: Iterator[_Edges]) -> _Edges:
@@ -186,7 +189,7 @@ class _Neighbours:
 
     def _is_run_of(self, part: Node, place: int) -> bool:
         leaf = self.leaves.get(place)  # none yet: of a rule further down
-        return isinstance(part, Choice) and isinstance(leaf, Chars) and leaf in part.parts
+        return isinstance(part, ChoiceNode) and isinstance(leaf, CharsNode) and leaf in part.parts
 
     def _link(self, lasts: Iterable[int], firsts: frozenset[int]) -> None:
         for last in lasts:

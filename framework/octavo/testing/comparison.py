@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.testing.engine_run import Continuation, Logprobs, Tokens, tokens_of
+from octavo.testing.engine_run import Logprobs, SampledSequence, Tokens, tokens_of
 from octavo.testing.reference import Reference
 
 MAX_DIFFERENCE = 1e-4
@@ -83,7 +83,7 @@ class Comparison:
 
 
 def compare(
-    continuations: Sequence[Continuation], reference: Reference, *, greedy: bool = True
+    continuations: Sequence[SampledSequence], reference: Reference, *, greedy: bool = True
 ) -> Comparison:
     """Compare each continuation with the reference on the very tokens that it drew.
 

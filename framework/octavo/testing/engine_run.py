@@ -44,7 +44,7 @@ def tokens_of(prompt: EnginePrompt) -> Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Continuation:
+class SampledSequence:
     """What one sequence of a request drew."""
 
     prompt: EnginePrompt
@@ -128,7 +128,7 @@ class EngineRun:
         temperature: float = 0.0,
         seed: int = 0,
         arrivals: Iterable[int] | None = None,
-    ) -> list[Continuation]:
+    ) -> list[SampledSequence]:
         """Continue each prompt ``n`` times; the continuations of a prompt stand together.
 
         ``arrivals`` are the numbers of requests that join before each step; None: all at once.
@@ -139,7 +139,7 @@ class EngineRun:
         requests = [self._request(prompt, sampling, n) for prompt in prompts]
         received = self._run(requests, arrivals or itertools.repeat(len(requests)))
         return [
-            Continuation(
+            SampledSequence(
                 prompt=prompt,
                 tokens=tuple(received[sequence].tokens),
                 logprobs_NV=self._dense(received[sequence].logprobs),

@@ -18,7 +18,7 @@ from octavo.execution.media_encoder import read_tensor
 from octavo.inputs.media import PlacedMedia
 from octavo.model_folder import open_model
 from octavo.testing.comparison import MAX_DIFFERENCE, Comparison
-from octavo.testing.engine_run import Continuation
+from octavo.testing.engine_run import SampledSequence
 from octavo.testing.faults import Fault
 from octavo.testing.media_trial import (
     MEDIA_TOKENS,
@@ -210,7 +210,7 @@ class MediaChecks:
         return self._trial.place(self._trial.prompts)
 
     @cached_property
-    def _alone(self) -> list[Continuation]:
+    def _alone(self) -> list[SampledSequence]:
         with self._trial.engine(enable_prefix_caching=False) as engine:
             return [
                 engine.generate([prompt], max_tokens=MEDIA_TOKENS)[0] for prompt in self._placed

@@ -16,7 +16,13 @@ from octavo.config import EngineConfig
 from octavo.inputs.media import MediaInputs, PlacedMedia, read_settings
 from octavo.model_folder import open_model
 from octavo.testing.comparison import Comparison
-from octavo.testing.engine_run import Continuation, EnginePrompt, EngineRun, ItemPrompt, tokens_of
+from octavo.testing.engine_run import (
+    EnginePrompt,
+    EngineRun,
+    ItemPrompt,
+    SampledSequence,
+    tokens_of,
+)
 from octavo.testing.modes import engine_config
 from octavo.testing.variants import MediaExample, Variant
 from octavo_registry import PluginHost
@@ -193,7 +199,7 @@ def _named_tokens(config: Mapping[str, Any]) -> set[int]:
 
 
 def compare_runs(
-    asked: Sequence[Asked], found: Sequence[Continuation], expected: Sequence[Continuation]
+    asked: Sequence[Asked], found: Sequence[SampledSequence], expected: Sequence[SampledSequence]
 ) -> Comparison:
     """Compare two runs of the same prompts, token by token as far as they choose the same."""
     comparison = Comparison()

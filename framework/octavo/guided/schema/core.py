@@ -11,7 +11,7 @@ from octavo.guided.schema.emit import Emitter, Graph
 from octavo.guided.schema.keywords import HANDLERS
 from octavo.guided.schema.meaning import Meaning
 from octavo.guided.schema.regex import TooManyStates
-from octavo.guided.schema.source import Source
+from octavo.guided.schema.source import SchemaDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def core_schema(schema: Mapping[str, Any] | bool) -> CoreSchema:
 
     The work is bounded: too many combinations of alternatives are refused as well.
     """
-    source = Source(schema)
+    source = SchemaDocument(schema)
     try:
         emitter = Emitter(Graph(Meaning(source, HANDLERS), ((source.root, True),)))
         core = emitter.emit()

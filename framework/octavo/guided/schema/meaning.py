@@ -28,7 +28,7 @@ from octavo.guided.schema.containers import (
 from octavo.guided.schema.regex import Regex
 from octavo.guided.schema.regex_parse import PatternError, parse_pattern
 from octavo.guided.schema.scalars import Numbers, Strings
-from octavo.guided.schema.source import Location, Source, unsupported
+from octavo.guided.schema.source import Location, SchemaDocument, unsupported
 from octavo.guided.schema.unevaluated import closed, unevaluated
 from octavo.guided.schema.values import KINDS, Kind, exact, identity, kind_of
 
@@ -45,7 +45,7 @@ class _Unknown(UnsupportedConstraint):
 class Meaning:
     """Answers what the schemas of one document mean, within a budget."""
 
-    def __init__(self, source: Source, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, source: SchemaDocument, handlers: Mapping[str, Handler]) -> None:
         self.source = source
         self._handlers = handlers
         self._clauses: dict[tuple[State, Kind, bool], tuple[Clause, ...]] = {}

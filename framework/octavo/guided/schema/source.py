@@ -41,7 +41,7 @@ class Location:
     """4, 6, 7, 2019 or 2020."""
 
 
-class Source:
+class SchemaDocument:
     """One document with all the subschemas in it."""
 
     def __init__(self, document: Mapping[str, Any] | bool) -> None:

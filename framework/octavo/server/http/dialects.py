@@ -28,7 +28,7 @@ _ANTHROPIC_CODES: Final = frozenset(("thread_not_found",))
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ApiDialect:
     """OpenAI's error object, or Anthropic's."""
 
     is_anthropic: bool = False
@@ -64,9 +64,9 @@ class Dialect:
 
 
 _NAMES: Final = {"extra_args": "vllm_xargs"}
-OPENAI: Final = Dialect(names=_NAMES)
+OPENAI: Final = ApiDialect(names=_NAMES)
 _FUNCTION: Final = re.compile(r"\b(tools\[\d+\])\.function\b")
-ANTHROPIC: Final = Dialect(
+ANTHROPIC: Final = ApiDialect(
     is_anthropic=True,
     names={"stop": "stop_sequences"},
     places={
@@ -75,7 +75,7 @@ ANTHROPIC: Final = Dialect(
         re.compile(r", or set truncate_prompt_tokens=\d+ or less"): "",
     },
 )
-_RESPONSES: Final = Dialect(
+_RESPONSES: Final = ApiDialect(
     places={
         _FUNCTION: r"\1",
         # Items have become messages: their numbers are others.
@@ -92,13 +92,13 @@ _RESPONSES: Final = Dialect(
     },
 )
 _DIALECTS: Final = {
-    "chat/completions": Dialect(names={**_NAMES, "prompt": "messages"}),
+    "chat/completions": ApiDialect(names={**_NAMES, "prompt": "messages"}),
     "responses": _RESPONSES,
     "responses/input_tokens": _RESPONSES,
 }
 
 
-def dialect_of(path: str) -> Dialect:
+def dialect_of(path: str) -> ApiDialect:
     """The dialect of a request's path, with or without a proxy's prefix."""
     route = path.partition("/v1/")[2]
     if route.partition("/")[0] == "messages":

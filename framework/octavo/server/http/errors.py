@@ -20,7 +20,7 @@ from octavo.errors import (
     UnknownNameError,
 )
 from octavo.multimodal.errors import MediaTooLargeError
-from octavo.server.http.dialects import OPENAI, Dialect, dialect_of
+from octavo.server.http.dialects import OPENAI, ApiDialect, dialect_of
 from octavo_registry.errors import is_framework_error
 from octavo_registry.faults import without_objects
 
@@ -62,7 +62,7 @@ class ErrorReply:
     param: str | None = None
     code: str | None = None
     retry_after: int | None = None
-    dialect: Dialect = OPENAI
+    dialect: ApiDialect = OPENAI
 
     def body(self) -> dict[str, Any]:
         """The object that clients read."""

@@ -25,7 +25,7 @@ FAREWELL_SECONDS: Final = 2.0
 """For telling clients that the engine has ended, or for ending at once."""
 
 
-class Engine(Protocol):
+class WatchedEngine(Protocol):
     """What is watched: an ``AsyncLLM``, or the engine of several workers."""
 
     @property
@@ -133,7 +133,7 @@ def announce(url: str, model_name: str) -> None:
     sys.stderr.flush()
 
 
-def supervise(engine: Engine, http: HttpSide, config: ServerConfig, signals: Signals) -> int:
+def supervise(engine: WatchedEngine, http: HttpSide, config: ServerConfig, signals: Signals) -> int:
     """Watch until a signal, and return 0 if all that was in flight has been answered.
 
     Raises EngineDeadError with the cause when the engine has ended and is not to be restarted.
@@ -170,7 +170,7 @@ def supervise(engine: Engine, http: HttpSide, config: ServerConfig, signals: Sig
     return code
 
 
-def wind_down(engine: Engine, http: HttpSide, config: ServerConfig, signals: Signals) -> int:
+def wind_down(engine: WatchedEngine, http: HttpSide, config: ServerConfig, signals: Signals) -> int:
     """Wait for what is in flight until the time is up, the engine ends, or a signal comes."""
     seconds, is_dead = config.limits.drain_timeout_seconds, False
     if engine.end is not None:

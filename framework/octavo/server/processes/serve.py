@@ -18,10 +18,10 @@ from octavo.server.apis.responses.store import open_store
 from octavo.server.http.listening import bind_another, url_of
 from octavo.server.processes.http_thread import HttpThread, Service
 from octavo.server.processes.lifecycle import (
-    Engine,
     HttpSide,
     Interrupted,
     Signals,
+    WatchedEngine,
     announce,
     supervise,
 )
@@ -57,7 +57,7 @@ def _start_in_one(
     options: Mapping[str, Any],
     service: Service,
     listeners: list[socket.socket],
-) -> tuple[Engine, HttpSide]:
+) -> tuple[WatchedEngine, HttpSide]:
     front = start_frontend(options, engine_process=True, caller="octavo serve")
     engine = LoggedLLM.of_frontend(front)
     cleanup.callback(engine.close)
@@ -70,7 +70,7 @@ def _start_workers(
     options: Mapping[str, Any],
     service: Service,
     listeners: list[socket.socket],
-) -> tuple[Engine, HttpSide]:
+) -> tuple[WatchedEngine, HttpSide]:
     config, host = read_and_discover(options, caller="octavo serve")
     config = as_found(config, open_checked(config, host))
     folder = Path(tempfile.mkdtemp(prefix="octavo-"))

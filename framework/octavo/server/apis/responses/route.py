@@ -19,7 +19,7 @@ from octavo.server.apis.responses.body import (
     note_hints,
 )
 from octavo.server.apis.responses.kept_body import InputTokens
-from octavo.server.apis.responses.runs import Run
+from octavo.server.apis.responses.runs import BackgroundRun
 from octavo.server.apis.responses.tools import chat_tool_choice
 from octavo.server.apis.responses.turn import Turn, read_turn
 from octavo.server.context import ServerContext
@@ -102,7 +102,7 @@ class ResponseRoutes:
         if runs is None or not request.store:
             raise HttpError(400, "background needs an answer that is stored", param="background")
 
-        async def work(run: Run) -> None:
+        async def work(run: BackgroundRun) -> None:
             answer.keep = run.finish
             status = answer.response.status
             try:

@@ -30,7 +30,7 @@ LOOK_SECONDS: Final = 0.25
 _EVENT_END: Final = b"\n\n"
 
 
-class Run:
+class BackgroundRun:
     """One answer in the making."""
 
     def __init__(self, store: ResponseStore, news: News, *, streams: bool) -> None:
@@ -92,10 +92,10 @@ class BackgroundRuns:
         response: bytes,
         *,
         streams: bool,
-        work: Callable[[Run], Coroutine[Any, Any, None]],
+        work: Callable[[BackgroundRun], Coroutine[Any, Any, None]],
     ) -> None:
         """Keep the answer as it begins, and let ``work`` go on with it."""
-        run = Run(self._store, self._news, streams=streams)
+        run = BackgroundRun(self._store, self._news, streams=streams)
         try:
             number = await self._store.keep(
                 turn.owner,
@@ -135,7 +135,9 @@ class BackgroundRuns:
                 if is_active:
                     await news.wait()
 
-    async def _run(self, run: Run, work: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
+    async def _run(
+        self, run: BackgroundRun, work: Callable[[BackgroundRun], Coroutine[Any, Any, None]]
+    ) -> None:
         self._gate.num_inside += 1  # a server that drains waits for it
         try:
             await work(run)
