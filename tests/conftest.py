@@ -14,6 +14,7 @@ from textwrap import dedent
 import pytest
 from hypothesis import settings
 
+import zygote
 from octavo_registry import discovery
 
 # Small tensors: a second thread costs more than it gives, the more so on a busy machine.
@@ -34,6 +35,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ISOLATION), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 discovery.entry_points = runpy.run_path(str(ISOLATION / "sitecustomize.py"))["entry_points"]
+zygote.install()
 
 
 @pytest.hookimpl(trylast=True)

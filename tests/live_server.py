@@ -14,7 +14,7 @@ import httpx
 
 START_SECONDS = 300
 ANSWER_SECONDS = 120
-OCTAVO = "import sys; from octavo.cli import main; sys.exit(main())"
+OCTAVO = (sys.executable, "-P", "-m", "octavo")  # without -P it starts afresh: see zygote
 FLAGS = ("--port", "0", "--dtype", "float32", "--num-threads", "1")
 
 
@@ -44,7 +44,7 @@ class LiveServer:
 def running_server(
     log: Path, *flags: str, base: tuple[str, ...] = ("octavo/tiny", *FLAGS)
 ) -> Iterator[LiveServer]:
-    command = [sys.executable, "-c", OCTAVO, "serve", *base, *flags]
+    command = [*OCTAVO, "serve", *base, *flags]
     with (
         log.open("wb") as file,
         subprocess.Popen(command, stderr=file, stdout=file, process_group=0) as process,

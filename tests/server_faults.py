@@ -30,9 +30,10 @@ def long_body(**more: Any) -> dict[str, Any]:
 
 
 def children(pid: int) -> list[int]:
-    """Those that any thread has started."""
+    """Those that any thread has started; not the zygote of a process that was copied."""
     found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for file in found for child in file.read_text().split()]
+    listed = [int(child) for file in found for child in file.read_text().split()]
+    return [child for child in listed if "\0zygote\0" not in _command(child)]
 
 
 def named(pid: int, part: str) -> list[int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from live_server import FLAGS, OCTAVO, LiveServer, running_server
+from live_server import FLAGS, LiveServer, running_server
 from server_faults import (
     body,
     children,
@@ -220,7 +220,7 @@ def test_a_second_ctrl_c_cuts_off_what_is_in_flight(tmp_path, monkeypatch) -> No
     ("number", "flags"), [(signal.SIGINT, ()), (signal.SIGTERM, ("--api-workers", "2"))]
 )
 def test_a_signal_while_the_model_loads_ends_all_without_a_word(tmp_path, flags, number) -> None:
-    command = [sys.executable, "-c", OCTAVO, "serve", "octavo/tiny", *FLAGS, *flags]
+    command = [sys.executable, "-m", "octavo", "serve", "octavo/tiny", *FLAGS, *flags]
     log = tmp_path / "log"
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from live_server import OCTAVO, LiveServer, running_server
+from live_server import LiveServer, running_server
 from server_faults import (
     answer,
     body,
@@ -186,7 +186,7 @@ def test_a_unix_socket_is_served_kept_to_one_server_and_removed(tmp_path: Path) 
 def test_a_port_in_use_is_known_before_the_model_is_loaded(live) -> None:
     port = live.url.rpartition(":")[2]
     for workers in ("1", "2"):
-        command = [sys.executable, "-c", OCTAVO, "serve", "octavo/tiny", "--port", port]
+        command = [sys.executable, "-m", "octavo", "serve", "octavo/tiny", "--port", port]
         ended = subprocess.run(
             [*command, "--api-workers", workers], capture_output=True, text=True, timeout=60
         )

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import zmq
 
-from live_server import FLAGS, OCTAVO, running_server
+from live_server import FLAGS, running_server
 from octavo.errors import OctavoError
 from octavo.server.processes import workers
 from octavo.server.processes.messages import WorkerStart
@@ -168,7 +168,7 @@ def test_a_worker_that_alone_has_lost_the_engine_is_replaced_and_no_folder_is_le
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["engine", "server", "worker"])
 def test_what_ends_while_workers_start_leaves_nobody_waiting(tmp_path: Path, victim) -> None:
-    command = [sys.executable, "-c", OCTAVO, "serve", "octavo/tiny", *FLAGS, "--api-workers", "2"]
+    command = [sys.executable, "-m", "octavo", "serve", "octavo/tiny", *FLAGS, "--api-workers", "2"]
     log = tmp_path / "log"
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
         try:
