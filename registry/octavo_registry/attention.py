@@ -39,10 +39,10 @@ class AttentionBackend(Protocol):
     arguments, one for each cache spec that a worker's layers have.
     """
 
-    recordable: bool
-    """Whether a step of one token a row may be recorded in a CUDA graph and run again with other
-    lengths and tables: ``plan`` and ``attend`` then take from ``step.bounds`` no more than the
-    number of rows and an upper bound."""
+    most_recorded_queries: int
+    """Tokens that a row may have at most in a step that is recorded in a CUDA graph and run again
+    with other lengths and tables; 0: no step may be recorded. Of ``step.bounds``, ``prepare`` and
+    ``attend`` then take no more than the number of rows and an upper bound."""
     batch_invariant: bool
     """Whether steps that ask for ``batch_invariant`` results get them; else they are refused."""
 
@@ -61,8 +61,8 @@ class AttentionBackend(Protocol):
         """Make the layer's view of its pages, a uint8 tensor [blocks, page_bytes]."""
         ...
 
-    def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
-        """Prepare what all layers of a group share in a step; its result is ``step.plan``."""
+    def prepare(self, step: AttentionStep, spec: CacheSpec) -> Any:
+        """Make what all layers of a group share in a step; its result is ``step.prepared``."""
         ...
 
     def attend(

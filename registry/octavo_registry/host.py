@@ -97,7 +97,10 @@ class PluginHost:
             machines=False,
         )
         self.attention_backends = LazyRegistry(
-            "attention backend", faults=faults, makes=(AttentionBackend,)
+            "attention backend",
+            faults=faults,
+            makes=(AttentionBackend,),
+            formerly={"plan": "prepare", "recordable": "most_recorded_queries"},
         )
         self.quantizations = LazyRegistry(
             "quantization",

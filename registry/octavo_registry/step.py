@@ -64,8 +64,8 @@ class AttentionStep:
     batch_invariant: bool = False
     """A row's result must have the same bits whatever rows stand beside it, and however its tokens
     were cut into steps."""
-    plan: Any = None
-    """What ``AttentionBackend.plan`` made for this step and group."""
+    prepared: Any = None
+    """What ``AttentionBackend.prepare`` made for this step and group."""
 
     def block_table_RB(self) -> Tensor:
         """The rows' block tables as one tensor, as wide as the longest context asks for."""

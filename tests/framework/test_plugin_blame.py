@@ -236,6 +236,32 @@ def test_a_quantization_of_the_old_form_hears_what_took_its_place(site) -> None:
     assert "method_of is missing; apply is now that of" in kept.detail
 
 
+def test_an_attention_backend_of_the_old_form_hears_the_new_names(site) -> None:
+    site.write(
+        "former",
+        """
+        @hookimpl
+        def register_attention_backends(backends):
+            backends.add("mine", "former_target:Backend")
+        """,
+    )
+    (site.root / "former_target.py").write_text(
+        "from octavo_plugins.attention.torch.backend import TorchAttention\n"
+        "class Backend:\n"
+        "    recordable = batch_invariant = False\n"
+        "    plan = supports = page_bytes = views = attend = TorchAttention.attend\n"
+    )
+    host = PluginHost.discover(plugins=["former"])
+    told = (
+        "lacks most_recorded_queries, prepare; plan is now prepare; "
+        "recordable is now most_recorded_queries"
+    )
+    with pytest.raises(PluginError, match=told):
+        host.attention_backends.make("mine")
+    (kept,) = [check for check in run(host, "former").checks if "protocol" in check.name]
+    assert "prepare is missing; plan is now prepare" in kept.detail
+
+
 def _argument(registry: str) -> str:
     """As the hook calls its registry."""
     return {"tool_parsers": "parsers", "reasoning_parsers": "parsers",

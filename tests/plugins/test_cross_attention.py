@@ -81,7 +81,7 @@ def test_all_queries_see_all_rows_of_their_own(name: str, query_lens, device: st
         if invariant and not backend.batch_invariant:
             continue
         step = step_of(query_lens, table_SB, invariant=invariant)
-        step.plan = backend.plan(step, spec)
+        step.prepared = backend.prepare(step, spec)
         q_THD = torch.randn(sum(query_lens), HEADS, DIM, device=device).to(own)
         found = backend.attend(q_THD, None, None, view, step, scale=0.1, causal=False)
         expected = torch.cat(
@@ -108,6 +108,6 @@ def test_a_kernel_that_is_causal_takes_no_causality_from_a_cross_group() -> None
     q_THD = torch.zeros(3, HEADS, DIM, dtype=torch.bfloat16)
     for own, causal in ((spec, True), (dataclasses.replace(spec, kind="full", rows=None), False)):
         step = step_of([1, 1, 1], table_SB, invariant=False)
-        step.plan = backend.plan(step, own)
+        step.prepared = backend.prepare(step, own)
         with pytest.raises(PluginError, match=f"causal={causal}"):
             backend.attend(q_THD, None, None, view, step, scale=0.1, causal=causal)

@@ -156,7 +156,7 @@ def test_a_batch_invariant_step_has_the_same_bits_alone(device: str) -> None:
     for chosen in ([0, 1, 2], [2]):
         step = builder.step([(row, 1) for row in chosen], written=False)
         step.groups[0].batch_invariant = True
-        step.groups[0].plan = builder.backend.plan(step.groups[0], pair.spec)
+        step.groups[0].prepared = builder.backend.prepare(step.groups[0], pair.spec)
         view = step.layers["layer"].view
         results.append(
             builder.backend.attend(q_THD[chosen], None, None, view, step.groups[0], scale=0.2)
@@ -166,7 +166,7 @@ def test_a_batch_invariant_step_has_the_same_bits_alone(device: str) -> None:
 
 def test_it_is_a_backend_whose_steps_can_be_recorded() -> None:
     assert isinstance(PagedAttention(), AttentionBackend)
-    assert PagedAttention.recordable
+    assert PagedAttention.most_recorded_queries == 1
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_random_ragged_batches_equal_one_query_at_a_time(
 def test_upper_bounds_suffice_where_the_host_must_not_read_the_device(
     keywords: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo_plugins.attention.torch.plan.can_read", lambda device: False)
+    monkeypatch.setattr("octavo_plugins.attention.torch.prepared.can_read", lambda device: False)
     history = History(4, 2, window=keywords.get("window"))
     history.use(**keywords)
     run_all_kinds(history, late_tokens=3)
@@ -215,8 +215,8 @@ def test_blocks_may_lie_further_apart_than_their_bytes() -> None:
 def test_whole_rows_see_all_of_their_row_and_their_neighbours_do_not(
     keywords: str, reads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo_plugins.attention.torch.plan.PIECE_QUERIES", 8)
-    monkeypatch.setattr("octavo_plugins.attention.torch.plan.can_read", lambda device: reads)
+    monkeypatch.setattr("octavo_plugins.attention.torch.prepared.PIECE_QUERIES", 8)
+    monkeypatch.setattr("octavo_plugins.attention.torch.prepared.can_read", lambda device: reads)
     history = History(4, 2, window=KEYWORDS[keywords].get("window"))
     history.use(**KEYWORDS[keywords])
     for rows, whole in (
@@ -235,8 +235,8 @@ def test_blocks_that_hold_no_whole_slots_are_refused() -> None:
 def test_long_prefill_in_pieces_equals_one_query_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("octavo_plugins.attention.torch.plan.PIECE_QUERIES", 16)
-    monkeypatch.setattr("octavo_plugins.attention.torch.plan.MAX_CELLS", 16 * 64)
+    monkeypatch.setattr("octavo_plugins.attention.torch.prepared.PIECE_QUERIES", 16)
+    monkeypatch.setattr("octavo_plugins.attention.torch.prepared.MAX_CELLS", 16 * 64)
     monkeypatch.setattr("octavo_plugins.attention.torch.padded.MAX_KEPT_CELLS", 16)
     history = History(2, 1, window=20)
     history.use(window=20)
@@ -248,7 +248,7 @@ def test_without_a_fused_kernel_the_scores_and_keys_of_a_batch_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a GPU for heads of more than 256 entries: a prompt of 8192 tokens took 11 GiB."""
-    plan = "octavo_plugins.attention.torch.plan"
+    plan = "octavo_plugins.attention.torch.prepared"
     monkeypatch.setattr(f"{plan}.can_read", lambda device: False)
     monkeypatch.setattr(f"{plan}.MAX_FUSED_DIM", 4)
     monkeypatch.setattr(f"{plan}.MAX_NUMBERS", 1200)
@@ -333,7 +333,8 @@ def test_work_follows_lengths_and_not_the_number_of_rows() -> None:
     pages = step.layers["layer"].view
     for dtype, most in ((torch.float32, 2), (torch.bfloat16, 8)):
         scoring = Scoring(scale=1.0, causal=True, window=None, softcap=None, sinks=None, alibi=None)
-        batches = step.groups[0].plan.batches(torch.zeros(64, 2, 8, dtype=dtype), pages, scoring)
+        q_THD = torch.zeros(64, 2, 8, dtype=dtype)
+        batches = step.groups[0].prepared.batches(q_THD, pages, scoring)
         assert 1 <= len(batches) <= most
         assert isinstance(batches[0], RaggedBatch) == (dtype == torch.float32)
         tokens = torch.cat([batch.tokens_T for batch in batches])

@@ -89,7 +89,7 @@ class ModelRunner:
         self._undrawn: Undrawn | None = None
         """The step that awaits masks."""
         self._graphs: DecodeGraphs | None = None
-        if use_graphs and all(backend.recordable for backend in self._backends):
+        if use_graphs and all(backend.most_recorded_queries > 0 for backend in self._backends):
             self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
         self._recorded_version = self._drawer.version
         self.num_layers_begun = 0
@@ -298,7 +298,7 @@ class ModelRunner:
                 bounds=seen.bounds,
                 batch_invariant=self._batch_invariant,
             )
-            group.plan = backend.plan(group, self._layout.groups[index].spec)
+            group.prepared = backend.prepare(group, self._layout.groups[index].spec)
             groups.append(group)
         # Adapters are known by token. Up to half, what is gathered takes less than is left out.
         only_sampled = not sites and 2 * len(logit_tokens_R) <= num_tokens

@@ -84,10 +84,11 @@ def size_engine(
     slots_of = slots_of or device.type
     num_slots = config.scheduler.max_num_seqs or DEFAULT_SLOTS[slots_of]
     # A CPU that stands in for a GPU does not tell what will be recorded there: it may all be.
+    can_record = all(backend.most_recorded_queries > 0 for backend in chosen.values())
     is_recorded = (
         slots_of == "cuda"
         and not config.model.enforce_eager
-        and (device.type != "cuda" or all(backend.recordable for backend in chosen.values()))
+        and (device.type != "cuda" or can_record)
     )
     workspace = _workspace(model, config, folder, num_slots, device=device, is_recorded=is_recorded)
     if slots_of == "cuda" and not config.model.skip_tokenizer_init:  # without one, no guides

@@ -43,7 +43,7 @@ NO_BLOCK: Final = 0
 class _Attention:
     """A backend that passes everything on to another."""
 
-    recordable = False
+    most_recorded_queries = 0
     batch_invariant = False
 
     def __init__(self, inner: AttentionBackend) -> None:
@@ -58,8 +58,8 @@ class _Attention:
     def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Any:
         return self._inner.views(pages, self._told(spec), block_tokens)
 
-    def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
-        return self._inner.plan(step, self._told(spec))
+    def prepare(self, step: AttentionStep, spec: CacheSpec) -> Any:
+        return self._inner.prepare(step, self._told(spec))
 
     def attend(self, *args: Any, **kwargs: Any) -> Tensor:
         return self._inner.attend(*args, **kwargs)
@@ -87,21 +87,21 @@ class IgnoredWindow(_Attention):
 class StaleBlock(_Attention):
     """The first row's last table entry names a block that is not the row's."""
 
-    def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
+    def prepare(self, step: AttentionStep, spec: CacheSpec) -> Any:
         """Change the table; keys and values still go to the right place."""
         last_1 = (step.context_lens_R[:1].long() - 1) // step.block_tokens
         step.table_SB = step.table_SB.clone()
         step.table_SB[step.table_rows_R[:1].long(), last_1] = NO_BLOCK
-        return super().plan(step, spec)
+        return super().prepare(step, spec)
 
 
 class WrongSlot(_Attention):
     """One token of each sequence is stored in its neighbour's place."""
 
-    def plan(self, step: AttentionStep, spec: CacheSpec) -> Any:
+    def prepare(self, step: AttentionStep, spec: CacheSpec) -> Any:
         """Move that token's slot by one within its block."""
         step.slots_T = step.slots_T ^ (step.positions_T == SHIFTED_POSITION).long()
-        return super().plan(step, spec)
+        return super().prepare(step, spec)
 
 
 class SkippedCopies:

@@ -117,7 +117,7 @@ class StepBuilder:
                 ),
                 bounds=bounds,
             )
-            step.plan = self.backend.plan(step, spec)
+            step.prepared = self.backend.prepare(step, spec)
             groups.append(step)
         return Step(
             num_tokens=int(starts[-1]),

@@ -44,7 +44,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class PreparedStep:
     """The first rows have one token each and are decoded, the others are prefilled."""
 
     step: AttentionStep
@@ -64,7 +64,7 @@ class StepPlan:
 class HopperAttention:
     """Blocks of [2, kv_heads, block_tokens, head_dim]."""
 
-    recordable = True
+    most_recorded_queries = 1
     batch_invariant = True
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
@@ -91,7 +91,7 @@ class HopperAttention:
         cache = pages.view(DTYPES[spec.dtype]).view(shape)
         return Pages(cache, cache[:, 0], cache[:, 1])
 
-    def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
+    def prepare(self, step: AttentionStep, spec: CacheSpec) -> PreparedStep:
         """Find where the rows of one token end; the kernels share out work by device lengths."""
         if spec.kind == "cross":
             step = _by_token(step)
@@ -102,7 +102,7 @@ class HopperAttention:
             # decode shares out all rows' keys evenly.
             longer_R = np.zeros(1, np.int64)
         num_decoded = int(longer_R[0]) if len(longer_R) else len(query_lens_R)
-        return StepPlan(
+        return PreparedStep(
             step,
             spec.kind == "cross",
             num_decoded,
@@ -130,20 +130,20 @@ class HopperAttention:
         transform: QKTransform | None = None,
     ) -> Tensor:
         """One launch for rows of one token; for longer ones, one to store and one to attend."""
-        plan: StepPlan = step.plan
+        prepared: PreparedStep = step.prepared
         if q_THD.dtype == torch.float32:  # an fp8 cache does not tell ``supports``
             raise PluginError(
                 "attention backend 'hopper' takes queries of 16 bits, and these are float32; name "
                 "'paged', which reads an fp8 cache for them"
             )
-        step = plan.step
-        if alibi is not None or causal == plan.is_cross:
+        step = prepared.step
+        if alibi is not None or causal == prepared.is_cross:
             raise PluginError(
                 f"attention backend 'hopper' knows neither alibi nor causal={causal}; name another"
             )
-        check_window("hopper", window, plan.kept_tokens, causal=True)
+        check_window("hopper", window, prepared.kept_tokens, causal=True)
         by = transform or NO_TRANSFORM
-        num_decoded, is_mixed = plan.num_decoded, plan.num_decoded < plan.num_rows
+        num_decoded, is_mixed = prepared.num_decoded, prepared.num_decoded < prepared.num_rows
         new: dict[str, Any] = {}
         if k_TKD is not None and v_TKD is not None:
             # Decoding stores its rows' tokens itself, if it knows the rotation: one launch less.
@@ -175,8 +175,8 @@ class HopperAttention:
                 q_THD[:num_decoded] if is_mixed else q_THD,
                 view.cache,
                 step.table_SB,
-                plan.decode_table_rows_R,
-                plan.decode_context_lens_R,
+                prepared.decode_table_rows_R,
+                prepared.decode_context_lens_R,
                 out_THD[:num_decoded] if is_mixed else out_THD,
                 scale=scale,
                 window=window,
@@ -199,7 +199,7 @@ class HopperAttention:
                 window=window,
                 softcap=softcap,
                 sinks_H=sinks,
-                max_context=plan.prefill_context,
+                max_context=prepared.prefill_context,
             )
         return out_THD
 

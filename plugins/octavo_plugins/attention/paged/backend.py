@@ -38,7 +38,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class PreparedStep:
     """What the kernels are told of a step: bounds that choose how they cut the work."""
 
     max_context_len: int
@@ -54,7 +54,7 @@ class PagedAttention:
     On a CPU its operations are their references, slow and for tests.
     """
 
-    recordable = True
+    most_recorded_queries = 1
     batch_invariant = True
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
@@ -90,9 +90,9 @@ class PagedAttention:
             values.view(-1, heads, dim, block_tokens),
         )
 
-    def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
+    def prepare(self, step: AttentionStep, spec: CacheSpec) -> PreparedStep:
         """The step's bounds."""
-        return StepPlan(
+        return PreparedStep(
             max_context_len=int(step.bounds.context_lens_R.max(initial=0)),
             max_query_len=int(step.bounds.query_lens_R.max(initial=0)),
             kept=spec.window,
@@ -116,8 +116,8 @@ class PagedAttention:
         transform: QKTransform | None = None,
     ) -> Tensor:
         """Softmax in float32; each query sees its row's cached positions up to its own."""
-        plan: StepPlan = step.plan
-        check_window("paged", window, plan.kept, causal=causal)
+        prepared: PreparedStep = step.prepared
+        check_window("paged", window, prepared.kept, causal=causal)
         if k_TKD is not None and v_TKD is not None:
             norm_and_rotation = transform or QKTransform()
             store_kv_paged(
@@ -134,15 +134,15 @@ class PagedAttention:
             *(q_THD, view.keys_BKCNX, view.values_BKDN, step.table_SB, step.token_rows_T),
             *(step.table_rows_R, step.context_lens_R, step.positions_T),
             torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device),
-            max_context_len=plan.max_context_len,
-            max_query_len=plan.max_query_len,
+            max_context_len=prepared.max_context_len,
+            max_query_len=prepared.max_query_len,
             scale=scale,
             causal=causal,
             window=window,
             softcap=softcap,
             sinks_H=None if sinks is None else sinks.float(),
             alibi_H=None if alibi is None else alibi.float(),
-            version=plan.version,
+            version=prepared.version,
         )
 
     def store(self, k_MKD: Tensor, v_MKD: Tensor, view: Pages, slots_M: Tensor) -> None:

@@ -12,7 +12,7 @@ from octavo_kernels.rms_norm import rms_norm
 from octavo_kernels.rotary import rotary_
 from octavo_plugins.attention.refusals import misfit
 from octavo_plugins.attention.torch.pages import Pages, slot_bytes_of
-from octavo_plugins.attention.torch.plan import StepPlan
+from octavo_plugins.attention.torch.prepared import PreparedStep
 from octavo_plugins.attention.torch.ragged import hush_sparse_warnings
 from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.attention import QKTransform
@@ -28,7 +28,7 @@ class TorchAttention:
     A latent cache has keys only. Consecutive blocks are one array of slots, read where it lies.
     """
 
-    recordable = False
+    most_recorded_queries = 0
     """Batches are made by length, on the host."""
     batch_invariant = False
     """Rows of similar length are padded and computed together."""
@@ -48,9 +48,9 @@ class TorchAttention:
         """The pages as slots."""
         return Pages.of(pages, spec, block_tokens)
 
-    def plan(self, step: AttentionStep, spec: CacheSpec) -> StepPlan:
+    def prepare(self, step: AttentionStep, spec: CacheSpec) -> PreparedStep:
         """Wait with all but the host's arithmetic until the first layer tells its head count."""
-        return StepPlan(step, spec)
+        return PreparedStep(step, spec)
 
     def attend(
         self,
@@ -74,12 +74,12 @@ class TorchAttention:
         )
         if transform is not None:
             q_THD, k_TKD = _transformed(q_THD, k_TKD, transform)
-        plan: StepPlan = step.plan
+        prepared: PreparedStep = step.prepared
         if k_TKD is not None:
             kv = (k_TKD,) if v_TKD is None else (k_TKD, v_TKD)
             kv_TSKD = torch.stack(kv, dim=1).to(view.slots_PSKD.dtype)
-            view.slots_PSKD.index_copy_(0, plan.slots(view), kv_TSKD)
-        batches = plan.batches(q_THD, view, scoring)
+            view.slots_PSKD.index_copy_(0, prepared.slots(view), kv_TSKD)
+        batches = prepared.batches(q_THD, view, scoring)
         if len(batches) == 1:  # then its tokens are the step's, in order
             return batches[0].attend(q_THD, view, scoring)
         out_THD = q_THD.new_empty((*q_THD.shape[:2], view.value_dim))

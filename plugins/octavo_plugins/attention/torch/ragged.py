@@ -34,7 +34,7 @@ def hush_sparse_warnings() -> None:
 
 
 class RaggedBatch:
-    """Pieces of one query each, in float32; for how they compare see ``StepPlan``."""
+    """Pieces of one query each, in float32; for how they compare see ``PreparedStep``."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class Batch(Protocol):
         ...
 
 
-class StepPlan:
+class PreparedStep:
     """Sorts rows into batches when the first layer asks, by what that layer computes.
 
     On a CPU, rows of few queries in float32 go to a ``RaggedBatch``; all else is padded, prefill
