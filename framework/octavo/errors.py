@@ -85,7 +85,7 @@ class RequestFailedError(OctavoError):
     """One request raised inside the engine; the others went on."""
 
 
-def error_name(error: Exception) -> str:
+def error_name(error: BaseException) -> str:
     """The class of this module that an error is of, for one that has to cross to another process.
 
     A plugin's own OctavoError is one of none but the root.

@@ -262,7 +262,7 @@ class SequenceEnd(msgspec.Struct, frozen=True, array_like=True):
     """The last token of one that has stopped belongs to its text: its guide allows no more."""
 
 
-def error_end(sequence: int, error: Exception, *, before: str = "") -> SequenceEnd:
+def error_end(sequence: int, error: BaseException, *, before: str = "") -> SequenceEnd:
     """The end of a sequence that this has ended; ``before`` says of what it is the cause."""
     ours = isinstance(error, OctavoError)
     return SequenceEnd(

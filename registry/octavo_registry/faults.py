@@ -13,10 +13,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 from octavo_registry.errors import OctavoError, PluginError, is_framework_error
 from octavo_registry.events import PluginFailure
 
+FAILURES: Final = (Exception, SystemExit)
+"""What a plugin may raise that is its failure and nobody else's: ``sys.exit()`` ends no server."""
 QUARANTINE_SECONDS = 30.0
 MAX_LINE_CHARS = 500
 """Of an exception's message: torch puts the stack of its C++ code there."""
@@ -125,7 +128,7 @@ class Faults:
             if is_framework_error(error):
                 raise
             raise PluginError(f"plugin {plugin!r} failed in {call}: {one_line(error)}") from error
-        except (Exception, SystemExit) as error:
+        except FAILURES as error:
             self._record(plugin, call, error, request=request)
             raise PluginError(f"plugin {plugin!r} failed in {call}: {one_line(error)}") from error
         finally:

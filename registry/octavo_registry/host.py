@@ -22,7 +22,7 @@ from octavo_registry.errors import (
 )
 from octavo_registry.events import PluginFailure
 from octavo_registry.executor import Executor
-from octavo_registry.faults import Faults, one_line
+from octavo_registry.faults import FAILURES, Faults, one_line
 from octavo_registry.guided import GuidedBackend, MachineBackend
 from octavo_registry.hooks import specs
 from octavo_registry.hooks.implementations import hook_callers, implementations
@@ -207,7 +207,7 @@ class PluginHost:
         ours = {record.name for record in self.plugins if record.distribution == PROJECT}
         return plugin != PROJECT and plugin not in ours
 
-    def blame(self, error: Exception, call: str) -> Exception:
+    def blame(self, error: BaseException, call: str) -> BaseException:
         """Name and count the plugin in whose code an exception came up, if it is one's.
 
         For calls that are too many to be guarded, as those of a step: the innermost frame that is a
@@ -251,7 +251,7 @@ class PluginHost:
         assert record.module is not None
         try:
             module = import_module(record.module)
-        except (Exception, SystemExit) as error:  # a module that ends the process, too
+        except FAILURES as error:
             raise PluginError(
                 f"plugin {record.name!r} cannot be imported from {record.module!r}: "
                 f"{one_line(error)}; repair it or disable it"

@@ -13,6 +13,7 @@ from octavo.errors import BadRequestError, OctavoError, PluginError
 from octavo.server.http.errors import reply_to
 from octavo.testing.kit import run
 from octavo.testing.random_model import make_random_model
+from octavo.tools.checked import CheckedToolParser
 from octavo_registry import PluginHost
 
 REGISTER = """
@@ -103,6 +104,7 @@ def failures(module: str) -> list[tuple[str, str]]:
     [
         ("def forward(self, x, step): raise KeyError('mine')", "KeyError: 'mine'"),
         ("def forward(self, x, step): return x.no_such_thing", "AttributeError"),
+        ("def forward(self, x, step): raise SystemExit(3)", "SystemExit: 3"),
         ("def logits(self, hidden): return super().logits(hidden)[:, :100]", "not 1 rows of 320"),
     ],
 )
@@ -134,6 +136,7 @@ def test_a_model_without_cache_specs_is_named(folder, plugin, method) -> None:
         ("None", "NoneType"),
         ("['a']", "'a'"),
         ("[10**6]", "1000000"),
+        ("(_ for _ in ()).throw(SystemExit(3))", "SystemExit: 3"),
     ],
 )
 def test_a_tokenizer_that_encodes_wrongly_is_no_mistake_of_the_client(
@@ -172,6 +175,31 @@ def test_a_tokenizer_that_cannot_decode_is_named(folder, plugin) -> None:
         (output,) = llm.generate([[5, 6]], params, use_tqdm=False)
     assert "plugin 'reading' failed in tokenizer 'mine', decode: KeyError: 'mine'" in output.error
     assert output.error_type == "PluginError"
+
+
+@pytest.mark.parametrize("method", ["stream(self, tools)", "form(self, tools, parallel)"])
+def test_a_parser_that_ends_the_process_is_named(plugin, method) -> None:
+    module = plugin("ending", PARSER, OF_PARSER, f"def {method}: raise SystemExit(3)")
+    host = PluginHost.discover(plugins=[module])
+    parser = CheckedToolParser(host.tool_parsers, "mine", None)
+    shown = f"'ending' failed in tool parser 'mine', {method.split('(')[0]}: SystemExit: 3"
+    with pytest.raises(PluginError, match=shown):
+        parser.stream([]) if "stream" in method else parser.form([], parallel=True)
+    assert ("ending", f"tool parser 'mine', {method.split('(')[0]}") in failures(module)
+
+
+def test_deltas_that_come_from_a_generator_are_all_there(plugin) -> None:
+    method = (
+        "def stream(self, tools): return self\n"
+        "    def feed(self, text): return (Delta(content=each) for each in text)\n"
+        "    def finish(self): raise SystemExit(3)"
+    )
+    module = plugin("yielding", PARSER, f"from octavo_registry import Delta\n{OF_PARSER}", method)
+    host = PluginHost.discover(plugins=[module])
+    stream = CheckedToolParser(host.tool_parsers, "mine", None).stream([])
+    assert [delta.content for delta in stream.feed("abc")] == ["a", "b", "c"]
+    with pytest.raises(PluginError, match="'yielding' failed in tool parser 'mine', finish"):
+        stream.finish()
 
 
 TARGETS = [

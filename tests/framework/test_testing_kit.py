@@ -177,11 +177,12 @@ def test_a_failure_of_one_check_does_not_pause_the_plugin_for_the_others(site) -
     assert host.faults.quarantined == {}
 
 
-def test_a_parser_that_raises_is_a_failed_check_and_no_exception(site) -> None:
-    site.write("raising", parser("raising", "raise ValueError(text)"))
+@pytest.mark.parametrize("error", ["ValueError(text)", "SystemExit(0)"])
+def test_a_parser_that_raises_is_a_failed_check_and_no_exception(site, error) -> None:
+    site.write("raising", parser("raising", f"raise {error}"))
     found = failures(PluginHost.discover(plugins=["raising"]), "raising")
     assert len(found) == 5
-    assert all(detail.startswith("raised ValueError") for detail in found.values())
+    assert all(detail.startswith(f"raised {error.split('(')[0]}") for detail in found.values())
 
 
 def test_a_plugin_module_that_imports_torch_is_found(site) -> None:

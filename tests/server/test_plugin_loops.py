@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,39 @@ async def test_errors_of_either_side_reach_the_other(host) -> None:
     with pytest.raises(KeyError, match="broken"):
         await loop.run(app, {}, receive, gone, "GET /a")
     assert [str(each) for each in caught] == ["gone"]
+
+
+@pytest.mark.parametrize("way", ["exits", "stops"])
+async def test_an_app_that_ends_its_loop_hangs_no_other(host, way) -> None:
+    loop = PluginLoop("holding_plugin", host)
+
+    async def ending(scope: Any, receive: Any, send: Any) -> None:
+        if way == "exits":
+            raise SystemExit(3)
+        asyncio.get_running_loop().stop()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"got": await receive()})
+
+    seen: list[Any] = []
+
+    async def send(message: Any) -> None:
+        seen.append(message)
+
+    async with asyncio.timeout(30):
+        for _ in range(2):
+            with pytest.raises(SystemExit) if way == "exits" else nullcontext():
+                await loop.run(ending, {}, receive, send, "GET /a")
+            await loop.run(app, {}, receive, send, "GET /a")
+    assert seen == [{"got": GONE}] * 2
+
+
+async def test_an_app_that_cancels_itself_has_failed(host) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(RuntimeError, match="cancelled"):
+        await PluginLoop("holding_plugin", host).run(app, {}, receive, receive, "GET /a")  # type: ignore[arg-type]
 
 
 async def test_an_app_whose_client_leaves_is_cancelled_where_it_waits(host) -> None:

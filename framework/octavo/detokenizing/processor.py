@@ -16,6 +16,7 @@ from octavo.model_folder.tokenizer_failures import TokenizerFailure, unnamed_fai
 from octavo.outputs import GuideReceipt, RequestMetrics, RequestOutput, TokenLogprobs
 from octavo.params import SamplingParams
 from octavo_registry import RequestOutcome
+from octavo_registry.faults import FAILURES
 from octavo_registry.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -247,7 +248,7 @@ class OutputProcessor:
                 continuation.read()
             else:
                 continuation.finish(end)
-        except Exception as error:  # the tokenizer is a plugin: it may fail this request only
+        except FAILURES as error:  # the tokenizer is a plugin: it may fail this request only
             log.exception("request %s: its tokens cannot be decoded", request.request.request_id)
             failure = self._tokenizer_failed("decode", error)
             request.error, request.error_type = str(failure), type(failure).__name__

@@ -29,6 +29,7 @@ from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
 from octavo_registry import EnginePlan, PluginHost
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
+from octavo_registry.faults import FAILURES
 from octavo_registry.guided import GuideVocabulary
 
 log = logging.getLogger(__name__)
@@ -181,7 +182,7 @@ class EngineCore:
         except EngineDeadError as error:
             self._dead = str(error)
             raise
-        except Exception as error:
+        except FAILURES as error:
             log.debug("step failed", exc_info=True)
             return self._results.fail(record, [r for r, _ in self._under_way], error)
         return self._results.apply(record, result)

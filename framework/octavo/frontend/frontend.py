@@ -44,6 +44,7 @@ from octavo.tools.answer_reader import AnswerReader
 from octavo.tools.choice import read_tool_use
 from octavo.wording import shown
 from octavo_registry import PluginHost, ToolDefinition
+from octavo_registry.faults import FAILURES
 from octavo_registry.manifest import PluginRecord
 from octavo_registry.tokenizer import Tokenizer
 
@@ -321,7 +322,7 @@ def _outputs(
             tokenizer_failed=failed,
             on_finished=lambda outcome: host.notify("request_finished", outcome=outcome),
         )
-    except Exception as error:  # it asks the tokenizer what it is like
+    except FAILURES as error:  # it asks the tokenizer what it is like
         raise failed("decode", error) from error
 
 

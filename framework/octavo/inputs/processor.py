@@ -32,6 +32,7 @@ from octavo.multimodal.given import GivenMedia
 from octavo.params import GuidedParams, SamplingParams
 from octavo.tools.answer_reader import AnswerReader
 from octavo.wording import shown
+from octavo_registry.faults import FAILURES
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
 
@@ -327,7 +328,7 @@ class InputProcessor:
                 raise TypeError(f"it returned {type(ids).__name__}, not a list of ids")
         except PromptError:
             raise
-        except Exception as error:  # this request's failure only, and none of its client's
+        except FAILURES as error:  # this request's failure only, and none of its client's
             raise self._tokenizer_failed("encode", error) from error
         return ids
 

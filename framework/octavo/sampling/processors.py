@@ -106,7 +106,7 @@ class StepFaults:
         names = (architecture, *processors)
         self._makers = list(zip(registries, names, strict=True))
 
-    def name(self, error: Exception) -> Exception:
+    def name(self, error: BaseException) -> BaseException:
         """What a step has raised, with the plugin in whose code it came up."""
         return self._host.blame(error, "a step")
 

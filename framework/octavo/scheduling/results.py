@@ -30,7 +30,7 @@ class Blames(Protocol):
         """The error for what is not 0 in ``StepResult.unusable``."""
         ...
 
-    def name(self, error: Exception) -> Exception:
+    def name(self, error: BaseException) -> BaseException:
         """What a step has raised, with the name of who made it."""
         ...
 
@@ -96,7 +96,9 @@ class StepResults:
         self._clear_suspects()
         return outputs
 
-    def fail(self, record: StepRecord, later: list[StepRecord], error: Exception) -> StepOutputs:
+    def fail(
+        self, record: StepRecord, later: list[StepRecord], error: BaseException
+    ) -> StepOutputs:
         """A step raised: its rows run again alone, and one that raises alone has failed.
 
         Steps launched after it may have built on what it did not write, and all rows begin anew.

@@ -25,7 +25,7 @@ from octavo_registry import (
     StepBounds,
     StoresRows,
 )
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 
 BLOCK_TOKENS: Final = 16
 WINDOW: Final = 11
@@ -129,7 +129,7 @@ def _or_refused(name: str, trial: _Trial) -> Check:
     """What is not supported must raise; what is ignored gives other results."""
     try:
         problem = next(trial.problems(), None)
-    except Exception as error:
+    except FAILURES as error:
         return unclaimed(name, f"refused, {one_line(error)}")
     return Check(name=name, passed=problem is None, detail=problem or "")
 

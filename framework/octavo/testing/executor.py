@@ -22,7 +22,7 @@ from octavo.testing.random_model import make_random_model
 from octavo.testing.reference import EngineReference
 from octavo.testing.report import Check, tried, unclaimed
 from octavo_registry import PluginHost
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 
 WAYS: Final = (
     "in a batch",
@@ -46,7 +46,7 @@ def check_executor(host: PluginHost, name: str) -> list[Check]:
         except ConfigError as error:
             reason = f"it does not start for one device: {one_line(error)}"
             return [unclaimed(f"{title} runs steps", reason)]
-        except Exception as error:
+        except FAILURES as error:
             return [Check(name=f"{title} starts", passed=False, detail=one_line(error))]
         local = engine_config(folder, executor=DEFAULT_EXECUTOR, enable_prefix_caching=False)
         trial = Trial(

@@ -18,7 +18,7 @@ from octavo.guided.schema.features import FEATURES
 from octavo.testing.guided_samples import CALL, Sample, samples, vocabulary
 from octavo.testing.report import Check
 from octavo_registry import GuidedBackend, GuideState, GuideVocabulary
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.guided import Constraint, ConstraintKind, FillsTogether, MachineBackend
 from octavo_registry.naming import near_matches
 from octavo_registry.structure import Literal, plain
@@ -72,7 +72,7 @@ def check_guided_backend(
 def _check(name: str, problems: Callable[[], Iterator[str]]) -> Check:
     try:
         problem = next(problems(), None)
-    except Exception as error:
+    except FAILURES as error:
         problem = f"raised {one_line(error)}"
     return Check(name=name, passed=problem is None, detail=problem or "")
 

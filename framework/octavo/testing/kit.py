@@ -20,7 +20,7 @@ from octavo_registry import (
     PluginHost,
     PluginRecord,
 )
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.lazy import load_target
 from octavo_registry.naming import near_matches
 
@@ -82,7 +82,7 @@ def _further(
 ) -> list[Check]:
     try:
         return check(host, name)
-    except Exception as error:
+    except FAILURES as error:
         return [Check(name=f"{title} can be checked", passed=False, detail=one_line(error))]
 
 
@@ -122,7 +122,7 @@ def _check_input(host: PluginHost, architecture: str) -> list[Check]:
     process = host.inputs.bind(architecture, host.inputs.load(architecture))
     try:
         found = process(prompt, MediaSettings(config={}, processors={}))
-    except Exception as error:
+    except FAILURES as error:
         wants = f"not claimed: it needs its model's settings, {one_line(error)}"
         return [
             Check(name=title, passed=True, detail=wants),

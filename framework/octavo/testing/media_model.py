@@ -31,7 +31,7 @@ from octavo.testing.modes import BLOCK_TOKENS, NotExercised
 from octavo.testing.report import Check
 from octavo.weights.load import load_model
 from octavo_registry import ModelCapabilities
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.model import EncodesMedia
 
 NUM_SEEDS: Final = 2
@@ -82,7 +82,7 @@ class MediaChecks:
             return Check(name=full, passed=True, detail=look())
         except WrongMedia as error:
             return Check(name=full, passed=False, detail=str(error))
-        except Exception as error:
+        except FAILURES as error:
             return Check(name=full, passed=False, detail=one_line(error))
 
     @cached_property

@@ -19,7 +19,7 @@ from octavo.multimodal.errors import MediaTooLargeError
 from octavo.multimodal.reader import MediaReader
 from octavo.testing.report import Check
 from octavo_registry import MediaLimits, ModalityDecoder, PluginHost
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.lazy import load_target
 from octavo_registry.modalities import MediaError, MediaLimitError
 
@@ -89,7 +89,7 @@ class _Checks:
     def _check(self, name: str, look: Callable[[], str]) -> Check:
         try:
             return Check(name=name, passed=True, detail=look())
-        except Exception as error:
+        except FAILURES as error:
             is_found = isinstance(error, WrongDecoder)
             detail = str(error) if is_found else one_line(error)
             return Check(name=name, passed=False, detail=detail)
@@ -161,7 +161,7 @@ class _Checks:
                         self._decode(_cut(data, rng) if number % 2 else _changed(data, rng))
                     except MediaError:
                         num_refused += 1
-                    except Exception as error:
+                    except FAILURES as error:
                         raise WrongDecoder(f"{name}, {change}: {one_line(error)}") from error
         return f"{num_refused} of {NUM_CHANGES * len(self._samples.encoded)} refused"
 
@@ -171,7 +171,7 @@ class _Checks:
                 self._convert(given)
             except MediaError:
                 continue
-            except Exception as error:
+            except FAILURES as error:
                 raise WrongDecoder(f"{given!r}: {one_line(error)}") from error
             raise WrongDecoder(f"{given!r} is taken as an item")
         return ""
@@ -215,7 +215,7 @@ class _Checks:
                 return
             except BadRequestError:
                 return
-            except Exception as error:
+            except FAILURES as error:
                 raise WrongDecoder(f"{name}: {one_line(error)}") from error
         raise WrongDecoder(f"{name} is read")
 

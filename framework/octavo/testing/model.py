@@ -38,7 +38,7 @@ from octavo.testing.report import Check, tried
 from octavo.testing.variants import Variant, variants_of
 from octavo.wording import listed
 from octavo_registry import ModelCapabilities, PluginHost
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 
 NO_REFERENCE = (
     "not claimed: the plugin names no reference, so nothing says what the model should compute; "
@@ -81,7 +81,7 @@ def check_media_variant(
         try:
             _write(host, architecture, variant, Path(folder))
             trial = make_media_trial(host, architecture, variant, Path(folder))
-        except Exception as error:
+        except FAILURES as error:
             detail = one_line(error)
             return [Check(name=f"{title}: its media can be tried", passed=False, detail=detail)]
         return list(MediaChecks(title, trial, capabilities).run())
@@ -146,7 +146,7 @@ def _checks(
     title = f"model {architecture!r}, {name}"
     try:
         trial = make_trial(host, architecture, variant, folder)
-    except Exception as error:
+    except FAILURES as error:
         yield Check(name=f"{title}: can be tried", passed=False, detail=one_line(error))
         return
     if isinstance(trial.reference, EngineReference):
@@ -174,7 +174,7 @@ def _adapter_checks(title: str, trial: Trial) -> Iterator[Check]:
         return
     try:
         adapted = with_adapters(trial, RANKS, num_rank_rows=sum(RANKS))
-    except Exception as error:
+    except FAILURES as error:
         yield Check(name=name, passed=False, detail=one_line(error))
         return
     yield tried(f"{title}: every linear takes adapters", deaf_linears(trial.reference, adapted))
@@ -198,7 +198,7 @@ def deaf_linears(reference: ModuleReference, adapted: Trial) -> Iterator[str]:
 def _compared(name: str, mode: Mode, trial: Trial) -> Check:
     try:
         comparison = mode(trial)
-    except Exception as error:
+    except FAILURES as error:
         return Check(name=name, passed=False, detail=one_line(error))
     return Check(name=name, passed=comparison.passed, detail=comparison.as_text())
 
@@ -213,7 +213,7 @@ def _told_apart(name: str, mistaken: Callable[[], Comparison]) -> Check:
     """A comparison that passes while something is wrong proves nothing while it is right."""
     try:
         comparison = mistaken()
-    except Exception as error:
+    except FAILURES as error:
         return Check(name=name, passed=False, detail=one_line(error))
     text = comparison.as_text()
     if not comparison.passed:

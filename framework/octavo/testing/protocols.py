@@ -24,7 +24,7 @@ from octavo_registry import (
 )
 from octavo_registry.adapters import AdapterFormat, AdapterResolver
 from octavo_registry.executor import Executor
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.lazy import Entry, former_members
 
 PROTOCOLS: dict[str, tuple[type[Any], ...]] = {
@@ -57,7 +57,7 @@ def check_target(
     """Load the target; compare a class's methods with those of its Protocol."""
     try:
         target = registry.load(entry.name)
-    except Exception as error:
+    except FAILURES as error:
         return Check(name=title, passed=False, detail=one_line(error))
     if not protocols:
         return Check(name=title, passed=True, detail="a function; it is tried with its model")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from octavo.wording import counted
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ def tried(name: str, problems: Iterable[str]) -> Check:
     """The check of that name: it fails with the first problem, or with what finding one raised."""
     try:
         problem = next(iter(problems), None)
-    except Exception as error:
+    except FAILURES as error:
         problem = f"raised {one_line(error)}"
     return Check(name=name, passed=problem is None, detail=problem or "")
 

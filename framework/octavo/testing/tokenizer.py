@@ -12,7 +12,7 @@ from octavo.testing.report import Check, tried, unclaimed
 from octavo.testing.samples import samples_of
 from octavo.testing.tiny_tokenizer import make_tiny_tokenizer
 from octavo_registry import PluginHost, Tokenizer
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 
 TEXTS: Final = (
     "the wind changes with the season",
@@ -36,7 +36,7 @@ def check_tokenizer(host: PluginHost, name: str) -> list[Check]:
             texts, hint = TEXTS, "; if its files are of another kind, name samples= that write some"
         try:
             tokenizer = host.tokenizers.make(name, folder, trust_remote_code=False)
-        except Exception as error:
+        except FAILURES as error:
             detail = f"{one_line(error)}{hint}"
             return [Check(name=f"{title} loads its files", passed=False, detail=detail)]
         facts = tried(f"{title} says what it is", _odd_facts(tokenizer))
@@ -145,6 +145,6 @@ def _letters(text: str) -> str:
 def _vocabulary_check(name: str, tokenizer: Tokenizer) -> Check:
     try:
         vocabulary_of(tokenizer, vocab_size=tokenizer.vocab_size, stop_token_ids=())
-    except Exception as error:
+    except FAILURES as error:
         return unclaimed(name, f"guided text is refused: {one_line(error)}")
     return Check(name=name, passed=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from octavo.errors import OctavoError, PluginError
@@ -15,16 +15,17 @@ from octavo_registry import (
     ToolDefinition,
     ToolParser,
 )
+from octavo_registry.faults import FAILURES
 from octavo_registry.structure import Structure
 
-Failed = Callable[[str, Exception], PluginError]
+Failed = Callable[[str, BaseException], PluginError]
 """Counts a failure; by what was called."""
 
 
 def _failure_of(registry: LazyRegistry[Any], name: str) -> Failed:
     plugin = registry.info(name).plugin
 
-    def failed(method: str, error: Exception) -> PluginError:
+    def failed(method: str, error: BaseException) -> PluginError:
         return registry.faults.failure(plugin, f"{registry.kind} {name!r}, {method}", error)
 
     return failed
@@ -47,7 +48,7 @@ class CheckedToolParser:
                 raise TypeError(f"it returned {type(form).__name__}, not a CallForm or None")
         except OctavoError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed("form", error) from error
         return form
 
@@ -55,7 +56,7 @@ class CheckedToolParser:
         """See ``ToolParser``."""
         try:
             return _CheckedStream(self.inner.stream(tools), self._failed)
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed("stream", error) from error
 
 
@@ -76,7 +77,7 @@ class CheckedReasoningParser:
             structure = self.inner.before_answer(prompt)
             if not isinstance(structure, Structure | None):
                 raise TypeError(f"it returned {type(structure).__name__}, not a Structure or None")
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed("before_answer", error) from error
         return structure
 
@@ -86,7 +87,7 @@ class CheckedReasoningParser:
         """See ``ReasoningParser``."""
         try:
             return _CheckedStream(self.inner.stream(tools, prompt=prompt), self._failed)
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed("stream", error) from error
 
 
@@ -96,23 +97,23 @@ class _CheckedStream:
 
     def feed(self, text: str) -> list[Delta]:
         try:
-            deltas = self._feed(text)
-            for delta in deltas:
-                if type(delta) is not Delta:
-                    raise TypeError(f"it returned {delta!r} among Deltas")
-        except Exception as error:
+            return _checked_deltas(self._feed(text))
+        except FAILURES as error:
             raise self._failed("feed", error) from error
-        return deltas
 
     def finish(self) -> list[Delta]:
         try:
-            deltas = self._finish()
-            for delta in deltas:
-                if type(delta) is not Delta:
-                    raise TypeError(f"it returned {delta!r} among Deltas")
-        except Exception as error:
+            return _checked_deltas(self._finish())
+        except FAILURES as error:
             raise self._failed("finish", error) from error
-        return deltas
+
+
+def _checked_deltas(given: Iterable[Any]) -> list[Delta]:
+    deltas = list(given)  # of a generator nothing is left once it was looked at
+    for delta in deltas:
+        if type(delta) is not Delta:
+            raise TypeError(f"it returned {delta!r} among Deltas")
+    return deltas
 
 
 def _checked_markers(markers: Any, failed: Failed) -> Sequence[str]:

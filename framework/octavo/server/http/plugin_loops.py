@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -11,7 +12,10 @@ from octavo.server.http.body import Receive
 from octavo.server.http.exchange import Send
 from octavo.server.processes.loop_watch import LoopWatch
 from octavo_registry import PluginHost
+from octavo_registry.faults import one_line
 from octavo_registry.routes import AsgiApp, Message
+
+log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -46,13 +50,31 @@ class PluginLoop:
             await app(scope, lambda: over(receive), lambda message: over(lambda: send(message)))
 
         future = asyncio.run_coroutine_threadsafe(answered(call), self._started())
-        await asyncio.wrap_future(future)
+        try:
+            await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if this is None or this.cancelling():
+                raise
+            raise RuntimeError("it was cancelled by something of its own") from None
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 name = f"routes of {self._plugin}"
-                threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+                threading.Thread(
+                    target=_run, args=(self._loop, name), name=name, daemon=True
+                ).start()
                 LoopWatch(self._loop, self._host, f"the event loop of plugin {self._plugin!r}")
             return self._loop
+
+
+def _run(loop: asyncio.AbstractEventLoop, name: str) -> None:
+    """Run it for good: what one request does to it, as ``sys.exit()``, must not hang the others."""
+    while True:
+        try:
+            loop.run_forever()
+            log.warning("the event loop for %s was stopped by the plugin; it goes on", name)
+        except SystemExit as error:  # the request has it, too
+            log.warning("the event loop for %s goes on after %s", name, one_line(error))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from octavo.errors import UnknownNameError
 from octavo.frontend.async_requests import CompilingThreads
@@ -22,6 +23,7 @@ from octavo.server.protocol.conversation import plain_tools
 from octavo.server.protocol.notes import told
 from octavo.server.protocol.tool_calls import message_calls, readable_arguments
 from octavo.tools import NamedReasoningParser, NamedToolParser
+from octavo.tools.checked import CheckedReasoningParser, CheckedToolParser
 from octavo.tools.choice import read_tool_use
 from octavo_registry import LazyRegistry, ParsedMessage
 from octavo_registry.routes import Endpoint
@@ -53,10 +55,11 @@ class ParsingRoutes:
         request = self._server.read(exchange, ParseCallsRequest, PARSING_FIELDS)
         own = self._server.engine.answer_format.tool_parser
         registry = self._server.host.tool_parsers
+        named = partial(CheckedToolParser, registry)
         use = read_tool_use(plain_tools(request.tools, exchange.notes), None, None)
 
         def made() -> ParsedMessage:
-            parser = NamedToolParser(_chosen(request.parser, registry, own))
+            parser = NamedToolParser(_chosen(request.parser, registry, own, named))
             return parser.parse(request.text, None if use is None else use.tools)
 
         message = await self._threads.run(made)
@@ -72,9 +75,10 @@ class ParsingRoutes:
         request = self._server.read(exchange, SeparateRequest, PARSING_FIELDS)
         own = self._server.engine.answer_format.reasoning_parser
         registry = self._server.host.reasoning_parsers
+        named = partial(CheckedReasoningParser, registry)
 
         def made() -> ParsedMessage:
-            parser = NamedReasoningParser(_chosen(request.parser, registry, own))
+            parser = NamedReasoningParser(_chosen(request.parser, registry, own, named))
             return parser.parse(request.text, prompt=request.prompt)
 
         message = await self._threads.run(made)
@@ -90,14 +94,18 @@ class ParsingRoutes:
         )
 
 
-def _chosen(name: str | None, registry: LazyRegistry[Parser], own: Parser | None) -> Parser:
+def _chosen(
+    name: str | None,
+    registry: LazyRegistry[Any],
+    own: Parser | None,
+    named: Callable[[str, None], Parser],
+) -> Parser:
     """The parser of that name, or the model's own."""
     if name is not None:
         try:
-            made: Parser = registry.make(name, None)
+            return named(name, None)
         except UnknownNameError as error:
             raise HttpError(400, str(error), param="parser") from None
-        return made
     if own is None:
         raise HttpError(
             400, f"this model has none of its own; give parser: {', '.join(registry.names())}",
