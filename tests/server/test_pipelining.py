@@ -76,6 +76,42 @@ def test_requests_that_wait_are_bounded_for_each_connection() -> None:
     assert asyncio.run(count(ASK)) == (0, False)
 
 
+def test_requests_that_wait_are_bounded_over_all_connections() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    open_socket, other = socket.socketpair()
+
+    def read_once(protocol: Any) -> int:
+        room = protocol.get_buffer(-1)
+        room[:] = (ASK * (len(room) // len(ASK) + 1))[: len(room)]
+        protocol.buffer_updated(len(room))
+        return len(room)
+
+    async def main() -> None:
+        make = maker_of_protocols(LimitConfig(), app)
+        protocols = [make() for _ in range(1_000)]
+        for protocol in protocols:
+            transport = transport_of(protocol)
+            transport.get_extra_info.return_value = open_socket
+            assert read_once(protocol) >= 4096  # none is left out
+            assert transport.pause_reading.called
+        sizes = [len(protocol._ahead.obj) for protocol in protocols]
+        assert 32 * 2**20 <= sum(sizes) <= 64 * 2**20 + 4096 * len(sizes)
+        assert all(sizes)
+        for protocol in protocols:
+            protocol.connection_lost(None)
+        late = make()
+        transport_of(late)
+        assert read_once(late) == 2**18
+        assert len(late._ahead.obj) == 2**18
+        late.connection_lost(None)
+
+    asyncio.run(main())
+    open_socket.close()
+    other.close()
+
+
 @pytest.mark.parametrize("cut", [1, 7, 64, 1000, 10**6])
 async def test_all_that_come_at_once_are_answered_in_their_order(cut) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -20,7 +20,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from octavo.config.server import LimitConfig
 from octavo.server.http.errors import RETRY_AFTER_SECONDS, HttpError, reply_to
 from octavo.server.http.head import fault_of, head, target_of
-from octavo.server.http.reading import CHUNKED_PIECE_BYTES, Reading, end_of_headers
+from octavo.server.http.reading import (
+    CHUNKED_PIECE_BYTES,
+    Reading,
+    WaitingBytes,
+    end_of_headers,
+)
 
 FRAMING_BYTES_PER_BODY_BYTE: Final = 8
 """A body in chunks of one byte has five bytes of framing for each."""
@@ -77,14 +82,17 @@ def limited_protocol(
     max_header_bytes = int(limits.max_header_kib * 1024)
     lingering: dict[LimitedProtocol, None] = {}
     """Connections that have had their last answer, the oldest first."""
+    waiting = WaitingBytes()
 
-    class LimitedProtocol(HttpToolsProtocol):
+    class LimitedProtocol(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Ends connections that bring too much or are too slow, in the path's error shape."""
 
         flow: Reading
         url = b""
         _ahead = memoryview(b"")
         """What has come and is not parsed, as a request waits for the one before it."""
+        _num_waiting_bytes = 0
+        """That keep it in memory."""
         _num_body_bytes = 0
         """That are still to come of a body whose length is known."""
         _num_free_bytes = max_header_bytes
@@ -119,12 +127,18 @@ def limited_protocol(
 
         def connection_lost(self, exc: Exception | None) -> None:
             lingering.pop(self, None)
-            self._ahead = memoryview(b"")
+            self._wait_with(memoryview(b""))
             self._stop_waiting()
             self.flow.stop_looking()
             self.resume_writing()
             super().connection_lost(exc)
             self._disconnect()  # uvicorn tells the newest alone, and it may not have begun
+
+        def get_buffer(self, sizehint: int) -> memoryview:
+            return waiting.buffer()
+
+        def buffer_updated(self, nbytes: int) -> None:
+            self.data_received(waiting.read(nbytes))
 
         def data_received(self, data: bytes) -> None:
             """Counts all that arrives: the parser keeps headers, and passes over what is none."""
@@ -154,6 +168,14 @@ def limited_protocol(
                 if self._num_free_bytes < 0:
                     message = f"the headers are longer than {max_header_bytes} bytes"
                     self._refuse(400, message, piece)
+            self._wait_with(self._ahead)
+
+        def _wait_with(self, ahead: memoryview) -> None:
+            """Keep what is not parsed yet; a part of what was read at once keeps all of it."""
+            self._ahead = ahead if ahead and not self._is_over else memoryview(b"")
+            num_bytes = len(self._ahead.obj)  # type: ignore[arg-type]  # bytes
+            waiting.num_bytes += num_bytes - self._num_waiting_bytes
+            self._num_waiting_bytes = num_bytes
 
         def _parse(self, data: bytes | memoryview) -> None:
             while not self._is_over:

@@ -14,6 +14,12 @@ LOOK_SECONDS: Final = 0.5
 """How long a client may have left unseen while nothing of it is read."""
 CHUNKED_PIECE_BYTES: Final = 1024
 """Parsed at once of a body in chunks, whose end only the parser finds."""
+READ_BYTES: Final = 256 * 1024
+"""Read at once of a connection."""
+LEAST_READ_BYTES: Final = 4 * 1024
+"""The same where many bytes wait already: all connections are read, each a little at a time."""
+MAX_WAITING_BYTES: Final = 64 * 2**20
+"""Of all connections of a process, that are read and not parsed."""
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _LEFT: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 """POLLRDHUP, which only Linux has, tells of an end behind what was not read."""
@@ -23,6 +29,24 @@ def end_of_headers(data: memoryview) -> int:
     """Where the first blank line ends, and with it what may be one whole request."""
     found = _BLANK_LINE.search(data)
     return len(data) if found is None else found.end()
+
+
+class WaitingBytes:
+    """What has come of all connections and waits, as requests before it are not answered."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        # One for all: what is read into it is copied before anything else is read.
+        self._buffer = memoryview(bytearray(READ_BYTES))
+
+    def buffer(self) -> memoryview:
+        """Where a connection's next bytes go: the less, the less room there is for waiting ones."""
+        room = (MAX_WAITING_BYTES - self.num_bytes) // 64
+        return self._buffer[: max(LEAST_READ_BYTES, min(room, READ_BYTES))]
+
+    def read(self, num_bytes: int) -> bytes:
+        """What has been read into it."""
+        return bytes(self._buffer[:num_bytes])
 
 
 class Reading(FlowControl):
