@@ -49,6 +49,8 @@ class PluginUse:
     failures: int = 0
     seconds: float = 0.0
     """On the clock: a call that waits for something has its waiting in it."""
+    dropped_events: int = 0
+    """It was too slow for."""
 
 
 @dataclass(slots=True)
@@ -93,6 +95,12 @@ class Faults:
         now = self._clock()
         with self._lock:
             return {name: max(0.0, q.until - now) for name, q in self._quarantines.items()}
+
+    def drop(self, plugin: str) -> int:
+        """Count an event that the plugin does not hear of; return how many these are."""
+        with self._lock:
+            self._uses[plugin].dropped_events += 1
+            return self._uses[plugin].dropped_events
 
     def protect(self, plugin: str) -> None:
         """Count this plugin's failures but never quarantine it, as it gives a model in use."""

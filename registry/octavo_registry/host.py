@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from traceback import walk_tb
-from typing import Any
+from typing import Any, Final
 
 import pluggy
 
@@ -26,6 +26,7 @@ from octavo_registry.faults import FAILURES, Faults, one_line
 from octavo_registry.guided import GuidedBackend, MachineBackend
 from octavo_registry.hooks import specs
 from octavo_registry.hooks.implementations import hook_callers, implementations
+from octavo_registry.hooks.listening import Listener
 from octavo_registry.hooks.markers import PROJECT
 from octavo_registry.lazy import FRAMEWORK, LazyRegistry
 from octavo_registry.linear import Quantization
@@ -39,6 +40,8 @@ from octavo_registry.routes import RouteGroup
 from octavo_registry.sources import ModelSource
 from octavo_registry.tokenizer import Tokenizer
 from octavo_registry.tools import ReasoningParser, ToolParser
+
+SETTLE_SECONDS: Final = 2.0
 
 
 class PluginHost:
@@ -125,6 +128,7 @@ class PluginHost:
         """What is loaded, in order."""
         self.disabled: tuple[str, ...] = ()
         self._option_values: Mapping[str, Mapping[str, Any]] = {}
+        self._listeners: dict[str, Listener] = {}
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(specs)
         self.hook = self._manager.hook
@@ -199,8 +203,21 @@ class PluginHost:
         )
 
     def notify(self, event: str, **payload: object) -> None:
-        """Tell every plugin of an event; what one of them raises is counted in ``faults`` only."""
+        """Tell every plugin of an event, and wait for none of them.
+
+        Each hears of its events in order, in a thread of its own; what it raises is counted in
+        ``faults`` only, as are events that it is too slow for.
+        """
         getattr(self.hook, event)(**payload)
+
+    def settle_events(self, seconds: float = SETTLE_SECONDS) -> bool:
+        """Wait until the plugins have heard of all events so far, at most so long in all."""
+        end = time.monotonic() + seconds
+        listeners = self._listeners.values()
+        # Twice: what fails within an event is an event for others, and no further one.
+        return all(
+            each.settle(max(0.0, end - time.monotonic())) for each in (*listeners, *listeners)
+        )
 
     def is_foreign(self, plugin: str) -> bool:
         """Whether a plugin is none of Octavo's own, nor the framework, whose name is "octavo"."""
@@ -270,8 +287,9 @@ class PluginHost:
             "select_tool_parser": self.tool_parsers,
             "select_reasoning_parser": self.reasoning_parsers,
         }
+        listener = self._listeners[name] = Listener(name, self.faults)
         found = implementations(
-            plugin, name, target, self._manager, self.faults, self.options, choices
+            plugin, name, target, self._manager, self.faults, self.options, choices, listener
         )
         self._set_registering(name)
         try:

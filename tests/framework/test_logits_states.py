@@ -168,15 +168,18 @@ def test_a_validate_that_breaks_is_no_mistake_of_the_client(llm: LLM, first, sho
 
 
 def test_what_attach_refuses_is_the_client_s_and_hurts_no_other(llm: LLM) -> None:
+    assert llm._front.host.settle_events()
     made.failures.clear()
     refused, other = generate(llm, {"late": True}, {})
     assert (refused.error, refused.error_type) == ("too late", "ParameterError")
     assert (other.error, other.outputs[0].token_ids) == (None, [5, 6])
+    assert llm._front.host.settle_events()
     assert made.failures == []
 
 
 @pytest.mark.parametrize("spoilt", [{"one": "nan"}, {"all": "nan"}, {"all": "-inf"}])
 def test_logits_that_nothing_can_be_drawn_by_end_their_request(llm: LLM, spoilt: dict) -> None:
+    assert llm._front.host.settle_events()
     made.failures.clear()
     first, failed, last = generate(llm, {}, spoilt, {})
     assert "plugin 'Plugin' failed in logits processor 'Spoiling', apply" in failed.error
@@ -184,6 +187,7 @@ def test_logits_that_nothing_can_be_drawn_by_end_their_request(llm: LLM, spoilt:
     assert (failed.error_type, failed.outputs[0].token_ids) == ("PluginError", [])
     assert failed.outputs[0].finish_reason == "error"
     assert [o.outputs[0].token_ids for o in (first, last)] == [[5, 6]] * 2
+    assert llm._front.host.settle_events()
     assert made.failures == [("Plugin", "logits processor 'Spoiling', apply")]
 
 

@@ -148,6 +148,7 @@ def test_nothing_stays_of_a_plugin_that_raises_while_registering(site) -> None:
     assert host.models.names() == host.sources.names() == []
     assert host.options.declared() == []
     host.notify("engine_started", plan=None)
+    assert host.settle_events()
     host.register(ObjectPlugin())
     assert host.sources.names() == ["here"]
 
@@ -181,6 +182,7 @@ def test_loading_a_model_protects_its_plugin(site) -> None:
     host = PluginHost.discover()
     host.models.load("A")
     host.notify("engine_started", plan=None)
+    assert host.settle_events()
     assert host.faults.counts == {("ape", "engine_started"): 1}
     assert host.faults.quarantined == {}
 

@@ -111,10 +111,9 @@ def select_chat_template(architecture, *, options):
 def engine_started(plan, *, options):
     told.append((plan, options["size"]))
 
-@hookimpl(wrapper=True)
+@hookimpl
 def request_finished(*, options):
     told.append(options["path"])
-    yield
 """
 
 
@@ -133,6 +132,7 @@ def test_targets_choices_and_events_get_the_options_of_their_plugin(site) -> Non
     assert asked == "8 of A"
     host.notify("engine_started", plan="plan")
     host.notify("request_finished", outcome="done")
+    assert host.settle_events()
     assert importlib.import_module("optional").told == [("plan", 8), None]
     assert host.faults.counts == {}
 

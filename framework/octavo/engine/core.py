@@ -44,6 +44,7 @@ class EngineCore:
     """One model on its workers. Not thread-safe: one thread calls everything."""
 
     def __init__(self, config: EngineConfig, host: PluginHost) -> None:
+        self._host = host
         folder = open_model(config.model, host)
         name = config.parallel.executor or DEFAULT_EXECUTOR
         self._executor: Executor = host.executors.make(name, config, folder, host)
@@ -241,6 +242,7 @@ class EngineCore:
         self._compiling.close()
         self._guided.close()
         self._executor.close()
+        self._host.settle_events()
 
 
 def _vocabulary(config: EngineConfig, folder: ModelFolder, host: PluginHost) -> GuideVocabulary:

@@ -94,6 +94,7 @@ class Frontend:
         if self.guides is not None:
             self.guides.close()
         self.chat.close()
+        self.host.settle_events()
 
     def prepare_chat(
         self,

@@ -76,6 +76,8 @@ def plugin_metrics(faults: Faults) -> list[MetricValues]:
               {name: use.failures for name, use in uses.items()}, label="plugin"),
         total("plugin_seconds_total", "Time in these calls; those of routes wait for tokens.",
               {name: use.seconds for name, use in uses.items()}, label="plugin"),
+        total("plugin_dropped_events_total", "Events that a plugin was too slow to hear of.",
+              {name: use.dropped_events for name, use in uses.items()}, label="plugin"),
     ]  # fmt: skip
 
 

@@ -6,11 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final
 
 from octavo_registry.errors import OctavoError
 from octavo_registry.faults import Faults
+from octavo_registry.hooks.listening import Listener
 from octavo_registry.lazy import LazyRegistry
 from octavo_registry.naming import near_matches
 from octavo_registry.options import OptionRegistry, takes_options
@@ -75,20 +76,26 @@ def with_options(function: Implementation, plugin: str, options: OptionRegistry)
     return call
 
 
-def isolated(function: Implementation, plugin: str, hook: str, faults: Faults) -> Implementation:
+def isolated(
+    function: Implementation, plugin: str, hook: str, faults: Faults, listener: Listener
+) -> Implementation:
     """Guard an implementation of an event: its failure is counted and goes no further.
 
-    Whoever tells of the event waits for it, so that one that takes long is named in the log.
+    It runs in a thread of the plugin's own, so that it holds nobody; one that takes long is named
+    in the log.
     """
 
-    @wraps(function)
-    def call(*args: object) -> None:
+    def hear(args: tuple[object, ...]) -> None:
         began = time.monotonic()
         with suppress(OctavoError), faults.guard(plugin, hook):
             function(*args)
         seconds = time.monotonic() - began
         if seconds > SLOW_SECONDS:
-            log.warning("plugin %r took %.1f s in %s: all wait for it", plugin, seconds, hook)
+            log.warning("plugin %r took %.1f s in %s; its events wait", plugin, seconds, hook)
+
+    @wraps(function)
+    def call(*args: object) -> None:
+        listener.tell(partial(hear, args))
 
     return call
 

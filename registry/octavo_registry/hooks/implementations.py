@@ -18,6 +18,7 @@ from octavo_registry.hooks.guarded import (
     registering,
     with_options,
 )
+from octavo_registry.hooks.listening import Listener
 from octavo_registry.hooks.markers import hookimpl
 from octavo_registry.lazy import LazyRegistry
 from octavo_registry.naming import near_matches
@@ -38,10 +39,12 @@ def implementations(
     faults: Faults,
     options: OptionRegistry,
     choices: Mapping[str, LazyRegistry[Any]],
+    listener: Listener,
 ) -> ModuleType:
     """Return the plugin's implementations, guarded, in a namespace for ``manager.register``.
 
-    ``choices`` are the registries of which a hook's answer must be a name.
+    ``choices`` are the registries of which a hook's answer must be a name. ``listener`` hears of
+    events for the plugin.
     """
     callers = hook_callers(manager)
     found = ModuleType(name)
@@ -70,12 +73,18 @@ def implementations(
                 function = registering(function, name, hook, faults)
             else:
                 function = with_options(function, name, options)
-                if given["wrapper"]:
+                is_event = not caller.spec.opts["firstresult"]
+                if is_event and given["wrapper"]:
+                    raise PluginError(
+                        f"plugin {name!r} ({target}): {attribute} must not be a wrapper: an event "
+                        "has no result, and each plugin hears of it in a thread of its own"
+                    )
+                if is_event:
+                    function = isolated(function, name, hook, faults, listener)
+                elif given["wrapper"]:
                     function = guarded_wrapper(function, name, hook, faults)
-                elif caller.spec.opts["firstresult"]:
-                    function = choosing(function, name, hook, faults, choices.get(hook))
                 else:
-                    function = isolated(function, name, hook, faults)
+                    function = choosing(function, name, hook, faults, choices.get(hook))
             setattr(found, attribute, hookimpl(**given)(function))
         elif not given["optionalhook"]:
             raise PluginError(

@@ -243,7 +243,7 @@ def engine_started(plan: EnginePlan) -> None:
 def request_finished(outcome: RequestOutcome) -> None:
     """Tell that a request has ended, well or not. Called once a request, in the client's process.
 
-    It runs between outputs, so that an implementation hands slow work to a thread of its own.
+    As for all events, an implementation runs in a thread of its plugin's.
     """
 
 
