@@ -11,10 +11,14 @@ import pytest
 from octavo.cli import main
 
 PLUGIN = """
+from pathlib import Path
+
 import torch
+from octavo.errors import EngineDeadError
 from octavo_registry import hookimpl
 
 OCTAVO_API = "1"
+DIED = Path(__file__).with_name("died")
 
 
 @hookimpl
@@ -38,6 +42,9 @@ class Failing:
         for row, slot in enumerate(slots_R.tolist()):
             if self.how.get(slot) == "apply":
                 raise IndexError("apply")
+            if self.how.get(slot) == "die" and not DIED.exists():
+                DIED.touch()
+                raise EngineDeadError("the device is gone")
             if self.how.get(slot) == "nan":
                 logits_RV[row] = torch.nan
             if self.how.get(slot) == "shape":
@@ -72,3 +79,24 @@ def test_a_line_that_fails_in_a_step_hurts_itself_alone(
         found = statuses(file)
         assert found.pop("bad") >= 400
         assert found == {"one": 200, "two": 200, "three": 200}
+
+
+def test_an_engine_that_ends_leaves_what_is_done_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "failing_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "in.jsonl"
+    wrong = line("wrong", max_tokens=-1)
+    last = [line(name, vllm_xargs={"how": "die"}, max_tokens=8) for name in ("three", "four")]
+    file.write_text("\n".join([line("one"), wrong, line("two"), *last]))
+    flags = ["--plugin", "failing_plugin", "--logits-processors", "failing", "--dtype", "float32"]
+    assert main(["run-batch", str(file), *flags, "--max-num-seqs", "1"]) == 1
+    told = capsys.readouterr().out
+    assert "5 lines: 2 answered, 1 refused or failed, 2 without an answer" in told
+    assert "The engine has ended: the engine failed: the device is gone" in told
+    assert "Run the command again to go on." in told
+    assert statuses(file) == {"one": 200, "wrong": 400, "two": 200}
+    assert main(["run-batch", str(file), *flags]) == 0
+    assert "5 lines: 3 done before, 2 answered" in capsys.readouterr().out
+    assert statuses(file) == {"one": 200, "wrong": 400, "two": 200, "three": 200, "four": 200}

@@ -78,5 +78,5 @@ def test_a_wrapper_around_an_event_is_refused() -> None:
         yield
 
     hooks = {"request_finished": hookimpl(wrapper=True)(wraps)}
-    with pytest.raises(PluginError, match="'wraps' .*request_finished must not be a wrapper"):
+    with pytest.raises(PluginError, match=r"'wraps' .*request_finished must not be a wrapper"):
         PluginHost().register(SimpleNamespace(__name__="wraps", OCTAVO_API="1", **hooks))

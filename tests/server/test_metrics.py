@@ -52,6 +52,7 @@ VLLM = (
 )
 OURS = (
     "plugin_calls_total",
+    "plugin_dropped_events_total",
     "plugin_failures_total",
     "plugin_seconds_total",
     "http_requests_total",

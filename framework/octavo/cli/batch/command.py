@@ -64,7 +64,7 @@ class RunBatchCommand:
         add_engine_flags(parser, with_model=False)
 
     def run(self, args: Namespace, host: PluginHost) -> int:
-        """Return 1 when a line was refused or has failed."""
+        """Return 1 when a line was refused, has failed or, where the engine ends, has no answer."""
         from octavo.cli.batch.answers import ResultsFile, refusal
         from octavo.frontend.async_llm import AsyncLLM
         from octavo.frontend.progress import ProgressBar
@@ -80,7 +80,8 @@ class RunBatchCommand:
         served = args.served_model_name or args.model or _first_model(args.file, texts, names)
         args.model = args.model or served
         check_adapters(adapters, (served,), is_on=getattr(args, "enable_lora", False))
-        num_done = num_bad = 0
+        num_done = num_bad = num_left = 0
+        end = ""
         with ResultsFile(output) as results:
             requests = []
             for line in _read(texts, (served, *names)):
@@ -100,11 +101,18 @@ class RunBatchCommand:
                         server = _context(llm, host, served, adapters)
                         server.adapters.start()
                         work = _Work(server, requests, results, bar)
-                        num_bad += asyncio.run(work.run())
+                        try:
+                            asyncio.run(work.run())
+                        except EngineDeadError as error:
+                            end = str(error)
+                        num_bad, num_left = num_bad + work.num_failed, work.num_left
                 finally:
                     llm.close()
-        terminal.write(f"{_summary(len(texts), num_done, num_bad)}; results are in {output}\n")
-        return 1 if num_bad else 0
+        summary = _summary(len(texts), num_done, num_bad, num_left)
+        terminal.write(f"{summary}; results are in {output}\n")
+        if end:
+            terminal.write(f"The engine has ended: {end}\nRun the command again to go on.\n")
+        return 1 if num_bad or num_left else 0
 
 
 class _Work:
@@ -126,10 +134,12 @@ class _Work:
         }
         self._results, self._bar = results, bar
         self._remaining = iter(requests)
-        self._num_failed = 0
+        self.num_left = len(requests)
+        """That have no result."""
+        self.num_failed = 0
 
-    async def run(self) -> int:
-        """Answer all; returns how many failed."""
+    async def run(self) -> None:
+        """Answer all; raises EngineDeadError once none can be answered any more."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(NUM_UNDER_WAY):
@@ -139,7 +149,6 @@ class _Work:
                     tasks.create_task(self._answer_from(request))
         except ExceptionGroup as group:
             raise group.exceptions[0] from group
-        return self._num_failed
 
     async def _answer_from(self, request: BatchRequest | None) -> None:
         while request is not None:
@@ -164,8 +173,9 @@ class _Work:
             if not isinstance(error, OctavoError):
                 log.exception("the line %s failed", shown(request.custom_id))
             result = refusal(request.custom_id, error, request.url)
-            self._num_failed += 1
+            self.num_failed += 1
         self._results.append(result)
+        self.num_left -= 1
         self._bar.advance(num_requests=1, num_tokens=num_tokens)
 
 
@@ -180,14 +190,15 @@ def _context(
     return ServerContext(engine=llm, host=host, config=config, model_names=(served_model,))
 
 
-def _summary(num_lines: int, num_done: int, num_bad: int) -> str:
+def _summary(num_lines: int, num_done: int, num_bad: int, num_left: int) -> str:
     lines = "1 line" if num_lines == 1 else f"{num_lines} lines"
     if num_done == num_lines:
         return f"{lines}, all done before"
     counts = {
         "done before": num_done,
-        "answered": num_lines - num_done - num_bad,
+        "answered": num_lines - num_done - num_bad - num_left,
         "refused or failed": num_bad,
+        "without an answer": num_left,
     }
     return f"{lines}: {', '.join(f'{count} {what}' for what, count in counts.items() if count)}"
 
