@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -84,25 +86,40 @@ def test_a_refusal_is_text() -> None:
             [{"role": "assistant", "tool_calls": [{"function": {}}]}],
             r"messages\[0\].tool_calls\[0\] must be a dict with a 'function' that has a 'name'",
         ),
-        (
-            [
-                {
-                    "role": "assistant",
-                    "tool_calls": [{"function": {"name": "f", "arguments": "{"}}],
-                }
-            ],
-            r"tool_calls\[0\].function.arguments is no valid JSON",
-        ),
-        (
-            [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}],
-            r"tool_calls\[0\].function.arguments=None must be an object in JSON text",
-        ),
         ([{"role": "user", "content": "a", "x": DEEP}], r"messages\[0\] must be made of JSON"),
     ],
 )
 def test_a_malformed_message_is_named_by_index_and_key(messages: Any, message: str) -> None:
     with pytest.raises(PromptError, match=message):
         render(PLAIN, messages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ({"a": 1}, {"a": 1}),
+        ('{"a": NaN}', {"a": math.nan}),
+        *((nothing, {}) for nothing in (None, "", " \n", "null")),
+        *((text, {"INVALID_JSON": text}) for text in ("[]", "[1]", "7", '"x"', '{"a": ', "a")),
+        ("[" * 100_000, {"INVALID_JSON": "[" * 100_000}),
+        ([1], {"INVALID_JSON": "[1]"}),
+        (False, {"INVALID_JSON": "false"}),
+    ],
+)
+@pytest.mark.parametrize("as_text", [False, True])
+def test_arguments_of_earlier_calls_are_an_object_whatever_they_were(
+    arguments: Any, read: dict[str, Any], as_text: bool
+) -> None:
+    shown = "c.function.arguments" if as_text else "c.function.arguments | tojson"
+    template = PLAIN + (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{{ '<' + (" + shown + ") + '>' }}{% endfor %}{% endfor %}"
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    text = render(template, messages)
+    assert str(json.loads(text.partition("<")[2].rpartition(">")[0])) == str(read)
 
 
 def test_media_are_taken_out_before_a_template_sees_their_places() -> None:

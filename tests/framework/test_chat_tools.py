@@ -65,7 +65,7 @@ def form(*tools: dict[str, Any], parallel: bool = True) -> Any:
     ("tools", "choice", "message"),
     [
         ({}, None, r"tools=\{\} must be a list"),
-        ([tool(f"f{i}") for i in range(129)], None, "tools has 129 entries; at most 128"),
+        ([tool(f"f{i}") for i in range(4097)], None, "tools has 4097 entries; at most 4096"),
         ([3], None, r"tools\[0\].type=3 must be 'function'"),
         ([WEATHER, {"type": "custom"}], None, r"tools\[1\].type='custom' must be 'function'"),
         ([{"type": "function"}], None, r"tools\[0\].function=None must be an object"),

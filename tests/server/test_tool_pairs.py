@@ -167,6 +167,11 @@ ASKED = {
         "max_output_tokens": 1,
     },
     "/v1/messages": {"messages": [gave("1")], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [gave("1")]},
+    "/v1/responses/input_tokens": {
+        "input": [{"type": "function_call_output", "call_id": "1", "output": "a"}]
+    },
+    "/tokenize": {"messages": [USER, result("1")]},
 }
 
 
@@ -185,3 +190,29 @@ async def test_over_http_they_are_a_400_unless_a_flag_lets_them_pass(
     assert reply.status_code == status
     if status == 400:
         assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+CALLED = "tool_calls[0].function.arguments"
+NOTED = "is no JSON object, and shown under the key 'INVALID_JSON'"
+
+
+@pytest.mark.parametrize("arguments", ["[]", '{"a": ', "{} {}"])
+async def test_arguments_that_are_no_object_are_noted(engine, arguments) -> None:
+    server = ServerContext(
+        engine=engine, host=engine.host, config=ServerConfig(), model_names=("m",)
+    )
+    chat = [USER, call("1"), result("1")]
+    chat[1]["tool_calls"][0]["function"]["arguments"] = arguments
+    item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
+    output = {"type": "function_call_output", "call_id": "1", "output": "a"}
+    asked = {
+        "/v1/chat/completions": ({"messages": chat, "max_tokens": 1}, f"messages[1].{CALLED}"),
+        "/tokenize": ({"messages": chat}, f"messages[1].{CALLED}"),
+        "/v1/responses": ({"input": [item, output], "max_output_tokens": 1}, "input[0].arguments"),
+    }
+    transport = httpx.ASGITransport(make_app(server))
+    async with httpx.AsyncClient(transport=transport, base_url="http://octavo") as http:
+        for path, (body, place) in asked.items():
+            reply = await http.post(path, json=body)
+            assert reply.status_code == 200, reply.text
+            assert reply.json()["warnings"] == [f"{place} {NOTED}"]

@@ -182,6 +182,18 @@ def test_logprobs_and_ids_cover_every_token_of_a_call(client: OpenAI) -> None:
     assert ids == (whole.choices[0].model_extra or {})["token_ids"]
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_more_tools_than_openai_takes_are_taken(http: httpx.Client, choice: str) -> None:
+    tools = [tool(f"server{i // 20}__f{i}", "") for i in range(300)]
+    body = {"messages": QUESTION, "tools": tools, "tool_choice": choice, "max_tokens": 1}
+    reply = http.post("/tokenize", json={"messages": QUESTION, "tools": tools})
+    assert reply.status_code == 200, reply.text
+    room = http.get("/v1/models").json()["data"][0]["max_model_len"]
+    reply = http.post("/v1/chat/completions", json=body)  # refused for its length alone
+    assert reply.status_code == 400
+    assert f"{room}" in reply.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -194,7 +206,7 @@ def test_logprobs_and_ids_cover_every_token_of_a_call(client: OpenAI) -> None:
         ),
         ({"tools": [tool("no good", "")]}, "tools"),
         ({"tools": [WEATHER] * 2}, "tools"),
-        ({"tools": [tool(f"f{i}", "") for i in range(129)]}, "tools"),
+        ({"tools": [tool(f"f{i}", "") for i in range(4097)]}, "tools"),
         ({"tools": [WEATHER], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": NAMED}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +18,8 @@ from octavo_registry.model import ModelCapabilities
 
 Message = Mapping[str, Any]
 
+UNREADABLE: Final = "INVALID_JSON"
+"""The key under which arguments stand that are no object, as Anthropic advises."""
 _TEXT_KEYS = {"text": "text", "refusal": "refusal"}
 """Part types that are text, and the key that holds it."""
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
@@ -178,19 +180,26 @@ def _parse_tool_calls(where: str, message: dict[str, Any]) -> None:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise MessageError(f"{place} must be a dict with a 'function' that has a 'name'")
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments or "{}")
-            except (ValueError, RecursionError) as error:
-                raise MessageError(
-                    f"{place}.function.arguments is no valid JSON: {error}"
-                ) from error
-        if not isinstance(arguments, dict):
-            raise MessageError(
-                f"{place}.function.arguments={shown(arguments)} must be an object in JSON text"
-            )
-        function["arguments"] = arguments
+        function["arguments"] = as_object(function.get("arguments"))
+
+
+def as_object(arguments: Any) -> dict[str, Any]:
+    """Arguments of an earlier call as templates expect them; none are an empty object.
+
+    What stands for no object, as a model that was cut off leaves it, is the text of an object's
+    only key: each later turn of the conversation brings it again, so that it must be readable.
+    """
+    read = arguments
+    if isinstance(arguments, str):
+        try:
+            read = json.loads(arguments) if arguments.strip() else None
+        except (ValueError, RecursionError):
+            return {UNREADABLE: arguments}
+    if read is None:
+        return {}
+    if isinstance(read, dict):
+        return read
+    return {UNREADABLE: arguments if isinstance(arguments, str) else json.dumps(arguments)}
 
 
 def _name_reasoning(message: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ from octavo.errors import ParameterError
 from octavo.wording import shown
 from octavo_registry import ToolDefinition
 
-MAX_TOOLS: Final = 128
-"""As OpenAI has it."""
+MAX_TOOLS: Final = 4096
+"""OpenAI takes 128; agents with several MCP servers have more. Bytes bound them, too: a body's."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MODES: Final = ("auto", "required")
 
@@ -68,8 +68,7 @@ def _by_name(tools: object) -> dict[str, ToolDefinition]:
     if not isinstance(tools, (list, tuple, type(None))):
         raise _refused("tools", f"={shown(tools)} must be a list")
     tools = tools or ()
-    if len(tools) > MAX_TOOLS:
-        raise _refused("tools", f"has {len(tools)} entries; at most {MAX_TOOLS}")
+    check_count(len(tools))
     by_name: dict[str, ToolDefinition] = {}
     for index, tool in enumerate(tools):
         name = _checked_tool(f"[{index}]", tool)
@@ -77,6 +76,12 @@ def _by_name(tools: object) -> dict[str, ToolDefinition]:
             raise _refused("tools", f"[{index}].function.name={name!r} is the name of two tools")
         by_name[name] = tool
     return by_name
+
+
+def check_count(num_tools: int) -> None:
+    """Raise for more than may be looked at on an event loop."""
+    if num_tools > MAX_TOOLS:
+        raise _refused("tools", f"has {num_tools} entries; at most {MAX_TOOLS}")
 
 
 def _checked_tool(where: str, tool: object) -> str:

@@ -17,9 +17,9 @@ CHUNKED_PIECE_BYTES: Final = 1024
 READ_BYTES: Final = 256 * 1024
 """Read at once of a connection."""
 LEAST_READ_BYTES: Final = 4 * 1024
-"""The same where many bytes wait already: all connections are read, each a little at a time."""
+"""Read at once where many bytes wait already: all connections are read, each a little."""
 MAX_WAITING_BYTES: Final = 64 * 2**20
-"""Of all connections of a process, that are read and not parsed."""
+"""Bytes of all connections of a process that are read and not parsed."""
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _LEFT: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 """POLLRDHUP, which only Linux has, tells of an end behind what was not read."""

@@ -7,11 +7,15 @@ from functools import partial
 from types import NoneType
 from typing import Any, Final
 
+import msgspec
+
 from octavo.errors import MessageError
 from octavo.inputs.media_parts import DETAILS, PARTS
+from octavo.inputs.messages import UNREADABLE, as_object
 from octavo.server.protocol.documents import file_text
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.tool_media import EVERY_MODALITY, given_by_tool
+from octavo.tools.choice import check_count
 
 MAX_MESSAGES: Final = 4096
 MAX_PARTS: Final = 16_384
@@ -71,6 +75,9 @@ _MEDIA: Final = {
 """Keys of what such a part holds, where it is an object."""
 
 
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def plain_messages(
     messages: list[dict[str, Any]],
     notes: Notes,
@@ -91,6 +98,7 @@ def plain_tools(tools: list[dict[str, Any]] | None, notes: Notes) -> list[dict[s
     """Return the tools without keys that have no effect; the rest is checked elsewhere."""
     if tools is None:
         return None
+    check_count(len(tools))
     made = []
     for index, given in enumerate(tools):
         kind = given.get("type")
@@ -266,4 +274,14 @@ def _call(where: str, given: Any, notes: Notes) -> Any:
             raise MessageError(f"{where}.{key} must be {wanted}")
     if isinstance(call.get("function"), dict):
         call["function"] = read_keys(f"{where}.function", call["function"], _FUNCTION, notes)
+        note_arguments(f"{where}.function.arguments", call["function"].get("arguments"), notes)
     return call
+
+
+def note_arguments(where: str, arguments: Any, notes: Notes) -> None:
+    """Tell of a call's arguments that stand for no object."""
+    try:
+        _OBJECT.decode(arguments)
+    except (msgspec.MsgspecError, TypeError, RecursionError):  # or is read by Python alone
+        if UNREADABLE in as_object(arguments):
+            notes.add(where, f"is no JSON object, and shown under the key {UNREADABLE!r}")

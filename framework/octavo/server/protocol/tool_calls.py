@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
+from octavo.inputs.messages import UNREADABLE
 from octavo_registry import Delta, ParsedMessage
-
-UNREADABLE: Final = "INVALID_JSON"
-"""The key under which arguments stand that were cut off, as Anthropic advises."""
 
 
 class CalledFunction(msgspec.Struct):

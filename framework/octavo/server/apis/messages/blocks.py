@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from octavo.inputs.messages import UNREADABLE
 from octavo.server.http.exchange import named_event
-from octavo.server.protocol.tool_calls import UNREADABLE
 from octavo_registry import Delta
 
 

@@ -64,8 +64,7 @@ class MessageRoutes:
         model, adapter = await self._server.check_model(request.model)
         check_thread(request, notes)
         params = self._params(request)
-        if not self._server.config.serve.allow_unpaired_tool_calls:
-            check_blocks(request.messages, is_continued=_continues(request))
+        self._check_pairs(request)
         context = self._server.engine.max_model_len
         answer = MessageAnswer(request, f"msg_{exchange.request_id}", model, context, notes)
         choice, parallel = chat_tool_choice(request.tool_choice, notes)
@@ -88,6 +87,7 @@ class MessageRoutes:
         notes = exchange.notes
         request = self._server.read(exchange, CountRequest, COUNT_FIELDS)
         await self._server.check_model(request.model)
+        self._check_pairs(request)
         choice, parallel = chat_tool_choice(request.tool_choice, notes)
         use = read_tool_use(chat_tools(request.tools, notes), choice, parallel)
         ids = await self._server.engine.tokenize_chat(
@@ -102,6 +102,10 @@ class MessageRoutes:
     def _conversation(self, request: CountRequest, notes: Notes) -> list[dict[str, Any]]:
         template = self._server.engine.chat_template
         return conversation(request, notes, template, self._server.modalities)
+
+    def _check_pairs(self, request: CountRequest) -> None:
+        if not self._server.config.serve.allow_unpaired_tool_calls:
+            check_blocks(request.messages, is_continued=_continues(request))
 
     def _template_kwargs(self, request: CountRequest, notes: Notes) -> dict[str, Any]:
         note_hints(request, notes)

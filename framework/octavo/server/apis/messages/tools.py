@@ -8,6 +8,7 @@ from typing import Any, Final
 from octavo.errors import ParameterError
 from octavo.server.protocol.conversation import LEFT_OUT, TOOL_HINTS, check_hints, read_keys
 from octavo.server.protocol.notes import Notes
+from octavo.tools.choice import check_count
 from octavo.wording import shown
 
 _TOOL: Final = {"type", "name", "description", "input_schema", "strict", "cache_control"}
@@ -24,6 +25,7 @@ def chat_tools(tools: list[dict[str, Any]] | None, notes: Notes) -> list[dict[st
     """Tools as OpenAI describes them; raises for a type that is not known."""
     if tools is None:
         return None
+    check_count(len(tools))
     made = [_tool(f"tools[{i}]", tool, notes) for i, tool in enumerate(tools)]
     return [tool for tool in made if tool is not None]
 

@@ -17,7 +17,7 @@ from octavo.server.apis.responses.parts import (
     part_text,
 )
 from octavo.server.apis.responses.tools import flat_name
-from octavo.server.protocol.conversation import check_size, read_keys, text_of
+from octavo.server.protocol.conversation import check_size, note_arguments, read_keys, text_of
 from octavo.server.protocol.logprobs import ChatLogprob
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.tool_media import EVERY_MODALITY, given_by_tool
@@ -170,6 +170,7 @@ def _add(
                 arguments = json.dumps({"input": text_of(where, item, "input")}, ensure_ascii=False)
             else:
                 arguments = text_of(where, item, "arguments")
+                note_arguments(f"{where}.arguments", arguments, notes)
             function = {"name": name, "arguments": arguments}
             call = {"id": text_of(where, item, "call_id"), "type": "function", "function": function}
             last.setdefault("tool_calls", []).append(call)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SOONEST_SECONDS: Final = 0.03
 """How late a reader of another process's answer is while that goes on."""
 LATEST_SECONDS: Final = 0.25
-"""The same where nothing came for a while."""
+"""How late such a reader is where nothing came for a while."""
 
 
 class _State(NamedTuple):

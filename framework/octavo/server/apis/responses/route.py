@@ -64,8 +64,7 @@ class ResponseRoutes:
         if exchange.body.get("store") and server.responses is None:
             notes.add("store", "has no effect: this server keeps no responses")
         turn = await read_turn(server, exchange.owner, request, notes)
-        if not server.config.serve.allow_unpaired_tool_calls:
-            check_items(turn.messages)
+        self._check_pairs(turn)
         choice = chat_tool_choice(request.tool_choice, notes)
         template_kwargs = self._template_kwargs(request, notes)
         answer = ResponseAnswer(request, model, params, notes, turn, server.responses)
@@ -128,6 +127,7 @@ class ResponseRoutes:
         await server.check_model(request.model)
         note_hints(request, notes)
         turn = await read_turn(server, exchange.owner, request, notes)
+        self._check_pairs(turn)
         use = read_tool_use(
             turn.tools.functions or None,
             chat_tool_choice(request.tool_choice, notes),
@@ -140,6 +140,10 @@ class ResponseRoutes:
             strict=True,
         )
         return Reply(encode(InputTokens(input_tokens=len(ids), warnings=told(notes))))
+
+    def _check_pairs(self, turn: Turn) -> None:
+        if not self._server.config.serve.allow_unpaired_tool_calls:
+            check_items(turn.messages)
 
     def _params(self, request: ResponseRequest, notes: Notes) -> SamplingParams:
         check_stream_options(request.stream_options, notes, is_stream=request.stream)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from octavo.errors import ParameterError
 from octavo.server.protocol.conversation import LEFT_OUT, TOOL_HINTS, TOOLS_ELSEWHERE, read_keys
 from octavo.server.protocol.notes import Notes
+from octavo.tools.choice import check_count
 from octavo.wording import shown
 
 _TOOL: Final = {"type", "name", "description", "parameters", "strict"}
@@ -34,6 +35,7 @@ def flat_name(namespace: str, name: str) -> str:
 def read_tools(tools: list[dict[str, Any]] | None, choice: Any, notes: Notes) -> ResponseTools:
     """Read the tools; raises for a type that is not known, and for a choice that is left out."""
     read = ResponseTools()
+    check_count(len(tools or ()))
     for index, tool in enumerate(tools or ()):
         _add(read, f"tools[{index}]", tool, notes)
     names = [each["function"].get("name") for each in read.functions]

@@ -27,6 +27,7 @@ from octavo.server.http.exchange import Exchange, Reply, encode
 from octavo.server.http.openapi import operation
 from octavo.server.protocol.conversation import plain_messages, plain_tools
 from octavo.server.protocol.notes import Notes, told
+from octavo.server.protocol.tool_pairs import check_messages
 from octavo.tools.choice import read_tool_use
 from octavo_registry.routes import Endpoint
 
@@ -86,10 +87,13 @@ class TokenizeRoutes:
         return Reply(await asyncio.to_thread(encode, made))
 
     async def _tokenize_chat(self, request: TokenizeRequest, notes: Notes) -> list[int]:
+        messages = request.messages or []
+        if not self._server.config.serve.allow_unpaired_tool_calls:
+            check_messages(messages, is_continued=request.continue_final_message)
         use = read_tool_use(plain_tools(request.tools, notes), None, None)
         return await self._server.engine.tokenize_chat(
             add_special_tokens=bool(request.add_special_tokens),
-            messages=plain_messages(request.messages or [], notes, self._server.modalities),
+            messages=plain_messages(messages, notes, self._server.modalities),
             tools=None if use is None else use.tools,
             documents=request.documents,
             chat_template=await self._server.checked_template(request.chat_template),
