@@ -191,8 +191,6 @@ BAD = [
     Bad("a conversation too long", {"messages": user("a " * 2000)}, paths=(CHAT, MESSAGES)),
     Bad("tool calls as text", {"messages": [{"role": "assistant", "tool_calls": "f"}]},
         paths=(CHAT,)),
-    Bad("arguments that are no JSON", {"messages": [{"role": "assistant", "tool_calls": [
-        {"function": {"name": "f", "arguments": "{"}}]}, RESULT]}, paths=(CHAT,)),
     Bad("a last message that cannot go on", {"continue_final_message": True,
         "add_generation_prompt": True}, "add_generation_prompt", (CHAT, TOKENIZE)),
     Bad("a template of a stranger", {"chat_template": "{{ 1 }}"}, paths=(CHAT,)),
@@ -203,9 +201,8 @@ BAD = [
     Bad("documents for no template", {"documents": [{"text": "a"}]}, paths=(CHAT,)),
     *[Bad(f"a call with {what}", {"messages": [{"role": "assistant", "tool_calls": [
         {"id": "1", "function": {"name": "f"}} | change]}, RESULT]}, paths=(CHAT,))
-        for what, change in {"no arguments": {}, "an id that is no text": {"id": 1},
-            "an index that is none": {"index": "x"},
-            "a list for arguments": {"function": {"name": "f", "arguments": "[1]"}}}.items()],
+        for what, change in {"an id that is no text": {"id": 1},
+            "an index that is none": {"index": "x"}, "no name": {"function": {}}}.items()],
     Bad("a hint that is none", {"messages": user([
         {"type": "text", "text": "a", "cache_control": 1}])}, paths=(CHAT, MESSAGES, COUNT)),
     Bad("documents as text", {"documents": "a"}, paths=(CHAT,)),
