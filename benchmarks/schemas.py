@@ -10,13 +10,14 @@ is stopped. Order: it passes when its properties are put into the order in which
 them, the only one that a guide writes. Refused: also what no backend can compile, or walk for some
 steps, within the limits that a server sets it. Failed: it compiles, and comes to a limit of the
 backend while it reads.
-Times are of one cold process's CPU, for what a server does with a schema before it says yes.
+Times are of CPU in a copy of its own, for what a server does with a schema before it says yes.
 Needs ``jsonschema`` and ``jsonschema-rs``.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import resource
@@ -37,7 +38,7 @@ from octavo.errors import BadRequestError, UnsupportedConstraint
 from octavo.guided.byte_machine import machine_guide
 from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB
 from octavo.guided.choose import AUTO, choose_guide, first_that_compiles
-from octavo.guided.schema import core_schema
+from octavo.guided.schema import core_schema, formats
 from octavo.guided.trial import has_tokens, walk
 from octavo.messages import GuideRequest
 from octavo.params import GuidedParams
@@ -104,6 +105,9 @@ class Judge:
         backends = self._host.guided_backends
         names = backends.names() if backend == AUTO else [backend]
         self._backends = {name: backends.make(name, self._vocabulary) for name in names}
+        if backend == AUTO:  # as the child of a server has done before it makes copies
+            known = choose_guide(GuidedParams(json=formats.EACH), self._host)
+            first_that_compiles(known, self._compiled, self._host)
 
     def judge(self, task: Task) -> Verdict:
         """In a process of its own, which a schema may end."""
@@ -113,6 +117,7 @@ class Judge:
 
     def _send(self, pipe: Connection, task: Task) -> None:
         """The verdict without the guide comes first."""
+        gc.disable()  # as a copy of the child does
         limit(CPU_SECONDS, MEMORY_MIB)
         begin = time.process_time()
         error: Exception | None = None

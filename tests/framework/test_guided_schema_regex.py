@@ -135,3 +135,19 @@ def test_equal_sets_are_one_whatever_was_asked_of_them_before() -> None:
 def test_what_follows_a_character_is_worked_out_once() -> None:
     node = regex.both(parse_pattern("^a*b$"), regex.other(parse_pattern("^ab$")))
     assert regex.derivative(node, ord("a")) is regex.derivative(node, ord("a"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shorter"),
+    [
+        ("[a-c]{1,255}", "[a-c]"),
+        ("a*b{2,}", "b{2}"),
+        ("^a{1,9}b{3,9}", "^a{1,9}b{3}"),
+        ("a+b+$", "ab+$"),
+        ("(?:ab)?c*", ""),
+        (".*", ""),
+        ("^x{0,5}", ""),
+    ],
+)
+def test_where_any_text_stands_beside_a_repetition_the_least_of_it_is_searched(pattern, shorter):
+    assert parse_pattern(pattern) == parse_pattern(shorter)

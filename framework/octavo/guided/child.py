@@ -17,7 +17,7 @@ from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
 from octavo.guided.choose import asked_guide, choose_guide, first_that_compiles, read_asked
 from octavo.guided.copies import NICENESS, Copy
 from octavo.guided.process import BY_LIMIT, Limits, open_pipes, read_frame, write_frame
-from octavo.guided.schema.formats import PATTERNS
+from octavo.guided.schema import formats
 from octavo.guided.trial import has_tokens, heap_bytes, walk
 from octavo.messages import AskedGuide, GuideRequest
 from octavo.params import GuidedParams
@@ -83,9 +83,8 @@ class _Compiler:
         if self._has_learnt:
             return
         self._has_learnt = True
-        formats = {name: {"type": "string", "format": name} for name in PATTERNS}
         with suppress(UnsupportedConstraint, _NotLoaded):
-            self._compiled(asked_guide(GuidedParams(json={"properties": formats})), on_device=False)
+            self._compiled(asked_guide(GuidedParams(json=formats.EACH)), on_device=False)
         gc.freeze()
 
     def prepare(self) -> None:

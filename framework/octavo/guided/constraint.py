@@ -12,6 +12,7 @@ import msgspec
 
 from octavo.errors import ParameterError
 from octavo.guided.gbnf import is_gbnf, lark_of_gbnf
+from octavo.guided.lark import with_schemas
 from octavo.guided.schema import core_schema
 from octavo.guided.schema.core import closed
 from octavo.guided.structural_tag import read_structural_tag
@@ -20,6 +21,8 @@ from octavo.wording import shown
 from octavo_registry.guided import Constraint
 from octavo_registry.structure import plain
 
+OPTIONS = "x-guidance"
+"""Says how the JSON of a schema in a grammar is written, and nothing about its values."""
 MOST_CHARS = 2**20
 """Of a schema, a pattern or a grammar."""
 MOST_CHOICES = 10_000
@@ -53,13 +56,32 @@ def checked_constraint(params: GuidedParams) -> CheckedConstraint:
             constraint = Constraint(kind="regex", value=_checked_pattern(value))
         case "grammar":
             text = _checked_text(name, value)
-            lark = lark_of_gbnf(text) if is_gbnf(text) else text
+            if is_gbnf(text):
+                lark = lark_of_gbnf(text)
+            else:
+                lark, features = _with_core_schemas(text)
             constraint = Constraint(kind="grammar", value=lark)
         case _:
             structure = read_structural_tag(value)
             constraint = Constraint(kind="structure", value=plain(structure.structure))
             features = structure.features
     return CheckedConstraint(constraint=constraint, features=features | {constraint.kind})
+
+
+def _with_core_schemas(grammar: str) -> tuple[str, frozenset[str]]:
+    """The grammar with core schemas behind ``%json``, and what these take."""
+    features: set[str] = set()
+
+    def core_of(schema: Any) -> Any:
+        core = core_schema(schema)
+        # What enforces grammars takes fewer numbers where bounds are that large.
+        features.update(core.features - {"bounds:large"}, {"json"})
+        options = schema.get(OPTIONS) if isinstance(schema, Mapping) else None
+        if not isinstance(core.schema, dict) or not isinstance(options, Mapping):
+            return core.schema
+        return {**core.schema, OPTIONS: options}
+
+    return with_schemas(grammar, core_of), frozenset(features)
 
 
 def schema_of(given: Any) -> Mapping[str, Any] | bool:

@@ -81,10 +81,25 @@ def _whole(sequence: tuple[_Item, ...]) -> Regex:
     if first > last:
         inner = sequence[last : first + 1]
         return EMPTY_TEXT if all(item.nullable for item in inner) else NOTHING
-    kept = [item for item in sequence[first + 1 : last] if not isinstance(item, _Anchor)]
-    before = [] if starts else [regex.ANY_TEXT]
-    after = [] if ends else [regex.ANY_TEXT]
-    return cat(*before, *kept, *after)
+    kept: list[Regex] = []
+    for item in sequence[first + 1 : last]:
+        if not isinstance(item, _Anchor):
+            kept += item.parts if isinstance(item, regex.Cat) else [item]
+    if not starts:
+        kept = [regex.ANY_TEXT, *_shortened(kept)]
+    if not ends:
+        kept = [*reversed(_shortened(kept[::-1])), regex.ANY_TEXT]
+    return cat(*kept)
+
+
+def _shortened(items: list[Regex]) -> list[Regex]:
+    """What is found behind any text where these are: of a repetition there the least will do."""
+    for index, item in enumerate(items):
+        if not isinstance(item, regex.Repeat) or item == regex.ANY_TEXT:
+            return items[index:]
+        if item.low:
+            return [regex.repeat(item.part, item.low, item.low), *items[index + 1 :]]
+    return []
 
 
 class _Parser:

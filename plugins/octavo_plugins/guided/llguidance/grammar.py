@@ -9,7 +9,10 @@ from typing import Any
 
 from llguidance import LLMatcher, regex_to_lark
 
+from octavo.guided.constraint import OPTIONS
+from octavo.guided.lark import with_schemas
 from octavo.guided.schema import without_nul
+from octavo_plugins.guided.llguidance.nesting import check_grammar, check_schema
 from octavo_plugins.guided.llguidance.numbers import rewritten_numbers
 from octavo_registry.guided import Constraint
 from octavo_registry.structure import (
@@ -33,23 +36,30 @@ JSON_OPTIONS = {
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
+SPACE_OPTIONS = {"whitespace_flexible", "whitespace_pattern", "item_separator", "key_separator"}
+"""Those that a grammar's schemas may set themselves: others would change what is enforced."""
+
 
 def grammar_of(constraint: Constraint, special_ids: Mapping[str, int]) -> str:
     """The constraint's grammar as the library reads it."""
     value = constraint.value
     match constraint.kind:
         case "json":
+            check_schema(value)
             return LLMatcher.grammar_from_json_schema(json.dumps(_with_options(value)))
         case "regex":
             return LLMatcher.grammar_from_regex(value)
         case "grammar":
-            return LLMatcher.grammar_from_lark(value)
+            check_grammar(value)
+            return LLMatcher.grammar_from_lark(with_schemas(value, _with_options))
         case "choice":
             return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, value))}")
         case "structure":
             writer = _Writer(special_ids)
             start = writer.rule(from_plain(value))
-            return LLMatcher.grammar_from_lark("\n".join([f"start: {start}", *writer.lines]))
+            grammar = "\n".join([f"start: {start}", *writer.lines])
+            check_grammar(grammar)
+            return LLMatcher.grammar_from_lark(grammar)
 
 
 class _Writer:
@@ -162,10 +172,14 @@ def _without(texts: list[str]) -> str:
 
 
 def _with_options(schema: Mapping[str, Any] | bool) -> Any:
+    asked: Mapping[str, Any] = {}
+    if isinstance(schema, Mapping) and OPTIONS in schema:
+        asked = {name: schema[OPTIONS][name] for name in SPACE_OPTIONS & schema[OPTIONS].keys()}
+        schema = {key: value for key, value in schema.items() if key != OPTIONS}
     written = rewritten_numbers(without_nul(schema))
     if isinstance(written, bool):
         written = {} if written else {"not": {}}
-    return {**written, "x-guidance": JSON_OPTIONS}
+    return {**written, OPTIONS: {**JSON_OPTIONS, **asked}}
 
 
 def _behind(part: Structure, trigger: str) -> Structure | None:
