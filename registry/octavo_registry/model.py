@@ -46,6 +46,7 @@ class ModelCapabilities:
     pipeline_parallel: bool = False
     tensor_parallel: bool = False
     quantizations: tuple[str, ...] = ()
+    """Names of those that it works with; ("*",): all, as models of the framework's layers do."""
     media_attention: Literal["causal", "bidirectional"] = "causal"
     parts: tuple[ModelPart, ...] = ()
     transcriber: str | None = None

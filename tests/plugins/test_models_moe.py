@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from octavo.config.engine import ModelConfig
-from octavo.errors import ConfigError, ModelError
+from octavo.errors import ModelError
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.moe import MoE
-from octavo.model_folder import open_model
 from small_models import (
-    HOST,
     Case,
     Checkpoint,
     assert_parts_equal_transformers,
@@ -59,15 +56,6 @@ def test_gpt_oss_with_another_gate_is_refused(tmp_path: Path) -> None:
     checkpoint.config["swiglu_limit"] = 9.0
     with pytest.raises(ModelError, match=r"swiglu_limit=9\.0 in config\.json"):
         checkpoint.model()
-
-
-def test_gpt_oss_in_mxfp4_is_refused_by_name(tmp_path: Path) -> None:
-    Checkpoint(GPT_OSS, VARIANTS[GPT_OSS], tmp_path)
-    config = ModelConfig(
-        model=str(tmp_path), hf_overrides={"quantization_config": {"quant_method": "mxfp4"}}
-    )
-    with pytest.raises(ConfigError, match="quantization 'mxfp4' does not work with GptOss"):
-        open_model(config, HOST)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from octavo.host_memory import host_memory
 from octavo.layers.unquantized import UnquantizedLinear, is_packed_on
 from octavo.model_folder import ModelFolder, open_model
 from octavo.weights.checkpoint import open_checkpoint
-from octavo.weights.load import build_model
+from octavo.weights.load import build_model, finish_layers
 from octavo_registry import PluginHost
 from octavo_registry.cache import CacheKind
 from octavo_registry.model import Model
@@ -198,6 +198,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         collectives=_NoCollectives() if num_devices > 1 else None,
         adapters=adapters,
     ).eval()
+    finish_layers(model)  # what quantizations make of what they load
     target = find_target(config, memory_gib)
     sizing = size_engine(
         cast(Model, model),

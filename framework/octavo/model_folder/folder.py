@@ -234,7 +234,9 @@ def _resolve_quantization(
         return None
     if requested not in (None, name):
         raise ConfigError(f"quantization={requested!r}, but the weights are quantized as {name!r}")
-    usable = [key for key in capabilities.quantizations if key in host.quantizations]
+    usable = host.quantizations.names()
+    if "*" not in capabilities.quantizations:
+        usable = [key for key in usable if key in capabilities.quantizations]
     if name not in usable:
         hint = f"what does: {', '.join(usable)}" if usable else "none is available yet"
         raise ConfigError(f"quantization {name!r} does not work with {architecture}; {hint}")

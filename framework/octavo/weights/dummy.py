@@ -24,4 +24,8 @@ def fill_dummy(model: nn.Module, seed: int) -> None:
             continue
         generator = torch.Generator(parameter.device)
         generator.manual_seed(seed ^ zlib.crc32(name.encode()))
+        if parameter.element_size() == 1:  # float8 has no random numbers of its own
+            wide = torch.empty_like(parameter, dtype=torch.float16)
+            parameter.copy_(wide.uniform_(-BOUND, BOUND, generator=generator))
+            continue
         parameter.uniform_(-BOUND, BOUND, generator=generator)

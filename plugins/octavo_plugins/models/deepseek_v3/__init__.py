@@ -20,6 +20,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
             f"Deepseek{version}ForCausalLM",
             f"octavo_plugins.models.deepseek_v3.model:Deepseek{version}",
             capabilities=ModelCapabilities(
+                quantizations=("*",),
                 lora=True,
                 tensor_parallel=True,
                 pipeline_parallel=True,

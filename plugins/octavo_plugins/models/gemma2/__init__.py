@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Gemma2ForCausalLM",
         "octavo_plugins.models.gemma2.model:Gemma2",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

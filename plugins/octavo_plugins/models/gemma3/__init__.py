@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Gemma3ForCausalLM",
         "octavo_plugins.models.gemma3.model:Gemma3",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

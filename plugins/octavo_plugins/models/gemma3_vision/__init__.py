@@ -20,6 +20,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Gemma3ForConditionalGeneration",
         "octavo_plugins.models.gemma3_vision.model:Gemma3Vision",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image",),
             media_attention="bidirectional",

@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "GPT2LMHeadModel",
         "octavo_plugins.models.gpt2.model:GPT2",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

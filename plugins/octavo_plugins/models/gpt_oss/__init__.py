@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "GptOssForCausalLM",
         "octavo_plugins.models.gpt_oss.model:GptOss",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

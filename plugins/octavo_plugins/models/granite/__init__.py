@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "GraniteForCausalLM",
         "octavo_plugins.models.granite.model:Granite",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

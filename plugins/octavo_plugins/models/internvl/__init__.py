@@ -21,6 +21,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.internvl.model:InternVL",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image", "video"),
             conformance="octavo_plugins.models.internvl.conformance:VARIANTS",

@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "LlamaForCausalLM",
         "octavo_plugins.models.llama.model:Llama",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

@@ -20,6 +20,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "LlavaForConditionalGeneration",
         "octavo_plugins.models.llava.model:build",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image",),
             conformance="octavo_plugins.models.llava.conformance:VARIANTS",

@@ -21,6 +21,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.llava_next.model:LlavaNext",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image",),
             conformance="octavo_plugins.models.llava_next.conformance:VARIANTS",

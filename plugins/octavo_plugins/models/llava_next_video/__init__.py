@@ -21,6 +21,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.llava_next_video.model:LlavaNextVideo",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image", "video"),
             conformance="octavo_plugins.models.llava_next_video.conformance:VARIANTS",

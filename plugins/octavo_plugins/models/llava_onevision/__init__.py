@@ -21,6 +21,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.llava_onevision.model:LlavaOnevision",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image", "video"),
             conformance="octavo_plugins.models.llava_onevision.conformance:VARIANTS",

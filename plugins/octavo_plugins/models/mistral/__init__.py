@@ -23,6 +23,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
             architecture,
             "octavo_plugins.models.mistral.model:Mistral",
             capabilities=ModelCapabilities(
+                quantizations=("*",),
                 lora=True,
                 tensor_parallel=True,
                 pipeline_parallel=True,

@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "MixtralForCausalLM",
         "octavo_plugins.models.mixtral.model:Mixtral",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

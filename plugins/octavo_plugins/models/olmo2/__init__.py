@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Olmo2ForCausalLM",
         "octavo_plugins.models.olmo2.model:Olmo2",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

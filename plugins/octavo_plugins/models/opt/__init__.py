@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "OPTForCausalLM",
         "octavo_plugins.models.opt.model:OPT",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

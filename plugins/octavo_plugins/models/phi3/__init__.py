@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Phi3ForCausalLM",
         "octavo_plugins.models.phi3.model:Phi3",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

@@ -23,6 +23,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.phi3_v.model:Phi3V",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image",),
             conformance="octavo_plugins.models.phi3_v.conformance:VARIANTS",

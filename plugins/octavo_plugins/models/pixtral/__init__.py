@@ -23,6 +23,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.pixtral.model:Mistral3",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image",),
             conformance="octavo_plugins.models.pixtral.conformance:VARIANTS",

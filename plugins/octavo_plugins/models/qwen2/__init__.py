@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Qwen2ForCausalLM",
         "octavo_plugins.models.qwen2.model:Qwen2",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

@@ -21,6 +21,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Qwen2_5_VLForConditionalGeneration",
         "octavo_plugins.models.qwen2_5_vl.model:Qwen25VL",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image", "video"),
             position_axes=3,

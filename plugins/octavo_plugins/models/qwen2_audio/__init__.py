@@ -21,6 +21,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.qwen2_audio.model:Qwen2Audio",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("audio",),
             conformance="octavo_plugins.models.qwen2_audio.conformance:VARIANTS",

@@ -31,6 +31,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Qwen2VLForConditionalGeneration",
         "octavo_plugins.models.qwen2_vl.model:Qwen2VL",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             modalities=("image", "video"),
             position_axes=3,

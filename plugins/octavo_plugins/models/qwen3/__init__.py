@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Qwen3ForCausalLM",
         "octavo_plugins.models.qwen3.model:Qwen3",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

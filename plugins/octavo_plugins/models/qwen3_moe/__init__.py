@@ -19,6 +19,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "Qwen3MoeForCausalLM",
         "octavo_plugins.models.qwen3_moe.model:Qwen3Moe",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             lora=True,
             tensor_parallel=True,
             pipeline_parallel=True,

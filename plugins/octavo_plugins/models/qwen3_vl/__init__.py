@@ -26,6 +26,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
             architecture,
             f"octavo_plugins.models.qwen3_vl.model:{name}",
             capabilities=ModelCapabilities(
+                quantizations=("*",),
                 lora=True,
                 modalities=("image", "video"),
                 position_axes=3,

@@ -21,6 +21,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.tiny_omni.model:TinyOmni",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             modalities=("image", "video", "audio"),
             conformance="octavo_plugins.models.tiny_omni.conformance:VARIANTS",
         ),

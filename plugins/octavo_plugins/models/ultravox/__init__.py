@@ -29,6 +29,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         NAME,
         "octavo_plugins.models.ultravox.model:Ultravox",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             modalities=("audio",),
             parts=PARTS,
             conformance="octavo_plugins.models.ultravox.conformance:VARIANTS",

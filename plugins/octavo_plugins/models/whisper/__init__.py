@@ -20,6 +20,7 @@ def register_models(models: LazyRegistry[Model]) -> None:
         "WhisperForConditionalGeneration",
         "octavo_plugins.models.whisper.model:Whisper",
         capabilities=ModelCapabilities(
+            quantizations=("*",),
             tasks=("generate", "transcribe"),
             modalities=("audio",),
             transcriber="octavo_plugins.models.whisper.transcriber:WhisperTranscriber",

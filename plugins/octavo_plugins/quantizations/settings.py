@@ -1,0 +1,83 @@
+"""What quantization_config says, of which every entry must be known."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from octavo.errors import ConfigError, ModelError
+from octavo_registry import ExpertsSite, Site
+
+
+class Settings:
+    """Reads entries one by one; ``finish`` refuses those that nobody asked for."""
+
+    def __init__(self, config: Mapping[str, Any], where: str = "quantization_config") -> None:
+        if not config:
+            raise ConfigError(
+                "these weights are plain, and cannot be quantized while they load yet; leave "
+                "quantization out, or give a checkpoint that is quantized"
+            )
+        self._config, self._where = dict(config), where
+        self._asked: set[str] = set()
+
+    def take(self, key: str, default: Any, *allowed: Any) -> Any:
+        """Return an entry, which is one of ``allowed`` if any are given."""
+        self._asked.add(key)
+        value = self._config.get(key, default)
+        if allowed and (value, type(value)) not in [(each, type(each)) for each in allowed]:
+            known = ", ".join(map(repr, allowed))
+            raise ConfigError(f"{key}={value!r} in {self._where} cannot be read; known: {known}")
+        return value
+
+    def names(self, *keys: str) -> tuple[str, ...]:
+        """Return a list of names, under whichever key it stands."""
+        found: list[str] = []
+        for key in keys:
+            value = self.take(key, None) or []
+            if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+                raise ConfigError(f"{key} in {self._where} must be a list of names, not {value!r}")
+            found += value
+        return tuple(found)
+
+    def skip(self, *keys: str) -> None:
+        """Name entries that say nothing of how weights are stored."""
+        self._asked.update(keys)
+
+    def finish(self) -> None:
+        """Raise for an entry that was not asked for."""
+        for key in sorted(self._config.keys() - self._asked):
+            raise ConfigError(
+                f"{key}={self._config[key]!r} in {self._where} is not known; the weights may be "
+                "stored in a way that this cannot read"
+            )
+
+
+def is_named(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a list names a linear: wholly, by some of its dotted words, or by a pattern.
+
+    Patterns begin with "re:", or have asterisks.
+    """
+    return any(_fits(name, pattern) for pattern in patterns)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern[3:], name) is not None
+    if "*" in pattern:
+        return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern}.*")
+    return f".{pattern.strip('.')}." in f".{name}."
+
+
+def one_form(site: Site | ExpertsSite, form_of: Callable[[str], Any]) -> Any:
+    """Return the form that all linears of a site have, by a function from a linear's name."""
+    forms = [form_of(name) for name in site.names]
+    for name, form in zip(site.names, forms, strict=True):
+        if form != forms[0]:
+            raise ModelError(
+                f"{name} and {site.names[0]} are stored in different forms, and {site.name} "
+                "multiplies by both at once; that cannot be done yet"
+            )
+    return forms[0]

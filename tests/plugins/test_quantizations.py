@@ -1,0 +1,205 @@
+"""Published formats of weights: whole models, against those with what their tensors stand for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from octavo.errors import ConfigError, ModelError
+from octavo.testing.kit import run
+from octavo.weights.load import finish_layers
+from octavo_plugins.quantizations.mxfp4.quantization import Mxfp4Blocks
+from octavo_registry import Part, Shard, Site
+from plan_equality import check_plan
+from quantized_checkpoints import Store, fp8_blocks, fp8_tensor, mxfp4, stored
+from small_models import HOST, Case, Checkpoint, cases_of, run_ranks, run_stages
+
+MODELS = ("LlamaForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "GptOssForCausalLM")
+VARIANTS = cases_of(*MODELS)
+FIRST: dict[str, Case] = {case[0]: case for case in reversed(VARIANTS)}
+
+
+class Form(NamedTuple):
+    """A checkpoint's quantization_config, and how it stores a linear."""
+
+    config: dict[str, Any]
+    store: Store
+    unit: int = 1
+    """Outputs and inputs that a rank must have whole."""
+
+
+FP8 = {"quant_method": "fp8"}
+FORMS = {
+    "fp8": Form({**FP8, "activation_scheme": "dynamic"}, fp8_tensor()),
+    "fp8 static": Form({**FP8, "activation_scheme": "static"}, fp8_tensor(static=True)),
+    "fp8 blocks": Form({**FP8, "weight_block_size": [16, 16], "fmt": "e4m3"}, fp8_blocks(16), 16),
+}
+
+
+class Pair:
+    """A checkpoint as it is stored, and one with the weights that it stands for."""
+
+    def __init__(self, architecture: str, folder: Path, form: Form) -> None:
+        case = FIRST[architecture]
+        self.plain = Checkpoint(case, VARIANTS[case], folder)
+        self.quantized = Checkpoint(case, VARIANTS[case], folder)
+        self.config, self.folder = form.config, folder
+        self.quantized.tensors, self.plain.tensors = stored(
+            self.plain.tensors, form.store, lambda name: True
+        )
+
+    def expected(self) -> Tensor:
+        """The logits of plain weights."""
+        return logits_of(self.plain)
+
+    def found(self, **changes: Any) -> Tensor:
+        """The logits of the stored ones."""
+        make = HOST.quantizations.make
+        quantization = make(self.config["quant_method"], self.config, self.quantized.config)
+        return logits_of(self.quantized, quantization=quantization, **changes)
+
+    def write(self) -> None:
+        """Let the folder have what is stored."""
+        config = {**self.quantized.config, "quantization_config": self.config}
+        (self.folder / "config.json").write_text(json.dumps(config))
+        save_file(self.quantized.tensors, self.folder / "model.safetensors")
+
+
+def logits_of(checkpoint: Checkpoint, **changes: Any) -> Tensor:
+    model = checkpoint.loaded(**changes)
+    finish_layers(model)
+    return run_stages([model])
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", MODELS[:3])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_model_gives_what_its_stored_weights_stand_for(
+    form: Form, architecture: str, tmp_path: Path
+) -> None:
+    pair = Pair(architecture, tmp_path, form)
+    expected_TV = pair.expected()
+    assert_near(pair.found(), expected_TV)
+    if form.unit == 1 or architecture == "LlamaForCausalLM":
+        for found_TV in run_ranks(
+            2, lambda ranks: pair.found(tp_rank=ranks.rank, tp_size=2, collectives=ranks)
+        ):
+            assert_near(found_TV, expected_TV)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_folder_is_loaded_and_planned_as_it_is_stored(form: Form, tmp_path: Path) -> None:
+    Pair("DeepseekV3ForCausalLM", tmp_path, form).write()
+    check_plan(tmp_path, HOST)
+    check_plan(tmp_path, HOST, load_format="dummy")
+
+
+def test_gpt_oss_in_mxfp4_gives_what_its_stacks_stand_for(tmp_path: Path) -> None:
+    case = FIRST["GptOssForCausalLM"]
+    plain, packed = (Checkpoint(case, VARIANTS[case], tmp_path) for _ in range(2))
+    for name in [each for each in plain.tensors if each.endswith(("gate_up_proj", "down_proj"))]:
+        its, meant_XOI = mxfp4(plain.tensors[name].mT)
+        plain.tensors[name] = meant_XOI.mT.contiguous()
+        del packed.tensors[name]
+        packed.tensors |= {f"{name}_{key}": its[key] for key in its}
+    config = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    quantization = HOST.quantizations.make("mxfp4", config, {})
+    expected_TV = logits_of(plain)
+    assert_near(logits_of(packed, quantization=quantization), expected_TV)
+
+    def of_rank(ranks: Any) -> Tensor:
+        changes = {"tp_rank": ranks.rank, "tp_size": 2, "collectives": ranks}
+        return logits_of(packed, quantization=quantization, **changes)
+
+    for found_TV in run_ranks(2, of_rank):
+        assert_near(found_TV, expected_TV)
+
+
+@pytest.mark.parametrize("name", ["fp8", "mxfp4"])
+def test_the_kit_proves_each_format(name: str) -> None:
+    report = run(HOST, f"quantizations_{name}")
+    assert report.passed, report.as_text()
+    assert "multiplies experts by their weights" in report.as_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({**FP8, "weight_bloc_size": [128, 128]}, r"weight_bloc_size=\[128, 128\] .* is not known"),
+        ({**FP8, "activation_scheme": "statik"}, "activation_scheme='statik' .* known: 'dynamic'"),
+        ({**FP8, "fmt": "e5m2"}, "fmt='e5m2' in quantization_config cannot be read"),
+        ({**FP8, "weight_block_size": 128}, "weight_block_size=128 .* must be two sizes"),
+        ({**FP8, "ignored_layers": "lm_head"}, "ignored_layers .* must be a list of names"),
+        ({}, "cannot be quantized while they load yet"),
+        ({"quant_method": "mxfp4", "bits": 4}, "bits=4 in quantization_config is not known"),
+    ],
+)
+def test_what_a_config_says_and_nobody_knows_is_refused(config: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        HOST.quantizations.make(config.get("quant_method", "fp8"), config, {})
+
+
+@pytest.mark.parametrize(
+    ("ignored", "parts"),
+    [
+        (["model.layers.0.mlp"], {"gate_proj", "up_proj", "down_proj"}),
+        (["re:.*layers.0.*mlp.*"], {"gate_proj", "up_proj", "down_proj"}),
+        (["model.layers.0.mlp.*"], {"gate_proj", "up_proj", "down_proj"}),
+        (["model.layers.0.self_attn.o_proj"], {"o_proj"}),
+        (["mlp.gate", "lm_head"], set()),
+    ],
+)
+def test_lists_leave_linears_plain_by_whole_words_and_patterns(
+    ignored: list[str], parts: set[str], tmp_path: Path
+) -> None:
+    form = FORMS["fp8"]
+    pair = Pair("LlamaForCausalLM", tmp_path, form)
+    pair.config = {**form.config, "ignored_layers": ignored}
+    for name in [each for each in pair.plain.tensors if each.endswith("proj.weight")]:
+        if ".layers.0." in name and name.split(".")[-2] in parts:
+            pair.quantized.tensors[name] = pair.plain.tensors[name]
+            pair.quantized.tensors.pop(f"{name}_scale")
+    assert_near(pair.found(), pair.expected())
+
+
+def test_a_product_of_linears_in_different_forms_is_refused_by_their_names(tmp_path: Path) -> None:
+    form = FORMS["fp8"]
+    pair = Pair("LlamaForCausalLM", tmp_path, form)
+    pair.config = {**form.config, "ignored_layers": ["model.layers.1.self_attn.k_proj"]}
+    with pytest.raises(ModelError, match=r"layers\.1\.self_attn\.k_proj and .*q_proj are stored"):
+        pair.found()
+
+
+def test_no_device_gets_slow_products_in_silence(tmp_path: Path) -> None:
+    pair = Pair("LlamaForCausalLM", tmp_path, FORMS["fp8"])
+    site = pair.plain.model().model.layers["0"].mlp.down_proj.site
+    method = HOST.quantizations.make("fp8", pair.config, {}).method_of(site)
+    device = torch.device("cuda")
+    with pytest.raises(ModelError, match="run on the CPU only so far"):
+        method.create(torch.nn.Module(), site, dtype=torch.float32, device=device)
+
+
+def test_mxfp4_is_widened_as_transformers_does() -> None:
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    its, meant_XOI = mxfp4(torch.randn(2, 6, 96))
+    expected_XIO = convert_moe_packed_tensors(its["blocks"], its["scales"], dtype=torch.float32)
+    assert torch.equal(meant_XOI, expected_XIO.mT)
+    site = Site(
+        name="up",
+        kind="linear",
+        inputs=Shard.whole(96),
+        parts=(Part("up", Shard.whole(6)),),
+    )
+    one = {key: tensor[0] for key, tensor in its.items()}
+    coded = Mxfp4Blocks().coded(one, site)
+    assert torch.equal(coded.widened(slice(None)), meant_XOI[0])
