@@ -54,7 +54,7 @@ class AskedGuide(msgspec.Struct, frozen=True):
     """A constraint as a caller gave it, not checked yet."""
 
     name: str
-    """Of GuidedParams' field."""
+    """The name of a field of ``GuidedParams``."""
     value: str
     """As JSON."""
     backend: str | None = None
@@ -88,7 +88,7 @@ class MediaInput(msgspec.Struct, frozen=True, kw_only=True):
 
     content_hash: str
     runs: tuple[tuple[int, int], ...]
-    """Of these tokens, in order: the first, and how many."""
+    """Placeholder tokens that follow each other: the first and how many, in order."""
     tensors: dict[str, TensorData]
     """What the model's ``encode`` takes."""
     cross_rows: int = 0
@@ -127,7 +127,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     media: tuple[MediaInput, ...] = ()
     """In the order of their tokens."""
     positions: bytes = b""
-    """Of the prompt's tokens, int32 by axis, where they are not their numbers (M-RoPE)."""
+    """Positions of the prompt's tokens, int32 by axis, if they are not their numbers (M-RoPE)."""
     num_guided_tokens: int = 0
     """So many of the prompt's last tokens belong to the text that the guide is for."""
 
@@ -170,7 +170,7 @@ class AdapterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a front end must know of the model to check and pack adapters."""
 
     linears: dict[str, tuple[int, int, bool, int]]
-    """By name: inputs, outputs, whether checkpoints store them as [in, out], and the number of
+    """Each linear's inputs, outputs, whether checkpoints store it as [in, out], and the number of
     experts whose weights stand in one tensor."""
     max_rank: int
     dtype: str
@@ -240,12 +240,12 @@ ClientMessage = (
 
 
 class SequenceLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Of one sampled token: the chosen one first, then the likeliest in order."""
+    """Log probabilities at one token: the chosen one first, then the likeliest in order."""
 
     token_ids: list[int]
     logprobs: list[float]
     rank: int
-    """Of the chosen token."""
+    """The chosen token's rank."""
 
 
 class SequenceEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -296,7 +296,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     sequences: list[int] = []
     tokens: list[int] = []
     logprobs: dict[int, SequenceLogprobs] = {}
-    """By sequence, only for those that asked."""
+    """Log probabilities by sequence, only for those that asked."""
     ends: list[SequenceEnd] = []
     prompts: list[PromptReport] = []
     preempted: list[int] = []

@@ -48,7 +48,7 @@ class CompletionOutput:
     """The text taken apart: reasoning, content and tool calls. Of chats whose model has a parser
     for what it was asked; None where all text is content."""
     deltas: list[Delta] | None = None
-    """The same in the order in which it came; with ``output_kind="delta"``, of what is new."""
+    """The message in the order in which it came; with ``output_kind="delta"``, what is new."""
     token_starts: list[int] | None = None
     """With ``logprobs``: where in the whole text each token begins. One without text of its own,
     such as a part of a character, begins where the next one does."""
@@ -96,7 +96,7 @@ class RequestOutput:
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
-    """By index; with output_kind "delta" only those that have news."""
+    """Continuations by index; with output_kind "delta" only those that have news."""
     finished: bool
     metrics: RequestMetrics
     prompt_logprobs: list[TokenLogprobs | None] | None = None
@@ -116,7 +116,7 @@ class BeamSequence:
     text: str = ""
     finish_reason: FinishReason | None = None
     message: ParsedMessage | None = None
-    """Of a chat whose model has parsers: the text's reasoning, content and calls."""
+    """The reasoning, content and calls of a chat's text, where the model has parsers."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ OutputKind = Literal["cumulative", "delta", "final"]
 
 
 class RequestOutputKind(StrEnum):
-    """The same as names."""
+    """``OutputKind`` as names."""
 
     CUMULATIVE = "cumulative"
     DELTA = "delta"
@@ -331,10 +331,10 @@ class LoRARequest:
 
     @property
     def name(self) -> str:
-        """The same as ``lora_name``."""
+        """Another name of ``lora_name``."""
         return self.lora_name
 
     @property
     def path(self) -> str | None:
-        """The same as ``lora_path``."""
+        """Another name of ``lora_path``."""
         return self.lora_path

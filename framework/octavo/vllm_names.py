@@ -99,7 +99,7 @@ _NOTED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "no model here scores": ("enable_flash_late_interaction",),
 }  # fmt: skip
-"""By why they need no effect: flags that are taken, and told on the log."""
+"""Flags that are taken and told on the log, by why they need no effect."""
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     _NOT_YET: (
         "calculate_kv_scales", "convert=auto|none", "cpu_offload_gb=0", "cpu_offload_params=*",
@@ -159,7 +159,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "`revision`, which names code and weights alike": ("code_revision=",),
 }  # fmt: skip
-"""By what to do instead: flags that would change what one gets."""
+"""Refused flags, which would change what one gets, by what to do instead."""
 SHORT: Final[Mapping[str, str]] = {
     "-asc": "api_server_count",
     "-ac": "attention_config",

@@ -105,7 +105,7 @@ INSTEAD: Final[Mapping[str, str]] = {
     for kind in ("Classification", "Embedding", "Pooling", "Scoring")
     for what in ("Output", "RequestOutput")
 }
-"""Of other paths of vLLM's, modules or names, what there is in their place."""
+"""What there is in the place of other paths of vLLM's, modules or names."""
 
 
 def find_vllm_paths() -> None:

@@ -24,7 +24,7 @@ PLACES: Final = {
     "gate_proj": ("gate_up_proj", 0), "up_proj": ("gate_up_proj", 1), "down_proj": ("down_proj", 0),
     "w1": ("gate_up_proj", 0), "w3": ("gate_up_proj", 1), "w2": ("down_proj", 0),
 }  # fmt: skip
-"""By the last part of an expert's name: the tensor that it is in, and which of its halves."""
+"""The tensor that an expert's linear is in, and which of its halves, by its name's last part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class LoadedAdapter:
 
 
 class LoadedAdapters:
-    """Of one engine; for any thread."""
+    """The adapters of one engine, for any thread."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class LoadedAdapters:
         self.num_requests: Counter[str] = Counter(
             {"": 0} if before is None else before.num_requests
         )
-        """By name that is known; "" are those without an adapter, as an ``AsyncLLM`` counts."""
+        """Counts by known name; "" are requests without an adapter, as an ``AsyncLLM`` counts."""
         self.locate: Callable[[str], LoRARequest] | None = None if before is None else before.locate
         """Says with its path what a request names without one, where not every path may be read."""
         self._config = config

@@ -16,7 +16,7 @@ from octavo.model_folder.header import TensorEntry, read_header
 from octavo.wording import listed
 
 MAX_HEADER_BYTES = 16 << 20
-"""Of an adapter of about 100,000 tensors."""
+"""An adapter of about 100,000 tensors has as many."""
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 

@@ -41,7 +41,7 @@ class StreamConnection(asyncio.Protocol):
         self._take = take
         self._pending = b""
         self._partial = b""
-        """Of an event."""
+        """The beginning of an event whose end has not come."""
         self._in_head = True
         self._status = 0
         self._remaining: int | None = None

@@ -39,7 +39,7 @@ class ThroughputBench:
     detokenize: bool = True
     """Make text of the tokens, as a server does."""
     prompt_seed: int = 0
-    """Of random prompts."""
+    """What random prompts are made by."""
 
     def __post_init__(self) -> None:
         check_range("num_prompts", self.num_prompts, 1)
@@ -72,7 +72,7 @@ class LatencyBench:
     num_warmups: int = 2
     """Batches before them, in no figure."""
     prompt_seed: int = 0
-    """Of random prompts."""
+    """What random prompts are made by."""
 
     def __post_init__(self) -> None:
         check_range("batch_size", self.batch_size, 1)

@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, tag=True):
 
     @property
     def cpu_share(self) -> float:
-        """Of a core, while the run lasted."""
+        """The part of a core that was used while the run lasted."""
         seconds = max(r.ended for r in self.records) - min(r.sent for r in self.records)
         return self.cpu_seconds / max(seconds, 1e-9)
 

@@ -30,7 +30,7 @@ from octavo.frontend.progress import ProgressBar
 from octavo.wording import counted
 
 SAMPLE_SYLLABLES = 4000
-"""Of the text whose token ids random prompts are made of."""
+"""Length of the text whose token ids random prompts are made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class ServeBench:
     processes: int | None = None
     """Processes of the client; default: by the number of streams at a time."""
     seed: int = 0
-    """Of prompts and arrivals."""
+    """What prompts and arrivals are made by."""
 
     def __post_init__(self) -> None:
         check_choice("endpoint", self.endpoint, ("completions", "chat"))
@@ -107,7 +107,7 @@ class ServeResult:
     summary: Summary
     num_processes: int
     cpu_share: float
-    """Of a core, of the busiest process of the client."""
+    """The part of a core that the client's busiest process used."""
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it; a request's times are in milliseconds."""

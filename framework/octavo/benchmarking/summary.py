@@ -38,7 +38,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def spread(seconds: Sequence[float]) -> Spread | None:
-    """Of values in seconds; None of none."""
+    """Percentiles of values in seconds; None where there are none."""
     if not seconds:
         return None
     ordered = sorted(value * 1000 for value in seconds)

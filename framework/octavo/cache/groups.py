@@ -36,7 +36,7 @@ class CacheLayout:
 
     @property
     def cross_groups(self) -> tuple[int, ...]:
-        """Those whose blocks hold a sequence's encoded media: they are all there from the start."""
+        """Groups whose blocks hold a sequence's encoded media, and are there from the start."""
         return tuple(i for i, group in enumerate(self.groups) if group.spec.rows is not None)
 
     @property

@@ -8,7 +8,7 @@ from octavo.benchmarking.summary import TITLES, Spread, Summary
 from octavo.wording import counted
 
 BUSY_SHARE = 0.7
-"""Of a core: from here on a client may be late to read what a server has sent."""
+"""From this part of a core on a client may be late to read what a server has sent."""
 
 
 def rates(summary: Summary, num_processes: int, cpu_share: float) -> list[tuple[str, str]]:

@@ -45,4 +45,4 @@ class EngineArgs(EngineKeywords):
 
 
 class AsyncEngineArgs(EngineArgs):
-    """The same for engines of an event loop."""
+    """``EngineArgs`` for engines of an event loop."""

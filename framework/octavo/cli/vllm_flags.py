@@ -15,7 +15,7 @@ from octavo.vllm_names import Verdict, as_flags, verdicts
 log = logging.getLogger(__name__)
 
 BYTES_IN: Final = {"kv_cache_memory_gib": 2**30, "max_header_kib": 2**10}
-"""Of flags whose vLLM's name counts bytes."""
+"""Bytes in our unit, for flags whose name of vLLM's counts bytes."""
 _NOTED: Final = "vllm_flags_noted"
 
 

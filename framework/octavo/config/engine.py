@@ -33,7 +33,7 @@ class ModelConfig:
     tokenizer: str | None = None
     """Folder or name of the tokenizer; None: the model's own."""
     tokenizer_revision: str | None = None
-    """Of the tokenizer; None: as ``revision``."""
+    """The tokenizer's revision; None: as ``revision``."""
     tokenizer_mode: str = "auto"
     """A registered tokenizer's name."""
     task: str = "auto"
@@ -72,7 +72,7 @@ class ModelConfig:
     """Entries of generation_config.json, such as {"temperature": 0.5}: defaults of sampling
     parameters, whatever generation_config says."""
     max_logprobs: int | None = None
-    """Of a token, that requests may ask for; None: 20 over HTTP and 128 in Python."""
+    """How many of a token requests may ask for; None: 20 over HTTP and 128 in Python."""
     logprobs_mode: Literal[
         "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"
     ] = "raw_logprobs"
@@ -86,7 +86,7 @@ class ModelConfig:
     enforce_eager: bool = False
     """Launch every kernel anew on CUDA instead of recording decode steps (for debugging)."""
     batch_invariant: bool = False
-    """The same tokens in 16-bit too, whatever else runs: slower kernels with fixed splits."""
+    """Equal tokens in 16-bit too, whatever else runs: slower kernels with fixed splits."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:

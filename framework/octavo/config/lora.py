@@ -8,7 +8,7 @@ from octavo.config.checks import check_range
 from octavo.errors import ConfigError
 
 RANK_OF_MOST = 16
-"""By which the pool is sized for ``max_loras``; adapters of other ranks take what they need."""
+"""The pool is sized by this rank for ``max_loras``; adapters of others take what they need."""
 HOST_COPIES = 4
 MAX_RANK_ROWS = 10240
 """What ``octavo_kernels.lora`` takes."""
@@ -55,7 +55,7 @@ class LoRAConfig:
 
     @property
     def highest_rank(self) -> int:
-        """Of an adapter that is taken."""
+        """The highest rank of an adapter that is taken."""
         return min(self.max_lora_rank or self.num_rank_rows, self.num_rank_rows)
 
     @property

@@ -44,15 +44,15 @@ class MediaConfig:
     and height bound the area: they let 720 x 1280 in. Modalities are those of the plugins; 0 of one
     that the model does not take is no error."""
     max_media_items: int = 32
-    """Of a request, all modalities together."""
+    """Most items of a request, all modalities together."""
     max_media_mib: float = 64.0
     """Encoded, all items of a request together."""
     max_decoded_media_mib: float = 2048.0
     """Decoded, all items of a request together."""
     max_image_megapixels: float = 89.0
-    """Of an image or a frame."""
+    """Most megapixels of an image or a frame."""
     max_video_frames: int = 512
-    """Of a video that a model samples, the frames that it sees; of an animation, all."""
+    """Most frames: those that a model sees of a video it samples; all of an animation."""
     max_audio_seconds: float = 600.0
     media_cache_tokens: int = 16384
     """Placeholder tokens whose media stay encoded on the device; an item that takes more is

@@ -82,7 +82,7 @@ class AccessConfig:
     loopback addresses; "*" is any. None: any, but on a loopback address without a key."""
     allowed_methods: tuple[str, ...] = ("GET", "POST", "DELETE", "OPTIONS")
     allowed_headers: tuple[str, ...] = ("*",)
-    """Of requests from those pages; "*" is any."""
+    """Headers that requests from those pages may have; "*" is any."""
     allow_credentials: bool = False
     trust_request_chat_template: bool = False
     """Requests may bring chat templates of their own."""
@@ -116,7 +116,7 @@ class LimitConfig:
     max_prompts: int = 1024
     """Prompts of one completion request, and sequences: prompts times n."""
     max_total_body_mib: float = 1024.0
-    """Of all bodies that are arriving or being read; workers share it."""
+    """Most that all bodies take which are arriving or being read; workers share it."""
     max_connections: int = 8192
     """Open at a time; workers share them."""
     body_timeout_seconds: float = 60.0
@@ -157,7 +157,7 @@ class ServeConfig:
     """A field that nobody knows has no effect and is told, or ("refuse") is a 400. One that is
     almost a known one is a 400 in any case."""
     response_role: str = "assistant"
-    """Of the answers of /v1/chat/completions."""
+    """The role in answers of /v1/chat/completions."""
     return_tokens_as_token_ids: bool = False
     """Tokens of logprobs are token_id:N, unless a request says otherwise."""
     enable_force_include_usage: bool = False
@@ -177,7 +177,7 @@ class ServeConfig:
     """Write each request's parameters and the beginning of its prompt to the log."""
     log_outputs: bool = False
     max_log_chars: int = 200
-    """Of a prompt or an output in the log."""
+    """Most characters of a prompt or an output in the log."""
     access_log: bool = True
     access_log_skip: tuple[str, ...] = ("/health", "/ping", "/metrics")
     """Paths that the access log leaves out."""

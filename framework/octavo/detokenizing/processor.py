@@ -93,7 +93,7 @@ class OutputProcessor:
         # By the engine's ids. One that has ended is gone, so that later tokens for it are dropped.
         self._continuations: dict[int, Continuation] = {}
         self._unread_sequences: list[int] = []
-        """Of the last step, if nobody looks at them before their end."""
+        """Sequences of the last step that nobody looks at before their end."""
         self._unread_tokens: list[list[int]] = []
         """What steps of just these sequences have given since they were last looked at."""
 

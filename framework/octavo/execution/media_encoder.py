@@ -77,7 +77,7 @@ class MediaEncoder:
             cache.backend.store(k_MKD, v_MKD, cache.view, slots_of[cache.group])
 
     def rows(self, tokens: Tensor, places: Tensor) -> MediaRows | None:
-        """Those that replace a step's tokens; None where there are none."""
+        """Rows that replace a step's tokens; None where there are none."""
         if not len(tokens):
             return None
         rows_MW = self._buffer_NW.index_select(0, places)

@@ -80,10 +80,10 @@ class Budget:
     weight_bytes: int
     """With the pool of adapters, where there is one."""
     adapter_bytes: int
-    """Of that pool."""
+    """What that pool takes."""
     workspace_bytes: int
     cache_bytes: int
-    """Of the pool; 0 if nothing is left for it."""
+    """What the KV cache takes; 0 if nothing is left for it."""
     bytes_per_token: int
     """What one more token takes in the layers that keep every token."""
     window_bytes_per_sequence: int

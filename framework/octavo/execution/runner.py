@@ -85,7 +85,7 @@ class ModelRunner:
         self._starts_R1 = torch.arange(num_slots + 1, dtype=torch.int32, device=device)
         """Query starts of rows that have one token each."""
         self._hidden_RD: Tensor | None = None
-        """Of the recorded forward that was the last."""
+        """Hidden states of the last recorded forward."""
         self._undrawn: Undrawn | None = None
         """The step that awaits masks."""
         self._graphs: DecodeGraphs | None = None
@@ -237,7 +237,7 @@ class ModelRunner:
     def _whole_step(
         self, work: Work, sites: SiteKinds, *, masked: bool = False
     ) -> tuple[str, StepFunction]:
-        """By kind: steps whose rows need nothing of the host between forward and drawing."""
+        """A step of some kind whose rows need nothing of the host between forward and sampling."""
         draw = partial(self._decode_and_draw, work=work, sites=sites, masked=masked)
         return f"step {int(work)}{family_of(sites)}{' masked' if masked else ''}", draw
 
@@ -323,7 +323,7 @@ class ModelRunner:
         return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S, sites)
 
     def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
-        """The same rows, whose context are the rows of encoded media that they see."""
+        """Rows whose context are the rows of encoded media that they see."""
         context_lens_R = self.state.cross_rows_S.index_select(0, rows.table_rows_R)
         query_lens_R = rows.bounds.query_lens_R
         return rows._replace(

@@ -25,11 +25,11 @@ MIB: Final = 1024**2
 SAMPLER_BYTES: Final = 256 * MIB
 """Scratch that ``octavo_kernels.sample`` and log probabilities keep below on an accelerator."""
 LIBRARY_BYTES: Final = 48 * MIB
-"""Of cuBLAS 32 for each stream that it is called on (Hopper), of our kernels up to 16."""
+"""cuBLAS has 32 for each stream that it is called on (Hopper), our kernels up to 16."""
 LATENT_BYTES: Final = 512 * MIB
 """What the ``torch`` attention backend keeps below for latent caches: scores, and weights."""
 INPUT_BYTES: Final = 1024
-"""Of a token: its id, places and angles."""
+"""A token's id, places and angles."""
 
 ForwardBytes = Callable[[int], int]
 """Peak scratch of a forward over so many tokens."""
@@ -70,7 +70,7 @@ def forward_formula(
     fused_from: int | None = None,
     adds_in_place: bool = False,
 ) -> ForwardBytes:
-    """By the entries of config.json that most architectures have.
+    """A forward's bytes by the entries of config.json that most architectures have.
 
     ``expert_copies`` are the hidden states that are kept for each pair of token and expert,
     ``feed_forward_copies`` the tensors as wide as a feed forward: gates, ups and their product,

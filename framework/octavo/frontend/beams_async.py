@@ -20,7 +20,7 @@ from octavo.outputs import BeamSearchOutput, RequestOutput
 from octavo.params import BeamSearchParams, SamplingParams
 
 MAX_IDS_ON_LOOP: Final = 1024
-"""Of a prompt that steps are made of without a thread; each looks at all of it."""
+"""Longest prompt that steps are made of without a thread; each looks at all of it."""
 Submit = Callable[[Making], AsyncGenerator[RequestOutput, None]]
 """Hands a request to the engine."""
 

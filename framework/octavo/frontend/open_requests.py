@@ -13,7 +13,7 @@ from octavo.outputs import RequestOutput
 
 
 class OpenRequests:
-    """Those of one engine that are not finished; for one thread at a time."""
+    """Requests of one engine that are not finished; for one thread at a time."""
 
     def __init__(self, client: EngineClient, outputs: OutputProcessor) -> None:
         self._client = client

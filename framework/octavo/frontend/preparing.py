@@ -40,7 +40,7 @@ class Preparing:
             coming.add_done_callback(lambda _: call())
 
     def take(self, seconds: float) -> list[PreparedRequest]:
-        """Those made since it was asked before; waits so long for the next."""
+        """Requests made since it was asked before; waits so long for the next."""
         if self._coming:
             wait([self._coming[0]], seconds)
         while self._coming and self._coming[0].done():

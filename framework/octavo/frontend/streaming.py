@@ -78,7 +78,7 @@ class Mailbox:
         self.loop = loop
         self.lock = threading.Lock()
         self._due: OrderedDict[OutputStream, None] = OrderedDict()
-        """Those whose readers are to be woken, the longest waiting first."""
+        """Streams whose readers are to be woken, the longest waiting first."""
         self.is_busy = False
         """Whether readers have yet to take what was posted."""
 

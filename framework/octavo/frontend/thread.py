@@ -47,7 +47,7 @@ class EngineThread:
         self._streams: dict[str, OutputStream] = {}
         """As the engine's thread sees them: commands change it in the order they were given."""
         self._mailboxes: set[Mailbox] = set()
-        """Those that were posted to last."""
+        """Mailboxes that were posted to last."""
         self._thread = threading.Thread(target=self._run, name="octavo engine", daemon=True)
         self._thread.start()
 

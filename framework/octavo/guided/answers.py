@@ -26,7 +26,7 @@ def behind(reasoning: Structure, guided: GuidedParams) -> GuidedParams:
 
 
 def behind_calls(reasoning: Structure, calls: GuidedParams) -> GuidedParams:
-    """The same for calls, which may stand apart."""
+    """The constraint for calls that follow the reasoning, and may stand apart from it."""
     return _structured(Chain((reasoning, _SPACE, _structure(calls))), calls)
 
 

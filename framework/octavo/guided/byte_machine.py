@@ -22,7 +22,7 @@ from octavo_registry.guided import (
 
 HEADER_WORDS = 4
 CLASS_WORDS = 64
-"""Of 4 bytes: the class of each byte."""
+"""Words of 4 bytes that have the class of each byte."""
 
 
 def pack(machine: ByteMachine) -> NDArray[np.int32]:
@@ -76,7 +76,7 @@ class Place:
 
 
 class _Lines(dict[int, list[int]]):
-    """Of a table, those that were looked at: all of a million entries would take 80 ms."""
+    """Lines of a table that were looked at: all of a million entries would take 80 ms."""
 
     def __init__(self, table: NDArray[np.int32]) -> None:
         self._whole = table
@@ -161,7 +161,7 @@ class MachineGuide:
 
     @cached_property
     def digest(self) -> bytes:
-        """Of the words: equal machines have equal ones."""
+        """A hash of the words: equal machines have equal ones."""
         return hashlib.blake2b(self.words.tobytes(), digest_size=16).digest()
 
     @cached_property
@@ -230,7 +230,7 @@ class MachineState:
         return []
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
-        """By the kernel's reference, of all tokens together."""
+        """Fill the mask by the kernel's reference, for all tokens together."""
         row[:] = self.guide.mask(self.place)
 
     def is_complete(self) -> bool:

@@ -35,7 +35,7 @@ from octavo_registry.manifest import Manifest
 
 CPU_SECONDS: Final = 2
 WALL_SECONDS: Final = 6.0
-"""Of one constraint, on a machine that has other things to do as well."""
+"""Most time for one constraint, on a machine that has other things to do as well."""
 MEMORY_MIB: Final = 512
 FIRST_CPU_SECONDS: Final = 0.1
 """Most constraints take a tenth of that; what takes more is begun anew where it delays few."""
@@ -50,7 +50,7 @@ WAIT_SECONDS: Final = 30.0
 LONG_WAIT_SECONDS: Final = 10.0
 """For the place of those that take long."""
 MOST_CHARS_REMEMBERED: Final = 2**24
-"""Of constraints whose outcome is known, with their machines."""
+"""Most characters of constraints whose outcome is kept, with their machines."""
 ENTRY_CHARS: Final = 2**10
 """What remembering one takes beside its text."""
 CHILD: Final = "octavo.guided.child"

@@ -24,7 +24,7 @@ from octavo_registry.structure import plain
 OPTIONS = "x-guidance"
 """Says how the JSON of a schema in a grammar is written, and nothing about its values."""
 MOST_CHARS = 2**20
-"""Of a schema, a pattern or a grammar."""
+"""Longest schema, pattern or grammar."""
 MOST_CHOICES = 10_000
 
 

@@ -20,7 +20,7 @@ MOST_ANSWERS: Final = 64
 MOST_GROWTH: Final = 2**26
 """Bytes that a copy may have more than at its beginning; then, too, it answers no more."""
 NICENESS: Final = 3
-"""Of long work, which others need not wait for."""
+"""The nice value of long work, which others need not wait for."""
 
 
 class Copy:

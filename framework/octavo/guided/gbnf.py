@@ -25,7 +25,7 @@ from octavo.guided.gbnf_terminals import (
 from octavo.wording import shown
 
 MOST_DEPTH = 64
-"""Of parentheses."""
+"""Deepest nesting of parentheses."""
 MOST_PATTERN_CHARS = 2**16
 _LAST_CHARACTER = 0x10FFFF
 _TOKEN = re.compile(
@@ -52,7 +52,7 @@ def is_gbnf(grammar: str) -> bool:
 
 
 def lark_of_gbnf(grammar: str) -> str:
-    """The same language as Lark; begins with the rule ``root``."""
+    """A GBNF grammar's language as Lark; begins with the rule ``root``."""
     rules = _Reader(grammar).rules()
     split = split_terminals(rules, "root")
     if split:

@@ -22,11 +22,11 @@ from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuidedBackend, GuideVocabulary
 
 MOST_BYTES = 2**27
-"""Of the guides that are kept after their last use, as they were measured where they were tried."""
+"""Most that guides take which are kept after their last use, as measured where they were tried."""
 GUIDE_BYTES = 2**14
 """What the least takes, with its masks and what Python keeps of it."""
 BYTES_PER_CHAR = 16
-"""Of a guide that nobody has measured, by its source: some 10 in llguidance."""
+"""What a guide takes for a character of its source if nobody has measured: 10 in llguidance."""
 COMPILE_THREADS = 2
 
 
@@ -123,7 +123,7 @@ class CompilingRequests:
 
     @property
     def num_sequences(self) -> int:
-        """Of all these requests."""
+        """Sequences of all these requests."""
         return sum(len(request.sequences) for request, _, _ in self._waiting)
 
     def add(self, request: EngineRequest, guide: GuideRequest) -> None:
@@ -146,7 +146,7 @@ class CompilingRequests:
         return forgotten
 
     def take(self, seconds: float) -> list[tuple[EngineRequest, CompiledGuide | Exception]]:
-        """Those that wait no more, with guide or failure; waits so long for the first."""
+        """Requests that wait no more, with guide or failure; waits so long for the first."""
         wait([future for _, future, _ in self._waiting], seconds, return_when=FIRST_COMPLETED)
         waiting, self._waiting = self._waiting, []
         done: list[tuple[EngineRequest, Future[CompiledGuide], float]] = []

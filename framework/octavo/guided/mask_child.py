@@ -19,7 +19,7 @@ from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuideState
 
 TOTAL_MIB: Final = 2048
-"""Of all guides and states; without room for more this process ends, and a new one begins."""
+"""Most for all guides and states; without room this process ends, and a new one begins."""
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The number of the process."""
         return self._process.pid
 
     @property
@@ -159,7 +159,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def data_bytes() -> int:
-    """Of this process, as the kernel counts them towards its limit."""
+    """Bytes of this process, as the kernel counts them towards its limit."""
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmData:"):

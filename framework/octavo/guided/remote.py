@@ -56,7 +56,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     guide: int
     kind: ConstraintKind | None = None
     value: str = ""
-    """Of the guide that is to be compiled, as JSON; without a kind there is none."""
+    """The constraint of the guide to compile, as JSON; without a kind there is none."""
     state: int = -1
     keep: int = 0
     """So many of the tokens that the child's state has taken are the state's still."""
@@ -226,7 +226,7 @@ class _Seat:
 
     def __init__(self, backend: str, start: bytes) -> None:
         self.states: set[int] = set()
-        """Those that are in use here, whether the child has heard of them or not."""
+        """States that are in use here, whether the child has heard of them or not."""
         self.threads = ThreadPoolExecutor(1, f"octavo-masks-{backend}")
         self._backend = backend
         self._start = start
@@ -235,7 +235,7 @@ class _Seat:
         self._gone: deque[int] = deque()
         self._child: ChildProcess | None = None
         self._num_answers = 0
-        """Of this child."""
+        """Answers that this child has given."""
         self._guides: OrderedDict[int, set[int]] = OrderedDict()
         """The child's states by guide; the guide that was used last is at the end."""
         self._lengths: dict[int, int] = {}

@@ -29,9 +29,9 @@ SOON_SECONDS = 0.003
 FEW = 1 / 8
 """So many of a step's rows are not waited for any longer: others would wait for them."""
 REMOTE_SECONDS = 0.002
-"""The same of a mask that a child fills, where there are rows that need not wait for it."""
+"""How long to wait for a mask that a child fills, where there are rows that need not wait."""
 LATEST_SECONDS = 10.0
-"""Of a native backend; a child is ended by the limits on each of its masks."""
+"""How late a native backend may be; a child is ended by the limits on each of its masks."""
 ROWS_PER_JOB = 4
 """A native backend needs some 20 us a mask, and so does handing a job to a thread."""
 
@@ -179,7 +179,7 @@ def guide_end(sequence_id: int, error: Exception) -> SequenceEnd:
 
 
 def as_error(error: BaseException) -> Exception:
-    """The same, where it is no panic of native code, which ``except Exception`` lets pass."""
+    """An error as it is, but for panics of native code, which ``except Exception`` lets pass."""
     return error if isinstance(error, Exception) else RuntimeError(one_line(error))
 
 

@@ -14,7 +14,7 @@ from octavo_registry.guided import GuideState
 
 WALKS: Final = 2
 STEPS: Final = 4
-"""Of each walk. What a mask costs is known after a few: libraries work them out lazily."""
+"""Steps of each walk. What a mask costs is known after a few: libraries are lazy."""
 
 
 def has_tokens(state: GuideState, vocab_size: int) -> bool:

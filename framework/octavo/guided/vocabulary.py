@@ -39,7 +39,7 @@ def vocabulary_of(
 
 
 def read_vocabulary(hf: Any, *, vocab_size: int, stop_token_ids: Sequence[int]) -> GuideVocabulary:
-    """The same of a tokenizer of the transformers package."""
+    """The vocabulary of a tokenizer of the transformers package."""
     added = hf.added_tokens_decoder
     num_tokens = min(vocab_size, max(len(hf), 1 + max(added, default=-1)))
     spellings: list[str | None] = hf.convert_ids_to_tokens(list(range(num_tokens)))

@@ -74,7 +74,7 @@ class Vocabulary:
     """The control tokens of one model."""
 
     special: frozenset[str] = frozenset()
-    """Of every template. Those that media stand for are among them."""
+    """Special tokens of every template; those that media stand for are among them."""
     added: frozenset[str] = frozenset()
     """Others that are tokens of their own, and control what goes on if the template writes them."""
     normalized: Callable[[str], str] | None = None
@@ -252,7 +252,7 @@ class _Finder:
         return text
 
     def hidden_name(self, text: str, hidden: Hidden) -> str:
-        """The same for a role or type, of which templates make control tokens on purpose."""
+        """Hide control tokens in a role or type, of which templates make such on purpose."""
         while self.whole.search(text):  # again, for those that begin in another
             text = self.whole.sub(lambda match: hidden.character(match[0][0]) + match[0][1:], text)
         return text

@@ -27,9 +27,9 @@ MEMORY_MIB: Final = 256
 MAX_SOURCE_CHARS: Final = 2**16
 """The longest that models have are 40,000."""
 MAX_CHANGES: Final = 64
-"""Of texts, by filters such as "replace": whether they make control tokens is looked at here."""
+"""Most changes to texts, by filters such as "replace"; they must make no control tokens."""
 MAX_CHARS: Final = 2**23
-"""Of what one writes."""
+"""Longest text that a template writes."""
 START_SECONDS: Final = 60.0
 MOST_CHILDREN: Final = 2
 MOST_WAITING: Final = 64

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 EVERY_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.json"
 MODALITIES = ("image", "video", "audio")
 SECTIONS = {"image_processor": "image", "video_processor": "video", "feature_extractor": "audio"}
-"""Of processor_config.json."""
+"""The modality of each section of processor_config.json."""
 SAMPLING = ("num_frames", "fps", "min_frames", "max_frames")
-"""Of a video's frames."""
+"""Settings of how a video's frames are chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +262,7 @@ def read_settings(
 
 
 def _added_tokens(folder: Path) -> dict[str, int]:
-    """Of files old and new; those of the fast tokenizer say most."""
+    """Ids of added tokens, from files old and new; those of the fast tokenizer say most."""
     found: dict[str, int] = {}
     decoder = _entries(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
     found.update({entry["content"]: int(number) for number, entry in decoder.items()})

@@ -44,7 +44,7 @@ MAX_CHARS_PER_TOKEN = 128
 USUAL_CHARS_PER_TOKEN = 4
 """English has more. A text that needs more than this to fit is counted beforehand, in pieces."""
 _PIECE_CHARS = 65_536
-"""They take the tokenizer a tenth of a second at most."""
+"""A piece takes the tokenizer a tenth of a second at most."""
 _MARGIN = 2
 """A text in pieces has a few tokens more, by its cuts: what has twice too many is too long."""
 _MAX_PRIORITY = 2**31 - 1
@@ -260,7 +260,7 @@ class InputProcessor:
     def _encode_around(
         self, marks: Mapping[str, int], text: str, add_special_tokens: bool
     ) -> list[int]:
-        """The same with an id in the place of each mark."""
+        """Token ids of a text, with an id in the place of each mark."""
         if not marks:
             return self.encode(text, add_special_tokens)
         first, *others = re.split(f"({'|'.join(map(re.escape, marks))})", text)

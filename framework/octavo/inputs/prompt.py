@@ -22,7 +22,7 @@ class TextPrompt(TypedDict, total=False):
 
 
 class TokensPrompt(TypedDict, total=False):
-    """The same in token ids; ``prompt`` is their text, which is shown and not read."""
+    """A prompt in token ids; ``prompt`` is their text, which is shown and not read."""
 
     prompt_token_ids: Required[list[int]]
     prompt: str

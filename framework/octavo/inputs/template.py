@@ -213,7 +213,7 @@ def changed(text: str, changes: Iterable[Change]) -> Iterator[str]:
 
 
 def _changes(tree: nodes.Template) -> Iterator[Change]:
-    """By a filter or by a method."""
+    """Changes to texts by a filter or by a method."""
     calls = [(node.name, node.args) for node in tree.find_all(nodes.Filter)]
     calls += [
         (node.node.attr, node.args)

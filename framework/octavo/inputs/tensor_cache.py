@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Tensors = tuple[Mapping[str, "Tensor"], dict[str, TensorData]]
-"""Of an item, and the same on the way to the engine."""
+"""An item's tensors, and what they are on the way to the engine."""
 
 
 class TensorCache:

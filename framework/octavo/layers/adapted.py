@@ -45,12 +45,12 @@ NO_SITES: Final[SiteKinds] = frozenset()
 
 
 def family_of(sites: SiteKinds) -> str:
-    """Of recordings: within one no mix of adapters, ranks or counts makes a difference."""
+    """The family of recordings: within one, no mix of adapters, ranks or counts matters."""
     return f" with adapters of {', '.join(sorted(sites))}" if sites else ""
 
 
 class AdapterRuns(NamedTuple):
-    """By slot, row or token: the first of its adapter's rank rows, and their number; 0 for none."""
+    """The first of its adapter's rank rows and their number, by slot, row or token; 0: none."""
 
     first: Tensor
     rank: Tensor
@@ -58,7 +58,7 @@ class AdapterRuns(NamedTuple):
     """Where some of them may add."""
 
     def at(self, index: Tensor) -> AdapterRuns:
-        """Those of some slots, rows or tokens."""
+        """The rank rows of some slots, rows or tokens."""
         first, rank = (each.index_select(0, index) for each in (self.first, self.rank))
         return AdapterRuns(first, rank, self.sites)
 
@@ -69,9 +69,9 @@ class AdapterRuns(NamedTuple):
 
 
 LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
-"""Of a token's rank row in an embedding: its number, twice, and what is looked up, twice."""
+"""A token's rank row in an embedding: its number, twice, and what is looked up, twice."""
 MASK_BYTES: Final = 8 + 1 + 1 + 1
-"""Of a token's rank row in what says which belong to others: a number, and three answers."""
+"""A token's rank row in what says which belong to others: a number, and three answers."""
 
 
 class AdapterRows:
@@ -97,14 +97,14 @@ class AdapterRows:
         """What adapters can change, by the names that checkpoints have: several linears that the
         model has fused have a name each, one that is stored fused has one."""
         self.tied: set[str] = set()
-        """Of these, both ends of the vocabulary where one weight is that of both."""
+        """Names of both ends of the vocabulary where one weight is that of both."""
         self.groups: dict[SiteKind, TokenGroups] = {}
-        """Of the step that runs; without an entry no token has an adapter there."""
+        """Groups of the running step's tokens; without an entry no token has an adapter there."""
         self.runs: AdapterRuns | None = None
-        """Of its tokens; None: no token has an adapter."""
+        """The rank rows of the step's tokens; None: no token has an adapter."""
         self._rare: dict[SiteKind, _Rare] = {}
         self._present: dict[Run, set[SiteKind]] = {}
-        """By the rank rows of what was loaded: the rare sites that it touches."""
+        """The rare sites that a loaded adapter touches, by its rank rows."""
         self._pools: list[Tensor] = []
         self._shrinks: set[tuple[int, int]] = set()
         """Inputs and parts of what is multiplied with."""
@@ -114,7 +114,7 @@ class AdapterRows:
         if experts:
             self._rank_uses["experts"] = RankUse()
         self._latent_bytes = 0
-        """Of a token in one layer."""
+        """What a token takes in one layer with latent attention."""
 
     def around(self, method: QuantizationMethod) -> QuantizationMethod:
         """See ``LayerAdapters``."""

@@ -33,7 +33,7 @@ class StackedRows:
     up_PXHO: Tensor
     inputs: Shard
     outputs: Shard
-    """Of each half."""
+    """How each half's outputs are cut."""
     interleaved: bool
     """Gates and ups take turns in what an adapter has."""
 

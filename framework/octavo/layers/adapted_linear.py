@@ -100,7 +100,7 @@ class AdaptedLinear:
     def activated(
         self, layer: nn.Module, x: Tensor, bias: Tensor | None, activation: PlainActivation
     ) -> Tensor:
-        """The same without gates."""
+        """See ``FusedProducts``; as ``gated``, without gates."""
         if self._fused is not None and self._may_fuse():
             return self._fused.activated(layer, x, bias, activation)
         return plain_activation(self.apply(layer, x, bias), activation)
@@ -127,7 +127,7 @@ class AdaptedLinear:
         return expand_(multiply(), sums_STQR, adapters.up_PO, adapters.part_ends, adapters.groups)
 
     def _adapters(self, layer: nn.Module) -> Adapters | None:
-        """Of the step; None: no token has one here."""
+        """The adapters of the step's tokens; None: no token has one here."""
         groups = self._rows.groups.get(self._kind)
         if groups is None:
             return None

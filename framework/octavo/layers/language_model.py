@@ -76,5 +76,5 @@ class LanguageModel(nn.Module):
 
 
 def with_defaults(spec: ModelSpec, **entries: Any) -> ModelSpec:
-    """The same spec with what Transformers takes for entries that its config.json lacks."""
+    """A spec with what Transformers takes for entries that its config.json lacks."""
     return replace(spec, config={**entries, **spec.config})

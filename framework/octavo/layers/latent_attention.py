@@ -28,7 +28,7 @@ from octavo_registry.sites import Part, Shard, Site
 from octavo_registry.step import Step
 
 NORM_EPS = 1e-6
-"""Of the norms of compressed queries and keys, whatever config.json says of the others."""
+"""For norms of compressed queries and keys, whatever config.json says of the others."""
 
 
 class LatentAttention(nn.Module):

@@ -196,7 +196,7 @@ class QKVLinear(Linear):
 
 
 class ReplicatedLinear(Linear):
-    """The same on every rank."""
+    """A linear that is whole on every rank."""
 
     def __init__(
         self, name: str, in_features: int, out_features: int, *, bias: bool, spec: ModelSpec

@@ -20,7 +20,7 @@ GATED_ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""By their names in config.json's ``hidden_act``."""
+"""Activations of gated MLPs by their names in config.json's ``hidden_act``."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu_,
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
-"""The same for MLPs without a gate; they may overwrite their argument."""
+"""Activations of MLPs without a gate by name; they may overwrite their argument."""
 
 T = TypeVar("T")
 

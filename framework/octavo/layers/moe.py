@@ -35,7 +35,7 @@ from octavo_registry.sites import Axis, ExpertsSite, Shard
 __all__ = ["EXPERT_ACTIVATIONS", "ExpertTensors", "MoE", "Routing", "StackedTensors"]
 
 EXPERT_ACTIVATIONS: dict[str, str] = {**GATED_ACTIVATIONS, "swiglu_oai": "swiglu_oai"}
-"""By their names in config.json's ``hidden_act``; gpt-oss does not name its own there."""
+"""Experts' activations by name in config.json's ``hidden_act``; gpt-oss does not name its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

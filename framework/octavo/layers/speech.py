@@ -33,7 +33,7 @@ OTHER_NAMES = {
     "encoder_ffn_dim": "intermediate_size",
     "activation_function": "hidden_act",
 }
-"""Of entries of a config, Whisper's own and those that newer models have."""
+"""Names of a config's entries, Whisper's own and those that newer models have."""
 
 
 def encoder_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class SpeechEncoder(nn.Module):
         lengths: Sequence[int] | None = None,
         heard: Sequence[int] | None = None,
     ) -> Tensor:
-        """The same before the last norm."""
+        """Positions [P, D] of all sounds before the last norm."""
         if lengths is None:
             lengths = [num_positions(each.shape[1]) for each in features]
         heard = lengths if heard is None else heard

@@ -27,7 +27,7 @@ ACTIVATIONS: Mapping[str, PlainActivation] = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""By their names in config.json's ``hidden_act``."""
+"""Activations of vision towers by their names in config.json's ``hidden_act``."""
 
 
 def activation_of(config: Mapping[str, Any], default: str) -> PlainActivation:
@@ -44,7 +44,7 @@ def text_spec(spec: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
 
 
 def tower_spec(spec: ModelSpec, config: Mapping[str, Any]) -> ModelSpec:
-    """The same for what sees media, and takes no adapters."""
+    """The spec of a model's part that sees media, and takes no adapters."""
     return replace(text_spec(spec, config), adapters=None)
 
 

@@ -52,11 +52,11 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "rms_norm_eps": 1e-6,
     },
 }
-"""By ``model_type``."""
+"""Defaults of a ``text_config``, by its ``model_type``."""
 
 
 def with_text_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same config.json, its ``text_config`` complete where its kind is known."""
+    """A config.json whose ``text_config`` is complete where its kind is known."""
     text = settings.get("text_config")
     if not isinstance(text, dict) or text.get("model_type") not in TEXT_DEFAULTS:
         return dict(settings)

@@ -10,7 +10,7 @@ _FALLBACK: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def byte_level(spelling: str) -> bytes | None:
-    """Those of a byte-level vocabulary's token; None: it is none."""
+    """The bytes of a byte-level vocabulary's token; None: it is none."""
     table = _byte_of_character()
     found = [table.get(character) for character in spelling]
     return None if None in found else bytes(byte for byte in found if byte is not None)

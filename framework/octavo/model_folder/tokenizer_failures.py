@@ -23,5 +23,5 @@ def failure_of(host: PluginHost, mode: str) -> TokenizerFailure:
 
 
 def unnamed_failure(method: str, error: BaseException) -> PluginError:
-    """The same for a tokenizer that no plugin has registered."""
+    """The error of a tokenizer that no plugin has registered."""
     return PluginError(f"the tokenizer failed in {method}: {one_line(error)}")

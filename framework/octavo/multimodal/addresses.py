@@ -41,7 +41,7 @@ SPECIAL: Final = (
     IPv6Network("3ffe::/16"),  # 6bone, given back
     IPv6Network("3fff::/20"),  # documentation
 )
-"""Of version 6 within ``GLOBAL``."""
+"""Networks of version 6 within ``GLOBAL`` that are not public."""
 
 
 def resolve(host: str, port: int) -> list[str]:

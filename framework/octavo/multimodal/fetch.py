@@ -19,7 +19,7 @@ ESCAPES: Final = {
     **{"%2B": "+", "%2b": "+", "%2F": "/", "%2f": "/", "%3D": "=", "%3d": "="},
     **{"%0D": "", "%0d": "", "%0A": "", "%0a": ""},
 }
-"""Of what base64 is written with. Urllib's function for all escapes makes an object of each:
+"""Escapes of what base64 is written with. Urllib's function makes an object of each escape:
 gigabytes of the longest text. A blank stays an error, as in forms it stands for a +."""
 
 

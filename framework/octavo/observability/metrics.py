@@ -23,7 +23,7 @@ class HistogramValue(msgspec.Struct, array_like=True):
     """What one histogram has seen."""
 
     counts: list[int]
-    """By bucket, each without the ones below it; the last has no upper bound."""
+    """Counts by bucket, each without the ones below it; the last has no upper bound."""
     sum: float = 0.0
 
 

@@ -40,7 +40,7 @@ class RequestMeter:
     def __init__(self, max_model_len: int) -> None:
         tokens = token_bounds(max_model_len)
         self._last_seconds: dict[int, float] = {}
-        """By sequence that has a token, when its last one came; but for those of ``_steady``."""
+        """When a sequence's last token came, for those that have one and are not in ``_steady``."""
         self._steady: list[int] = []
         """The sequences of the last step, which all had a token at ``_steady_seconds``."""
         self._steady_seconds = 0.0

@@ -90,9 +90,9 @@ class ServedAdapters:
         self._engine = engine
         self._model_names = model_names
         self._served: dict[str, Served] = {}
-        """By name; names that resolvers know are looked up anew where their folder has changed."""
+        """Served adapters by name; resolvers are asked again where a folder has changed."""
         self._seen: dict[str, Seen] = {}
-        """Of these, by name."""
+        """What was seen of the adapters of resolvers, by name."""
         self._libraries: dict[AdapterFolders, AdapterLibrary] = {}
         self._watched = AdapterFolders(watched=tuple(map(Path, config.lora_dir)))
         self._allowed = AdapterFolders(allowed=tuple(map(Path, config.allowed_lora_path)))
@@ -172,7 +172,7 @@ class ServedAdapters:
         return True
 
     def _look_up(self, name: str) -> None:
-        """Of a name that is not served, forget what the engine has if its folder has changed."""
+        """Forget what the engine has of a name that is not served if its folder has changed."""
         if name in self._served:
             self._locate(name)
             return

@@ -52,7 +52,7 @@ class ServerContext:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for servers that answer alike: release and model."""
+        """Equal for servers that answer alike: release and model."""
         return (
             "octavo_" + sha256(f"{version('octavo')} {self.model_names}".encode()).hexdigest()[:12]
         )
@@ -92,7 +92,7 @@ class ServerContext:
 
     @property
     def max_logprobs(self) -> int:
-        """Of a token, that requests may ask for."""
+        """How many of a token requests may ask for."""
         most = self.engine.config.model.max_logprobs
         return MAX_LOGPROBS if most is None else most
 

@@ -27,7 +27,7 @@ from octavo_registry import Adapter
 
 RANKS: Final = (4, 33, 256)
 STRENGTH: Final = 0.5
-"""Of what an adapter adds, as a part of the weight that it is added to."""
+"""Size of what an adapter adds, as a part of the weight that it is added to."""
 
 
 def random_adapter(
@@ -110,7 +110,7 @@ class AdaptedReference:
         self._prompts = sorted(self._hashes, key=len, reverse=True)
 
     def adapter_of(self, tokens: Tokens) -> str:
-        """Of a prompt, or of what continues one."""
+        """The adapter of a prompt, or of what continues one."""
         return next(
             self._hashes[prompt] for prompt in self._prompts if tokens[: len(prompt)] == prompt
         )
@@ -129,7 +129,7 @@ class AdaptedReference:
 
 
 def with_adapters(trial: Trial, ranks: Sequence[int], *, num_rank_rows: int) -> Trial:
-    """The same model with random adapters of these ranks; prompts take turns with them and none."""
+    """A trial with random adapters of these ranks; prompts take turns with them and none."""
     base = trial.reference
     assert isinstance(base, ModuleReference)
     options = {

@@ -31,7 +31,7 @@ BLOCK_TOKENS: Final = 16
 WINDOW: Final = 11
 HEADS, KV_HEADS = 4, 2
 LARGEST_ERROR: Final = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 1e-2}
-"""Of results, which are of size 1."""
+"""Largest error of results, which are of size 1."""
 STEPS: Final = (
     ((0, 9), (1, 20), (2, 1)),
     ((2, 1), (0, 1), (1, 1)),
@@ -343,7 +343,7 @@ def _cross_problems(
 
 
 def _queries_of(group: AttentionStep, num_tokens: int, num_rows: int) -> AttentionStep:
-    """The same row, of which so many tokens see so many rows of media."""
+    """A row of which so many tokens see so many rows of media."""
     starts_R1 = torch.tensor([0, num_tokens], dtype=torch.int32, device=group.slots_T.device)
     return replace(
         group,

@@ -14,7 +14,7 @@ from octavo.testing.engine_run import Logprobs, SampledSequence, Tokens, tokens_
 from octavo.testing.reference import Reference
 
 MAX_DIFFERENCE = 1e-4
-"""Of logits, in units of their spread: the mean over positions of their standard deviation."""
+"""Largest difference of logits in units of their spread, the mean of their deviations."""
 TIE = 1e-5
 """A greedy choice is free where the reference's best two logits are as close as this."""
 
@@ -25,7 +25,7 @@ class Comparison:
 
     num_compared: int = 0
     largest_difference: float = 0.0
-    """Of logits that pass, in units of their spread."""
+    """Largest difference of logits that pass, in units of their spread."""
     problems: list[str] = field(default_factory=list)
     """One line for each sequence that differs."""
     ties: list[str] = field(default_factory=list)

@@ -51,7 +51,7 @@ class SampledSequence:
     tokens: Tokens
     logprobs_NV: Logprobs
     num_cached_tokens: int
-    """Of the prompt, from the prefix cache; told for a prompt's first continuation only."""
+    """Prompt tokens from the prefix cache; told for a prompt's first continuation only."""
 
     @property
     def sequence(self) -> EnginePrompt:
@@ -63,7 +63,7 @@ class SampledSequence:
 
 @dataclass(slots=True)
 class _Received:
-    """Of one sequence, so far."""
+    """What one sequence has got so far."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[SequenceLogprobs] = field(default_factory=list)
@@ -190,7 +190,7 @@ class EngineRun:
         return received
 
     def _dense(self, entries: Sequence[SequenceLogprobs]) -> Logprobs:
-        """By token id; the engine gives them in order of likelihood."""
+        """Log probabilities by token id; the engine gives them in order of likelihood."""
         dense_NV = np.full((len(entries), self.vocab_size), np.nan, np.float32)
         for row_V, entry in zip(dense_NV, entries, strict=True):
             row_V[entry.token_ids] = entry.logprobs

@@ -143,7 +143,7 @@ class Fault:
     mode: Mode = in_a_batch
 
     def put_into(self, trial: TrialT) -> TrialT:
-        """The same trial on a host that is like its own, but for what the fault goes around."""
+        """A trial on a host that is like its own, but for what the fault goes around."""
         host = copy.copy(trial.host)
         if self.attention is not None:
             host.attention_backends = _Wrapping(host.attention_backends, self.attention)
@@ -200,7 +200,7 @@ def own_faults(without: Mapping[str, SwitchOff]) -> dict[str, Fault | None]:
 
 
 def _changed_once_loaded(model: Any, change: Callable[[Any], None]) -> Any:
-    """The same model; ``change`` finds its weights as they came, before anything packs them."""
+    """A model that ``change`` changes as its weights came, before anything packs them."""
     load = model.load
 
     def load_and_change(tensors: Any) -> set[str]:
@@ -234,7 +234,7 @@ def without_rope_scaling(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _unscaled(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """The same settings with the default type; they may stand by kind of layer."""
+    """Rotary settings with the default type; they may stand by kind of layer."""
     if any(isinstance(value, Mapping) for value in rope.values()):
         return {kind: _unscaled(value) for kind, value in rope.items()}
     if rope.get("rope_type", rope.get("type", "default")) == "default":

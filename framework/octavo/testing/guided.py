@@ -28,7 +28,7 @@ WALK_TOKENS = 24
 READ_WALKS = 20
 """So many more are followed for the texts that they come to."""
 TRIED_TOKENS = 12
-"""Of a state, so many allowed tokens and so many others are tried on forks."""
+"""So many allowed tokens of a state, and so many others, are tried on forks."""
 _VALUES: dict[ConstraintKind, Any] = {
     "json": {"type": "boolean"},
     "regex": "a",
@@ -252,7 +252,7 @@ class _Bench:
                 yield "fill_bitmasks() gives another mask than fill_bitmask()"
 
     def wrong_machines(self) -> Iterator[str]:
-        """They must be the same without the backend, as an engine has them."""
+        """Machines must say the same as the backend, without which an engine has them."""
         if not isinstance(self.backend, MachineBackend):
             yield "it has no machine()"
             return

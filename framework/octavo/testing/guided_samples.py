@@ -101,7 +101,7 @@ class Sample:
 
 
 def samples(keywords: Collection[str]) -> list[Sample]:
-    """Those that a backend with such keywords must enforce."""
+    """Samples that a backend with such keywords must enforce."""
     every = [_choice(), *_regexes(), *_grammars(), *_structures(), *_schemas()]
     return [each for each in every if {each.constraint.kind, *each.features} <= set(keywords)]
 

@@ -64,7 +64,7 @@ class _Run:
         generator = torch.Generator().manual_seed(0)
         self._logits_VV = torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=generator)
         self.tokens: dict[int, list[int]] = {}
-        """By slot, prompt and output."""
+        """Tokens of prompt and output, by slot."""
         self._args: dict[int, tuple[Mapping[str, Any], int]] = {}
 
     def attach(
@@ -94,7 +94,7 @@ class _Run:
         self.attach(other, args, tokens[:prompt_len], tokens[prompt_len:])
 
     def logits(self, slots: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Those before and behind the processor."""
+        """Logits before and behind the processor."""
         last_R = [self.tokens[slot][-1] for slot in slots]
         before_RV = self._logits_VV[last_R].to(self._dtype)
         so_far = SequenceTokens(tokens_SL=self._tokens_SL, num_tokens_S=self._num_tokens_S)

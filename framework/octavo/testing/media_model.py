@@ -39,7 +39,7 @@ NUM_SEEDS: Final = 2
 CROWDED_TOKENS: Final = 3 * MEDIA_TOKENS
 """Drawn where blocks are few, so that requests grow until there are none; the first count."""
 SAME: Final = 1e-4
-"""Of rows, in units of their spread: more is another row."""
+"""Largest difference of equal rows, in units of their spread."""
 
 
 class WrongMedia(Exception):
@@ -303,7 +303,7 @@ def _away(found_MW: Tensor, expected_MW: Tensor) -> float:
 
 
 def _changed_rows(model: Any, change: Callable[[list[Tensor]], list[Tensor]]) -> Any:
-    """The same model; ``change`` is made to the rows of the items of a step."""
+    """A model that changes the rows of a step's items by ``change``."""
     encode = model.encode
     model.encode = lambda items: change(list(encode(items)))
     return model

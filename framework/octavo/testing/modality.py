@@ -46,7 +46,7 @@ class ModalitySamples:
     bombs: Mapping[str, bytes] = field(default_factory=dict)
     """Small files that would become large: above the limits that a server has by default."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of a model."""
+    """Options that a model gives its decoder."""
 
 
 class WrongDecoder(Exception):

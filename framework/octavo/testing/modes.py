@@ -53,7 +53,7 @@ class Trial:
     """Engine options beside the kit's own."""
     adapters: Sequence[Adapter] = ()
     adapter_of: Callable[[Tokens], str] = lambda prompt: ""
-    """By prompt the content hash of one of them, or none."""
+    """The content hash of a prompt's adapter, or none."""
 
     def engine(self, **options: Any) -> EngineRun:
         """A new engine."""
@@ -124,7 +124,7 @@ def in_random_order(trial: Trial) -> Comparison:
 
 
 def with_warm_prefix_cache(trial: Trial) -> Comparison:
-    """The same prompts a second time."""
+    """Compare prompts when they are asked a second time."""
     with trial.engine() as engine:
         engine.generate(trial.prompts, max_tokens=MAX_TOKENS)
         found = engine.generate(trial.prompts, max_tokens=MAX_TOKENS)

@@ -26,7 +26,7 @@ RANDOM_CUTS = 50
 NUM_FORM_TEXTS = 30
 HARD_CHARACTERS = 2**16
 HARD_SECONDS = 1.0
-"""Of the processor. A linear parser needs a tenth; one that begins anew at each piece, many."""
+"""Most processor time. A linear parser needs a tenth; one that begins anew each time, many."""
 
 _UNIT = {"type": "string", "enum": ["C", "F"]}
 _RIDER = {

@@ -45,7 +45,7 @@ PROTOCOLS: dict[str, tuple[type[Any], ...]] = {
     "inputs": (),
     "multimodal": (),
 }
-"""By the registry's name on the host: what an object of the kind must be, one of these. Kinds
+"""What an object of a kind must be, one of these, by the registry's name on the host. Kinds
 without are plain functions."""
 _LEAST = {"LogitsProcessor.attach": 3, "LogitsProcessor.apply": 3}
 """Methods that may leave out trailing arguments: those that they must take, ``self`` among them."""

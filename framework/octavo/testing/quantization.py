@@ -115,7 +115,7 @@ class _Trial:
         yield from difference("the sum over ranks", sum_TO, x_TI @ self._weights[0].mT)
 
     def fused_problems(self) -> Iterator[str]:
-        """Of ``FusedProducts``, if it is one."""
+        """What is wrong with its ``FusedProducts``, if it is one."""
         layer = self._filled(0, 1)
         method = layer.method
         if not isinstance(method, FusedProducts):

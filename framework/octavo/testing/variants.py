@@ -11,7 +11,7 @@ from octavo_registry import ModelCapabilities
 from octavo_registry.lazy import load_target
 
 EPSILON: Final = 0.05
-"""Of norms: large, so that results tell it from any that a model is likely to have instead."""
+"""Epsilon of norms: so large that results tell it from any that a model may have instead."""
 TINY: Final[Mapping[str, Any]] = {
     "vocab_size": 160,
     "hidden_size": 64,
@@ -33,7 +33,7 @@ TINY_TEXT: Final[Mapping[str, Any]] = {
     **{name: TINY[name] for name in TINY if not name.endswith("_token_id")},
     "max_position_embeddings": 1024,
 }
-"""The same for a ``text_config`` within a model that takes media, with room for them."""
+"""A ``text_config`` of a model that takes media, with room for them."""
 TINY_VISION: Final[Mapping[str, Any]] = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -73,7 +73,7 @@ class Variant:
     """What switches off each mechanism of the architecture's own, by name ("query norm"); the kit
     must notice that it is missing."""
     media: Mapping[str, MediaExample] = field(default_factory=dict)
-    """By modality, for a model that takes media."""
+    """Examples by modality, for a model that takes media."""
     one_item: bool = False
     """Every prompt has exactly one item, as where all layers read it by cross attention. The
     reference is then called with the token ids [B, T] and a list of each sequence's item."""

@@ -70,7 +70,7 @@ class _Answer:
         self._in_pieces = in_pieces
         self._num_chars = 0
         self._num_tokens = 0
-        """Of whole outputs, how much has been read."""
+        """How many tokens of whole outputs have been read."""
         self._has_ended = False
         self._tokens: TokenTexts | None = None
         """Where logprobs are asked for."""

@@ -24,7 +24,7 @@ class ToolUse:
     tools: tuple[ToolDefinition, ...]
     """What the model is shown, and by which its calls are read."""
     allowed: tuple[ToolDefinition, ...]
-    """Those of them that it may call."""
+    """Tools that the model may call."""
     choice: Literal["auto", "required", "named"]
     parallel: bool
     """Whether it may make several calls."""

@@ -20,7 +20,7 @@ class TokenTexts:
 
     def __init__(self) -> None:
         self._tokens: deque[tuple[int, TokenLogprobs]] = deque()
-        """Those whose first visible character has not come out yet, with their begin."""
+        """Tokens whose first visible character has not come out yet, with their begin."""
         self._cuts: deque[int] = deque()
         """Where tokens begin behind what was read."""
         self._text = ""
@@ -31,7 +31,7 @@ class TokenTexts:
         self._end = 0
         self._given_end = 0
         self._kind: Literal["content", "reasoning", "call"] = "content"
-        """Of what was given last."""
+        """The kind of what was given last."""
 
     def expect(self, starts: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> None:
         """Take the next tokens; a stop string may hold back their text."""

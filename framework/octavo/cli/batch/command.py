@@ -204,7 +204,7 @@ def _summary(num_lines: int, num_done: int, num_bad: int, num_left: int) -> str:
 
 
 def _lines(file: Path) -> list[tuple[int, bytes]]:
-    """By number; read once, since the file may be a pipe."""
+    """Lines with their numbers; read once, since the file may be a pipe."""
     try:
         text = file.read_bytes().removeprefix(BOM_UTF8)  # Windows may write it
     except OSError as error:

@@ -99,7 +99,7 @@ def children(shape: Shape) -> Iterator[State]:
 
 
 def needed(shape: Shape) -> Iterator[State]:
-    """Those without which there is no value."""
+    """States without which there is no value of the shape."""
     if isinstance(shape, ArrayShape):
         yield from shape.prefix[: shape.low]
         if shape.low > len(shape.prefix):

@@ -60,7 +60,7 @@ _LONG_ESCAPE = re.compile("[\\x00-\\x07\\x0b\\x0e-\\x1f]")
 
 
 class Features:
-    """Those that one core schema uses."""
+    """The features that one core schema uses."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()

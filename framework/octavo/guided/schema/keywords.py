@@ -335,4 +335,4 @@ HANDLERS: dict[str, Handler] = {
         )
     },
 }
-"""By keyword; keywords with one handler are read together, where the first of them stands."""
+"""Handlers by keyword; keywords with one handler are read where the first of them stands."""

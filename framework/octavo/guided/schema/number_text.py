@@ -67,7 +67,7 @@ def _negated(bound: _Bound | None) -> _Bound | None:
 
 
 def _between(low: _Bound | None, high: _Bound | None) -> Regex:
-    """Those without a sign."""
+    """Texts of the numbers in a range that have no sign."""
     if high is not None and high[0] < 0:
         return NOTHING
     if low is None or low[0] < 0:

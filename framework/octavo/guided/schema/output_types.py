@@ -63,7 +63,7 @@ def _constraint(term: Term, read: ReadSchema) -> dict[str, Any]:
 
 
 def _texts(parts: list[Term]) -> list[str]:
-    """Of parts that are nothing but texts; a choice may not be empty."""
+    """The texts of parts that are nothing else, or none; a choice may not be empty."""
     texts = [part.value for part in parts if isinstance(part, dsl.String) and part.value]
     return texts if len(texts) == len(parts) else []
 

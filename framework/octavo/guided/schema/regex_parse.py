@@ -36,7 +36,7 @@ class Dialect:
     """What patterns mean where dialects differ."""
 
     classes: Mapping[str, list[Range]]
-    """Of the letters behind a backslash; capitals mean the others."""
+    """What letters behind a backslash mean; capitals mean the others."""
     line_ends: list[Range]
     """What a dot leaves out."""
     has_plain_classes: bool

@@ -16,7 +16,7 @@ from octavo.guided.schema.regex import (
 
 
 def plain(node: Regex, max_states: int = 120) -> Regex:
-    """The same set without ``Both`` and ``Other``, by elimination of the automaton's states."""
+    """A set's texts without ``Both`` and ``Other``, by elimination of the automaton's states."""
     if not node.has_algebra:
         return node
     table = automaton(node, max_states)

@@ -99,7 +99,7 @@ def _common_multiple(first: Fraction, second: Fraction) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """Of a length in characters, and in a set."""
+    """Strings of a length in characters, and in a set."""
 
     low: int = 0
     high: int | None = None

@@ -40,7 +40,7 @@ from octavo.guided.schema.values import literal
 LEVELS_OF_ANY = 2
 """Lists and objects inside one another, where a schema says nothing; four times the size each."""
 MAX_STATES = 300
-"""Of the automaton of a string or a name that several keywords say something about."""
+"""Most states of a string's or name's automaton that several keywords say something about."""
 
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _DIRECT = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))

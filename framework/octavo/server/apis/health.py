@@ -31,7 +31,7 @@ class Load(msgspec.Struct):
 
 
 class Version(msgspec.Struct):
-    """Of Octavo."""
+    """Octavo's version."""
 
     version: str
 

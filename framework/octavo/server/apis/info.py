@@ -43,7 +43,7 @@ class PluginInfo(msgspec.Struct, kw_only=True):
     module: str | None
     registers: dict[str, list[str]]
     failures: dict[str, int]
-    """By call."""
+    """Numbers of failures, by call."""
     quarantined_seconds: float | None
     """Until it is tried again; None: it is not in quarantine."""
 

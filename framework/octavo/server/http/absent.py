@@ -49,7 +49,7 @@ _PATHS: Final[Mapping[str, tuple[str, ...]]] = {
         "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
     ),
 }  # fmt: skip
-"""Those that end in / are what paths begin with."""
+"""Paths by why they are absent; one that ends in / is what paths begin with."""
 OPTIONAL: Final = {
     "this model does not write down what is said": "with a model that hears",
     "its operator may allow it with --enable-tokenizer-info-endpoint": (
@@ -57,7 +57,7 @@ OPTIONAL: Final = {
     ),
     "its operator may allow it with --allow-runtime-lora": "with `--allow-runtime-lora`",
 }
-"""Of these reasons, when the path is there."""
+"""When the path is there, by the reason that is given."""
 NO_REASON: Final = "/docs shows all"
 _REASONS: Final = {path: reason for reason, paths in _PATHS.items() for path in paths}
 

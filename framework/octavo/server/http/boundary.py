@@ -59,7 +59,7 @@ class Gate:
 
     num_inside: int = 0
     num_body_bytes: int = 0
-    """Of all bodies that have come and whose answers have not begun."""
+    """Bytes of all bodies that have come and whose answers have not begun."""
     closed: Closed | None = None
     """Set when the server drains or has no engine."""
     is_cut: bool = False

@@ -13,7 +13,7 @@ from octavo.errors import ConfigError
 log = logging.getLogger(__name__)
 
 TICKS: Final = 10
-"""Of a server's tenths of a second between looks at the files."""
+"""Tenths of a second between looks at the files."""
 Stamp = tuple[tuple[int, int], ...]
 
 

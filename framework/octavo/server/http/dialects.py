@@ -21,7 +21,7 @@ _ANTHROPIC_TYPES: Final = {
     500: "api_error",
     503: "overloaded_error",
 }
-"""Of a status; the others are the request's own fault."""
+"""Anthropic's type of error by status; other statuses are the request's own fault."""
 
 _ANTHROPIC_CODES: Final = frozenset(("thread_not_found",))
 """Codes that Anthropic's clients act on."""
@@ -33,7 +33,7 @@ class ApiDialect:
 
     is_anthropic: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
-    """Of parameters: the engine's to the path's, where they differ."""
+    """Parameters' names, the engine's to the path's, where they differ."""
     places: Mapping[re.Pattern[str], str] = field(default_factory=dict)
     """How messages name what the path has elsewhere or not at all."""
 

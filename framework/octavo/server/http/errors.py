@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 1
 MAX_MESSAGE_CHARS: Final = 1000
-"""Of what a client is told: messages quote what it has sent, and plugins need not shorten it."""
+"""Most that a client is told: messages quote what it has sent, and plugins need not shorten it."""
 _PLUGIN: Final = re.compile(r"plugin '[^']*'")
 DEAD_RETRY_SECONDS: Final = 5
 """Another engine, or another server in this one's place, may answer then."""
@@ -103,7 +103,7 @@ def reply_to(error: Exception, path: str = "") -> ErrorReply:
 
 
 def full_reply_to(error: Exception, path: str = "") -> ErrorReply:
-    """The same, with all that the error says: for who may see this process's errors."""
+    """The reply with all that the error says: for who may see this process's errors."""
     dialect, text = dialect_of(path), _plain(str(error))
     if not isinstance(error, HttpError):  # which already has the path's names
         text = dialect.worded(text)

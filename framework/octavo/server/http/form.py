@@ -14,7 +14,7 @@ from octavo.wording import shown
 MAX_PARTS: Final = 64
 MAX_HEADER_BYTES: Final = 4096
 MAX_TEXT_BYTES: Final = 1 << 20
-"""Of a field; what reads its value may do so on the event loop."""
+"""Longest text of a field; what reads its value may do so on the event loop."""
 _BOUNDARY: Final = re.compile(
     rb"""multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))""",
     re.IGNORECASE,

@@ -15,7 +15,7 @@ from octavo.server.processes.messages import EngineStarted
 from octavo_registry.manifest import Manifest
 
 PING_SECONDS: Final = 0.25
-"""By so much later than one in its own process is an engine seen to hang."""
+"""How much later than one in its own process an engine is seen to hang."""
 
 
 class SharedEngine:

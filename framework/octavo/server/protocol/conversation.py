@@ -19,7 +19,7 @@ from octavo.tools.choice import check_count
 
 MAX_MESSAGES: Final = 4096
 MAX_PARTS: Final = 16_384
-"""Of all messages together; to look at so many takes about 20 ms."""
+"""Most parts of all messages together; to look at so many takes about 20 ms."""
 _EVERY: Final = frozenset(("role", "content", "name"))
 _ASSISTANT: Final = _EVERY | {
     "refusal",
@@ -35,7 +35,7 @@ _KEYS: Final = {
     "tool": _EVERY | {"tool_call_id"},
     **dict.fromkeys(("system", "developer", "user", "function"), _EVERY),
 }
-"""Of a role; others, which a template may know, have any of these."""
+"""Keys by role; other roles, which a template may know, have any of these."""
 _OF_TOOLS: Final = ("tool", "function")
 _ANY: Final = _ASSISTANT | {"tool_call_id"}
 _NOTED: Final = _ANY | {"annotations"}
@@ -133,7 +133,7 @@ def plain_tool_choice(choice: Any, notes: Notes) -> Any:
 
 
 def _chosen(where: str, function: Any, notes: Notes) -> Any:
-    """Of a function that is chosen, its name; a description of it may be sent again."""
+    """The name of a function that is chosen; a description of it may be sent again."""
     if not isinstance(function, dict):
         return function
     return read_keys(where, function, {"name"}, notes, _TOOL_FUNCTION)

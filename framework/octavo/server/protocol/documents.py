@@ -10,7 +10,7 @@ from octavo.errors import MessageError
 from octavo.wording import shown
 
 MAX_CHARS: Final = 16 * 2**20
-"""Of a file in base64, which is more than any context takes."""
+"""Longest file in base64, which is more than any context takes."""
 
 
 class UnreadableError(MessageError):

@@ -33,7 +33,7 @@ _ASK_NOTHING: Final = (
     "disable_fallback",
     "whitespace_pattern",
 )
-"""Of ``structured_outputs`` in vLLM: taken where they are false."""
+"""Fields of vLLM's ``structured_outputs`` that are taken where they are false."""
 _CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 

@@ -27,14 +27,14 @@ class ChatLogprob(msgspec.Struct):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """Of a message, token by token."""
+    """Log probabilities of a message, token by token."""
 
     content: list[ChatLogprob]
     refusal: None = None
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """Of a text, token by token."""
+    """Log probabilities of a text, token by token."""
 
     text_offset: list[int]
     token_logprobs: list[float | None]

@@ -19,7 +19,7 @@ async def final_output(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
 async def final_outputs(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
 ) -> list[RequestOutput]:
-    """The same of several, in their order."""
+    """The one output of each of several requests, in their order."""
     if len(streams) == 1:
         return [await final_output(streams[0])]
     async with aclosing(merge_streams(streams)) as merged:

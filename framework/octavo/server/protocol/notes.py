@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 HEADER: Final = b"x-octavo-warnings"
 NO_EFFECT: Final = "has no effect"
 MAX_NOTES: Final = 32
-"""Of one request that are told; more are counted."""
+"""Most notes of one request that are told; more are counted."""
 MAX_UNKNOWN: Final = 64
-"""Of one request: each is compared with all known names, which takes some 0.2 ms."""
+"""Most names that are compared with all known ones, which takes some 0.2 ms each."""
 _OTHERS: Final = frozenset(
     ("ec_transfer_params", "files", "images", "languages", "max_tokens", "min_tokens", "mode",
      "models", "seed", "session", "speed", "top_a")
@@ -55,7 +55,7 @@ class Notes:
         """``refuses``: an unknown field is an error, as ``--unknown-fields refuse`` says."""
         self._refuses = refuses
         self._made: dict[tuple[str, str], Note] = {}
-        """By path and what is said of it."""
+        """Notes by path and what is said of it."""
         self._num_unknown = 0
 
     def __bool__(self) -> bool:

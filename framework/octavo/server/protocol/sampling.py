@@ -15,7 +15,7 @@ from octavo.server.protocol.guided import GuidedFields
 from octavo.wording import shown
 
 MAX_LOGPROBS: Final = 20
-"""Of a token, as OpenAI has it, where the operator has not chosen."""
+"""How many of a token OpenAI gives at most, where the operator has not chosen."""
 NOT_AVAILABLE: Final = {
     "guided_whitespace_pattern": Refused("put the blanks into guided_regex or guided_grammar"),
     "early_stopping": Refused("a beam search ends when no beam can become better", (False,)),

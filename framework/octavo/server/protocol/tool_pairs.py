@@ -23,7 +23,7 @@ def check_messages(messages: Sequence[Mapping[str, Any]], *, is_continued: bool)
     """
     check_size("messages", messages)
     called: Counter[str | None] = Counter()
-    """Of the last calls, those without a result."""
+    """The last calls that have no result yet."""
     answered: set[str | None] = set()
     caller = 0
     for place, message in enumerate(messages):

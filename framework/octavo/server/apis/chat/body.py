@@ -95,7 +95,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     stop_reason: int | str | None
     token_ids: list[int] | None = None
     prompt_logprobs: list[dict[str, Any] | None] | msgspec.UnsetType = msgspec.UNSET
-    """Of a batch, whose choices have a prompt each."""
+    """In a batch, whose choices have a prompt each."""
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 

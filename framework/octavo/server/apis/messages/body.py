@@ -35,7 +35,7 @@ _NOTED: Final = {
     "fallback_credit_token": Noted(dict[str, Any] | str),
     "mcp_servers": Noted(list[Any], ([],), "has no effect: their tools cannot run here"),
 }
-"""They cannot make an answer wrong."""
+"""Fields without effect that cannot make an answer wrong."""
 _REFUSED: Final = {
     "container": Refused("this server runs no code"),
     "inference_geo": Refused("this server runs where it runs"),
@@ -147,7 +147,7 @@ class Message(msgspec.Struct, tag="message", kw_only=True):
 
 
 class TokenCount(msgspec.Struct):
-    """Of a conversation as the model would read it."""
+    """How many tokens a conversation has as the model would read it."""
 
     input_tokens: int
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET

@@ -17,7 +17,7 @@ class ParseCallsRequest(msgspec.Struct, kw_only=True):
 
     text: str
     tools: list[dict[str, Any]] | None = None
-    """By them a parser tells the types of arguments, where the text does not."""
+    """Tools tell a parser the types of arguments, where the text does not."""
     parser: str | None = None
     """A registered tool parser's name; None: the model's."""
 

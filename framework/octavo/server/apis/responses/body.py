@@ -49,7 +49,7 @@ RESPONSE_FIELDS: Final = FieldTable(
 
 
 class ResponseStreamOptions(msgspec.Struct):
-    """Of a stream of events."""
+    """Options of a stream of events."""
 
     include_obfuscation: bool | None = None
     """No effect: nothing is padded."""

@@ -43,7 +43,7 @@ class News:
         self._is_own = is_own
         self._readers: Counter[int] = Counter()
         self._told: dict[int, asyncio.Event] = {}
-        """By answer, until the next news; all its readers wait for the same one."""
+        """Events by answer, until the next news; all its readers wait for the same one."""
         self._watcher: asyncio.Task[None] | None = None
 
     @contextmanager

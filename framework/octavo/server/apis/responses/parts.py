@@ -61,6 +61,6 @@ def chat_part(where: str, given: Any, notes: Notes, kinds: tuple[str, ...]) -> d
 
 
 def part_text(where: str, given: Any, notes: Notes, kinds: tuple[str, ...]) -> str:
-    """The same of kinds that are text."""
+    """The text of a part of kinds that are text."""
     text: str = chat_part(where, given, notes, kinds)["text"]
     return text

@@ -99,5 +99,5 @@ async def _resolved(
 
 
 def _most_bytes(server: ServerContext) -> int:
-    """Of what a request may read of what is kept."""
+    """Most bytes that a request may read of what is kept."""
     return int(server.config.limits.max_body_mib * 2**20)

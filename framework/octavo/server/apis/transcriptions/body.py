@@ -51,7 +51,7 @@ TRANSLATION_FIELDS: Final = FieldTable(
         "hotwords": Refused("put them into the prompt"),
     },
 )
-"""The same of a translation."""
+"""Fields of a translation besides those of ``TranslationRequest``."""
 
 
 class SpeechRequest(msgspec.Struct, kw_only=True):
@@ -72,17 +72,17 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
     frequency_penalty: float | msgspec.UnsetType = msgspec.UNSET
     repetition_penalty: float | msgspec.UnsetType = msgspec.UNSET
     max_completion_tokens: int | None = None
-    """Of each piece of a long file."""
+    """Most tokens for each piece of a long file."""
 
 
 class TranscriptionRequest(SpeechRequest, kw_only=True):
-    """The same, to be written down as it is spoken."""
+    """Speech to be written down as it is spoken."""
 
     timestamp_granularities: list[Literal["segment", "word"]] = msgspec.field(default_factory=list)
 
 
 class TranslationRequest(SpeechRequest, kw_only=True):
-    """The same, to be written down in English."""
+    """Speech to be written down in English."""
 
 
 class Duration(msgspec.Struct, kw_only=True):
@@ -93,7 +93,7 @@ class Duration(msgspec.Struct, kw_only=True):
 
 
 class TokenUsage(msgspec.Struct, kw_only=True):
-    """The same in tokens."""
+    """The usage of a transcription in tokens."""
 
     type: str = "tokens"
     input_tokens: int

@@ -121,7 +121,7 @@ class TranscriptionRoutes:
         return Reply(encode(whole))
 
     async def _text(self, speech: Speech, params: SamplingParams) -> str:
-        """Of all pieces, which are heard at the same time."""
+        """The text of all pieces, which are heard at the same time."""
         streams = [
             self._listener.ask(speech, number, params) for number in range(len(speech.pieces))
         ]

@@ -40,7 +40,7 @@ class Speech:
 
     @property
     def seconds(self) -> float:
-        """Of all pieces."""
+        """The length of all pieces."""
         return sum(map(len, self.pieces)) / self.rate
 
 
@@ -91,7 +91,7 @@ class Listener:
         )
 
     async def segments(self, speech: Speech, params: SamplingParams) -> list[Segment]:
-        """Of all pieces, with Whisper's measures of how far to trust them."""
+        """Segments of all pieces, with Whisper's measures of how far to trust them."""
         params = replace(params, logprobs=0)
         count = len(speech.pieces)
         asked = [self.ask(speech, number, params) for number in range(count)]
@@ -171,6 +171,6 @@ class Listener:
 
 
 def _last_probability(output: RequestOutput) -> float:
-    """Of the prompt's last token."""
+    """The probability of the prompt's last token."""
     entry = (output.prompt_logprobs or [None])[-1] or {}
     return math.exp(entry[output.prompt_token_ids[-1]].logprob)
