@@ -14,6 +14,7 @@ from octavo.frontend.options import read_options
 from octavo.guided.byte_machine import MachineGuide
 from octavo.residency.machines import MachinePool
 from octavo.sampling.automata import DeviceMachines, machine_bytes
+from octavo.sampling.sparse import table_bytes
 from octavo.steps.device_state import DeviceState
 from octavo.steps.layout import StateDiff, StateLayout
 from octavo.steps.loads import MachineLoad
@@ -159,3 +160,13 @@ def test_an_engine_without_a_tokenizer_has_no_room_for_machines_in_its_plan() ->
 
     room = workspace() - workspace(skip_tokenizer_init=True)
     assert room == machine_bytes(8, 2048)
+
+
+def test_tables_of_what_requests_name_are_in_the_plan() -> None:
+    def workspace(slots: int) -> int:
+        flat = {"model": "octavo/tiny", "max_num_seqs": slots, "max_num_batched_tokens": 4096}
+        budget = plan(read_options(flat, caller="test").config, PluginHost.discover(), 140)
+        return budget.workspace_bytes
+
+    more = workspace(1024) - workspace(512)
+    assert more >= table_bytes(1024, 2048) - table_bytes(512, 2048) == 512 * (8 + 64.25) * 1024

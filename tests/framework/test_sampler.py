@@ -10,6 +10,7 @@ from torch import Tensor
 
 from octavo.messages import TokenSampling
 from octavo.sampling.logprobs import token_logprobs
+from octavo.sampling.sparse import SparseParameters, table_bytes
 from octavo.sampling.state import TokenMask
 from sampling_reference import NUM_STOP_IDS, Bench, Row, expected_token
 
@@ -245,23 +246,33 @@ def test_a_slots_next_sequence_inherits_no_bias_allowed_tokens_or_bad_words() ->
     assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 8
 
 
-def test_a_recorded_draw_is_out_of_date_when_a_table_is_made_and_only_then() -> None:
-    bench = Bench([Row(params()), Row(params())], VOCAB)
-    sampler, slots_R = bench.sampler, torch.tensor([0, 1], dtype=torch.int32)
-    logits = normal_logits(2, 10)
-    assert torch.equal(sampler.draw(logits, slots_R), bench.sample(logits).tokens_R)
-    versions = []
+TABLES = ("bias_ids_SN", "biases_SN", "allowed_SW", "bad_words_SNL")
+
+
+def test_a_recorded_draw_reads_what_is_attached_later() -> None:
+    sparse = SparseParameters(Bench([Row(params())] * 3, VOCAB).state, VOCAB, at_start=True)
+    recorded = sparse.state  # a recording keeps the addresses of these
+    tables = [getattr(recorded, name) for name in TABLES]
+    assert sum(table.nbytes for table in tables) == table_bytes(2, VOCAB)
     for sampling in (
         params(),
         params(logit_bias={1: 1.0}),
-        params(logit_bias={2: 1.0, 3: 1.0}),
         params(allowed_token_ids=(1,)),
         params(bad_word_ids=((1,),)),
-        params(allowed_token_ids=(2,), bad_word_ids=((1, 2),)),
+        params(logit_bias={2: 9.0}, allowed_token_ids=(2,), bad_word_ids=((1, 2),)),
     ):
-        sampler.attach(0, sampling)
-        versions.append(sampler.version)
-    assert versions == [0, 1, 1, 2, 3, 3]
+        sparse.attach(1, sampling)
+        assert sparse.state is recorded
+    assert tables[1][:, 0].tolist() == [0.0, 9.0, 0.0]
+    assert [bin(each) for each in tables[2][1, :2].tolist()] == ["0b100", "0b0"]
+    assert tables[3][1, 0, -2:].tolist() == [1, 2]
+
+
+def test_tables_that_nobody_uses_take_nothing_where_no_step_is_recorded() -> None:
+    sparse = SparseParameters(Bench([Row(params())], VOCAB).state, VOCAB, at_start=False)
+    sparse.attach(0, params(logit_bias={1: 1.0}))
+    made = [getattr(sparse.state, name) is not None for name in TABLES]
+    assert made == [True, True, False, False]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -91,7 +91,6 @@ class ModelRunner:
         self._graphs: DecodeGraphs | None = None
         if use_graphs and all(backend.most_recorded_queries > 0 for backend in self._backends):
             self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
-        self._recorded_version = self._drawer.version
         self.num_layers_begun = 0
         """Since the start, also of encoders; counted on CPUs, where a step may take minutes."""
         if device.type == "cpu":
@@ -182,9 +181,6 @@ class ModelRunner:
         self._begin(plan)
         slots_R = graphs.place(plan.slots)
         if self._drawer.needs_no_host(plan):
-            if self._recorded_version != self._drawer.version:
-                self._recorded_version = self._drawer.version
-                graphs.forget()  # there are more tables of parameters than they read
             whole = self._whole_step(plan.work, self._sites(plan), masked=plan.masked)
             tokens_R = graphs.run(slots_R, *whole)
             return Drawn(tokens_R[:num_rows])

@@ -19,6 +19,7 @@ from octavo.layers.mlp import GatedMLP
 from octavo.model_folder import ModelFolder
 from octavo.sampling.automata import machine_bytes
 from octavo.sampling.drawer import LOGIT_ROWS
+from octavo.sampling.sparse import table_bytes
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend, StoresRows
@@ -91,8 +92,10 @@ def size_engine(
         and (device.type != "cuda" or can_record)
     )
     workspace = _workspace(model, config, folder, num_slots, device=device, is_recorded=is_recorded)
-    if slots_of == "cuda" and not config.model.skip_tokenizer_init:  # without one, no guides
-        workspace += machine_bytes(num_slots, folder.vocab_size)
+    if slots_of == "cuda":
+        workspace += table_bytes(num_slots, folder.vocab_size)
+        if not config.model.skip_tokenizer_init:  # without one, no guides
+            workspace += machine_bytes(num_slots, folder.vocab_size)
     if adapters is not None:
         workspace += adapters.sums_bytes(config.scheduler.max_num_batched_tokens)
     return Sizing(

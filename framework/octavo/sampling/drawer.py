@@ -57,11 +57,6 @@ class Drawer:
         """A step has raised before all was attached: nothing counts until all are detached."""
         self._machines = DeviceMachines(state, vocab_size)
 
-    @property
-    def version(self) -> int:
-        """Changes where a recorded ``draw_in_place`` no longer reads all that there is."""
-        return self._sampler.version
-
     def needs_no_host(self, plan: StepPlan) -> bool:
         """Whether ``draw_in_place`` gives all that a step's rows want."""
         return plan.num_logprobs < 0 and not plan.awaits_masks and not self._processors

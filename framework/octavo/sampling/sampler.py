@@ -33,14 +33,10 @@ class Sampler:
         self, vocab_size: int, state: SamplingState, *, logprobs_mode: str = "raw_logprobs"
     ) -> None:
         """``logprobs_mode`` is the option of that name."""
-        self._sparse = SparseParameters(state, vocab_size)
+        # Steps are recorded on CUDA alone; a CPU's memory is for those who use the tables.
+        self._sparse = SparseParameters(state, vocab_size, at_start=state.tokens_SL.is_cuda)
         self._processes = logprobs_mode.startswith("processed_")
         self._normalizes = logprobs_mode.endswith("_logprobs")
-
-    @property
-    def version(self) -> int:
-        """Changes where a recorded ``draw`` no longer reads all that there is."""
-        return self._sparse.version
 
     def attach(self, slot: int, sampling: TokenSampling) -> None:
         """Take a new sequence's logit_bias, allowed_token_ids and bad words; the last one's go."""
