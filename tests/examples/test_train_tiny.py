@@ -25,6 +25,7 @@ from octavo import LLM, SamplingParams
 from octavo.inputs.chat import ChatRenderer
 from octavo_plugins.sources.embedded.source import EmbeddedSource
 from octavo_plugins.tokenizers.transformers.tokenizer import TransformersTokenizer
+from rendered_chats import rendered
 
 SMALL = ModelConfig(
     vocab_size=2048,
@@ -94,7 +95,7 @@ def test_the_chat_template_writes_what_training_wrote(
             messages.insert(0, {"role": "system", "content": chat.system})
         tools = [tool.as_openai() for tool in chat.tools] or None
         trained = "".join(piece.text for piece in render(chat)) + "\n"
-        assert renderer.render(messages, tools=tools, add_generation_prompt=False) == trained
+        assert rendered(renderer, messages, tools=tools, add_generation_prompt=False) == trained
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_tool_calls_of_a_message_are_written_as_the_model_writes_them(
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "ok"},
     ]
-    assert call_text("find", {"city": "\u00c9vry"}) in renderer.render(messages)
+    assert call_text("find", {"city": "\u00c9vry"}) in rendered(renderer, messages)
 
 
 def test_a_batch_is_the_same_for_any_number_of_workers(shipped: Path) -> None:

@@ -16,6 +16,7 @@ from octavo.inputs import ChatRenderer, ChatTemplate, load_chat_template
 from octavo.inputs.media_parts import has_media, take_media
 from octavo.multimodal.given import GivenMedia
 from octavo_registry.model import ModelCapabilities
+from rendered_chats import rendered
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 PARTS = (
@@ -38,7 +39,7 @@ DEEP.append(DEEP)
 
 
 def render(template: str | None, messages: Any, **options: Any) -> str:
-    return ChatRenderer(None, chat_template=template).render(messages, **options)
+    return rendered(ChatRenderer(None, chat_template=template), messages, **options)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +135,14 @@ def test_media_are_taken_out_before_a_template_sees_their_places() -> None:
         capabilities=capabilities,
         media_texts={"image": "<picture>"},
     )
-    assert renderer.render(plain) == "a\n<picture>"
+    assert rendered(renderer, plain) == "a\n<picture>"
     with pytest.raises(PromptError, match="only in a chat"):
-        renderer.render(chat)
+        rendered(renderer, chat)
     without = ChatRenderer(
         None, chat_template="{{ messages[0].content }}", capabilities=capabilities
     )
     with pytest.raises(PromptError, match="no place for image"):
-        without.render(plain)
+        rendered(without, plain)
 
 
 def test_rows_are_taken_only_where_that_is_switched_on() -> None:
@@ -152,7 +153,7 @@ def test_rows_are_taken_only_where_that_is_switched_on() -> None:
     assert (item.modality, item.data, item.is_encoded) == ("image", "data:;base64,AAAA", True)
     for_text = ChatRenderer(None, chat_template=PLAIN)
     with pytest.raises(PromptError, match="this model takes no image input"):
-        for_text.render(take_media(chat)[0])
+        rendered(for_text, take_media(chat)[0])
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_a_model_that_writes_down_speech_names_the_route_for_it() -> None:
     capabilities = ModelCapabilities(modalities=("audio",), transcriber="a.module:Transcriber")
     renderer = ChatRenderer(None, chat_template=PLAIN, capabilities=capabilities)
     with pytest.raises(PromptError, match="no place for audio; send speech to /v1/audio/transcr"):
-        renderer.render([{"role": "user", "content": [{"type": "audio"}]}])
+        rendered(renderer, [{"role": "user", "content": [{"type": "audio"}]}])
 
 
 def test_a_modality_of_a_plugin_has_parts_of_its_name() -> None:
@@ -338,14 +339,14 @@ def test_of_named_templates_the_fitting_one_is_used(tmp_path: Path) -> None:
     }
     sample_tokenizers.save("byte_level", tmp_path, chat_template=named)
     renderer = ChatRenderer(sample_tokenizers.open_folder(tmp_path))
-    assert renderer.render(TEXT_CHAT) == "a plain<s>"
-    assert renderer.render(TEXT_CHAT, tools=[{"name": "f"}]) == "a tools</s>"
-    assert renderer.render(TEXT_CHAT, chat_template="tool_use") == "a tools</s>"
+    assert rendered(renderer, TEXT_CHAT) == "a plain<s>"
+    assert rendered(renderer, TEXT_CHAT, tools=[{"name": "f"}]) == "a tools</s>"
+    assert rendered(renderer, TEXT_CHAT, chat_template="tool_use") == "a tools</s>"
 
 
 def test_the_tokenizers_own_template_is_found(tmp_path: Path) -> None:
     sample_tokenizers.save("byte_level", tmp_path, chat_template=PLAIN)
-    assert ChatRenderer(sample_tokenizers.open_folder(tmp_path)).render(TEXT_CHAT) == "[user]a"
+    assert rendered(ChatRenderer(sample_tokenizers.open_folder(tmp_path)), TEXT_CHAT) == "[user]a"
 
 
 def test_variables_set_in_a_generation_block_stay_in_it() -> None:

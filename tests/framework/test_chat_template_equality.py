@@ -11,6 +11,7 @@ import transformers
 import sample_tokenizers
 from octavo.errors import PromptError
 from octavo.inputs import ChatRenderer
+from rendered_chats import rendered
 
 CHATML = """\
 {%- if tools %}
@@ -165,7 +166,8 @@ if RECENT:
 def render_both(template: str, messages: list[dict[str, Any]], **options: Any) -> tuple[str, str]:
     """Ours and that of transformers."""
     tokenizer = sample_tokenizers.load("byte_level")
-    ours = ChatRenderer(tokenizer, chat_template=template).render(
+    ours = rendered(
+        ChatRenderer(tokenizer, chat_template=template),
         copy.deepcopy(messages),
         tools=options.get("tools"),
         documents=options.get("documents"),
@@ -225,6 +227,8 @@ def test_what_a_template_refuses_is_said_in_its_words(name: str) -> None:
         {"role": "assistant", "content": "", "tool_calls": [CALL, CALL]},
     ]
     with pytest.raises(PromptError, match=r"single tool-calls at once!|Roles must alternate"):
-        ChatRenderer(None, chat_template=TEMPLATES[name]).render(
-            chat, chat_template_kwargs={"bos_token": ""}
+        rendered(
+            ChatRenderer(None, chat_template=TEMPLATES[name]),
+            chat,
+            chat_template_kwargs={"bos_token": ""},
         )

@@ -8,6 +8,7 @@ import pytest
 
 from octavo.errors import PromptError
 from octavo.inputs import ChatRenderer, ChatTemplate
+from rendered_chats import rendered
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 NAMED = "{% for m in messages %}{{ m.name or m.role }}: {{ m.content }}\n{% endfor %}"
@@ -15,7 +16,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 
 def render(template: str, messages: list[dict[str, Any]] = HELLO, **options: Any) -> str:
-    return ChatRenderer(None, chat_template=template).render(messages, strict=True, **options)
+    return rendered(ChatRenderer(None, chat_template=template), messages, strict=True, **options)
 
 
 @pytest.mark.parametrize(
@@ -90,4 +91,4 @@ def test_roles_that_nobody_knows_are_refused_unless_the_template_does() -> None:
 def test_nothing_of_this_holds_for_callers_who_do_not_ask() -> None:
     renderer = ChatRenderer(None, chat_template=PLAIN)
     messages = [{"role": "wizard", "content": "Abra", "name": "Ada"}]
-    assert renderer.render(messages, chat_template_kwargs={"a": 1}) == "wizard: Abra\n"
+    assert rendered(renderer, messages, chat_template_kwargs={"a": 1}) == "wizard: Abra\n"

@@ -20,6 +20,7 @@ from octavo.tools.answer_format import AnswerFormat, AnswerPlan
 from octavo.tools.choice import read_tool_use
 from octavo_registry import ParsedMessage, UnknownNameError
 from octavo_registry.structure import Chain, JsonText, OneOf, TextUntil, Triggered
+from rendered_chats import rendered
 
 
 def tool(name: str, *, strict: bool | None = None, **properties: Any) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def test_arguments_reach_a_template_in_the_form_that_it_takes(expression, shown,
     ).replace("EXPRESSION", expression)
     function = {"name": "f", "arguments": given}
     chat = [{"role": "assistant", "tool_calls": [{"function": function}]}]
-    assert ChatRenderer(None, chat_template=source).render(chat) == shown
+    assert rendered(ChatRenderer(None, chat_template=source), chat) == shown
 
 
 # Offline, with a model

@@ -16,7 +16,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.cli import main
-from octavo.cli.chat import Conversation
+from octavo.cli.chat import TerminalChat
 from octavo.cli.engine_flags import sampling_params
 from octavo.cli.terminal import Terminal
 from octavo.testing.random_model import make_random_model
@@ -110,7 +110,7 @@ class Telling(Terminal):
 
 def test_commands_of_a_chat_say_what_they_did() -> None:
     terminal = Telling()
-    conversation = Conversation(None, terminal, system="Be brief.")
+    conversation = TerminalChat(None, terminal, system="Be brief.")
     for line in ("/reset", "/system Rhyme.", "/system"):
         assert conversation.take(line)
     assert terminal.told == [

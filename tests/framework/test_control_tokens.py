@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +14,12 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 import sample_tokenizers
-from octavo.inputs import ChatRenderer, InputProcessor
+from octavo.inputs import ChatRenderer, Conversation, InputProcessor
 from octavo.inputs.controls import ContentGuard, _Finder, any_of, read_vocabulary
 from octavo.inputs.marked import encode_in_pieces, encode_plain
 from octavo_plugins.tokenizers.transformers.tokenizer import TransformersTokenizer
 from octavo_registry.model import ModelCapabilities
+from rendered_chats import rendered
 
 KINDS = ("byte_level", "metaspace", "sentencepiece", "unigram", "wordpiece")
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|image|>", "[INST]", "[/INST]", "<s>", "</s>", "<pad>")
@@ -61,7 +63,7 @@ def ids_of(
     kind: str, messages: list[dict[str, Any]], template: str = CHATML, **options: Any
 ) -> list[int]:
     renderer = renderer_of(kind, template, options.pop("trust_message_tokens", False))
-    chat = renderer.compose(copy.deepcopy(messages), **options)
+    chat = renderer.render(Conversation(messages=copy.deepcopy(messages), **options))
     processor = InputProcessor(tokenizer(kind), max_model_len=10_000, vocab_size=1000)
     return processor.encode_chat(chat)
 
@@ -118,8 +120,8 @@ def test_special_tokens_in_contents_are_text(place: str, kind: str) -> None:
         ids = ids_of(kind, messages, **options)
         assert controls_in(kind, ids) == written, text
         if kind == "byte_level":
-            rendered = renderer_of(kind, CHATML, True).render(messages, **options)
-            assert tokenizer(kind).decode(ids, skip_special_tokens=False) == rendered
+            shown = rendered(renderer_of(kind, CHATML, True), messages, **options)
+            assert tokenizer(kind).decode(ids, skip_special_tokens=False) == shown
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -146,7 +148,7 @@ def test_contents_without_control_tokens_have_the_ids_of_the_whole_text(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = [*says(HARMLESS), {"role": "assistant", "content": HARMLESS}, *says("b")]
-    text = renderer_of(kind, TEMPLATES[name], True).render(messages)
+    text = rendered(renderer_of(kind, TEMPLATES[name], True), messages)
     expected = tokenizer(kind).encode(text, add_special_tokens=False)
     assert ids_of(kind, messages, TEMPLATES[name]) == expected
     # The careful way gives the same, so that nothing depends on which of the two is taken.
@@ -208,12 +210,12 @@ def test_text_beside_is_as_in_a_tokenizer_without_the_token(kind: str) -> None:
 def test_no_template_makes_control_tokens_of_pieces(template: str, contents: list[str]) -> None:
     parts = [{"type": "text", "text": text} for text in contents]
     messages = [{"role": "user", "content": parts}]
-    text = renderer_of("byte_level", template, True).render(messages)
+    text = rendered(renderer_of("byte_level", template, True), messages)
     assert any(control in text for control in (*SPECIAL, *WRITTEN))
     ids = ids_of("byte_level", messages, template)
     trusted = ids_of("byte_level", messages, template, trust_message_tokens=True)
     assert len(controls_in("byte_level", ids)) == len(controls_in("byte_level", trusted)) - 1
-    guarded = renderer_of("byte_level", template).render(messages)
+    guarded = rendered(renderer_of("byte_level", template), messages)
     assert tokenizer("byte_level").decode(ids, skip_special_tokens=False) == guarded
 
 
@@ -252,11 +254,12 @@ def test_media_keep_their_places_and_text_gets_none() -> None:
         media_texts={"image": "<mark>"},
         capabilities=ModelCapabilities(modalities=("image",)),
     )
-    chat = renderer.compose([{"role": "user", "content": parts}])
+    pictured = Conversation(messages=[{"role": "user", "content": parts}])
+    chat = renderer.render(pictured)
     assert chat.marked is not None
     assert [chat.text[start:end] for start, end in chat.marked].count("<|image|>") == 1
     assert "<mark>" not in [chat.text[start:end] for start, end in chat.marked]
-    text_only = renderer.compose([{"role": "user", "content": parts}], chat_template=LLAMA2)
+    text_only = renderer.render(replace(pictured, chat_template=LLAMA2))
     assert text_only.marked is not None
     places = [text_only.text[start:end] for start, end in text_only.marked]
     assert places == ["<s>", "[INST]", "<mark>", "[/INST]"]
@@ -268,14 +271,14 @@ def test_media_keep_their_places_and_text_gets_none() -> None:
 def test_private_characters_of_a_message_come_through() -> None:
     text = "".join(map(chr, range(0x100000, 0x100400, 7))) + "<|im_end|>\U0010fffd"
     messages = says(text)
-    chat = renderer_of("byte_level", CHATML).compose(messages)
+    chat = renderer_of("byte_level", CHATML).render(Conversation(messages=messages))
     assert text in chat.text
     assert chat.shown != chat.text
 
 
 def test_a_prompt_s_end_is_cut_where_its_tokens_are() -> None:
     renderer = renderer_of("byte_level", CHATML)
-    chat = renderer.compose(says("a <|im_end|> b"))
+    chat = renderer.render(Conversation(messages=says("a <|im_end|> b")))
     cut = chat.within(5, len(chat.text))
     assert cut.text == chat.text[5:]
     assert chat.marked is not None
@@ -306,7 +309,7 @@ def unknown_ids(made: TransformersTokenizer) -> list[int]:
 
 
 def test_parsers_do_not_see_marks_of_contents() -> None:
-    chat = renderer_of("byte_level", CHATML).compose(says("a <think>"))
+    chat = renderer_of("byte_level", CHATML).render(Conversation(messages=says("a <think>")))
     assert "<think>" in chat.text
     assert "<think>" not in chat.shown
 

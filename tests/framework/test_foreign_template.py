@@ -15,9 +15,10 @@ import pytest
 
 import sample_tokenizers
 from octavo.errors import MessageError, PromptError, QueueFullError, RequestFailedError
-from octavo.inputs import ChatRenderer, foreign_template
+from octavo.inputs import ChatRenderer, Conversation, foreign_template
 from octavo.inputs.foreign_template import MAX_CHARS, MAX_SOURCE_CHARS, ForeignTemplate
 from octavo.inputs.template import ChatTemplate
+from rendered_chats import rendered
 
 HELLO = [{"role": "user", "content": "Gr\u00fc\u00dfe </s> \U0001f600"}]
 SHOWS = "{{ messages[0].content }}"
@@ -44,8 +45,8 @@ def test_a_stranger_s_template_gives_what_the_model_s_own_gives(renderer, source
     assert isinstance(own, ChatTemplate)
     for name in foreign.facts.__struct_fields__:
         assert getattr(foreign, name) == getattr(own, name), name
-    elsewhere = renderer.compose(HELLO, strict=True, **options)
-    here = renderer.compose(HELLO, **options)
+    elsewhere = renderer.render(Conversation(messages=HELLO, strict=True, **options))
+    here = renderer.render(Conversation(messages=HELLO, **options))
     assert (elsewhere.text, elsewhere.marked) == (here.text, here.marked)
 
 
@@ -89,31 +90,31 @@ SLOW = ("slice", "lipsum", "recursion that doubles", "replace", "sort", "wordwra
 def test_no_template_takes_more_than_its_limits(renderer, name) -> None:
     begin = time.monotonic()
     with pytest.raises(PromptError) as refused:
-        renderer.render(HELLO, chat_template=SHOWS + BOMBS[name], strict=True)
+        rendered(renderer, HELLO, chat_template=SHOWS + BOMBS[name], strict=True)
     assert time.monotonic() - begin < 30  # 1 s of a core, on a machine that does other things too
     assert len(str(refused.value)) < 3000
-    assert renderer.render(HELLO, chat_template=SHOWS, strict=True) == HELLO[0]["content"]
+    assert rendered(renderer, HELLO, chat_template=SHOWS, strict=True) == HELLO[0]["content"]
 
 
 def test_what_is_slow_with_these_messages_alone_is_refused(renderer) -> None:
     source = SHOWS + "{% if messages | length > 9 %}" + BOMBS["loops"] + "{% endif %}"
-    assert renderer.render(HELLO, chat_template=source, strict=True) == HELLO[0]["content"]
+    assert rendered(renderer, HELLO, chat_template=source, strict=True) == HELLO[0]["content"]
     with pytest.raises(PromptError, match="too slow: it was given up") as refused:
-        renderer.render(HELLO * 10, chat_template=source, strict=True)
+        rendered(renderer, HELLO * 10, chat_template=source, strict=True)
     assert refused.value.param == "chat_template"
 
 
 def test_much_output_and_long_sources_are_refused(renderer) -> None:
     most = f"{SHOWS}{{{{ 'a' * {MAX_CHARS - 99} }}}}"
-    text = renderer.render(HELLO, chat_template=most, strict=True)
+    text = rendered(renderer, HELLO, chat_template=most, strict=True)
     assert len(text) == MAX_CHARS - 99 + len(HELLO[0]["content"])
     with pytest.raises(MessageError, match=f"writes more than {MAX_CHARS} characters"):
-        renderer.render(HELLO, chat_template=f"{SHOWS}{{{{ 'a' * {MAX_CHARS} }}}}", strict=True)
+        rendered(renderer, HELLO, chat_template=f"{SHOWS}{{{{ 'a' * {MAX_CHARS} }}}}", strict=True)
     changes = "".join(f"{{{{ messages[0].content | replace('{n}', '') }}}}" for n in range(65))
     with pytest.raises(PromptError, match="changes texts in 65 ways"):
-        renderer.render(HELLO, chat_template=changes, strict=True)
+        rendered(renderer, HELLO, chat_template=changes, strict=True)
     with pytest.raises(PromptError, match=f"at most {MAX_SOURCE_CHARS}"):
-        renderer.render(HELLO, chat_template=SHOWS + " " * MAX_SOURCE_CHARS, strict=True)
+        rendered(renderer, HELLO, chat_template=SHOWS + " " * MAX_SOURCE_CHARS, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_errors_are_those_of_the_model_s_own(renderer, source, kind, param) -> N
     raised = []
     for strict in (False, True):
         with pytest.raises(PromptError) as refused:
-            renderer.render(HELLO, chat_template=source, strict=strict)
+            rendered(renderer, HELLO, chat_template=source, strict=strict)
         raised.append((type(refused.value), str(refused.value), refused.value.param))
     assert raised[0] == raised[1]
     assert (raised[0][0], raised[0][2]) == (kind, param)
@@ -143,7 +144,7 @@ def test_slow_ones_wait_for_one_another_and_not_without_end(renderer, monkeypatc
 
     def outcome(source: str) -> type[Exception]:
         with pytest.raises((PromptError, QueueFullError)) as refused:
-            renderer.render(HELLO, chat_template=source, strict=True)
+            rendered(renderer, HELLO, chat_template=source, strict=True)
         return type(refused.value)
 
     with ThreadPoolExecutor(8) as threads:
@@ -165,8 +166,9 @@ def test_a_name_of_the_model_s_templates_is_no_stranger_s(tmp_path) -> None:
 
 def test_children_end_with_close_and_with_their_parent() -> None:
     script = (
-        "import sys\nfrom octavo.inputs import ChatRenderer\nr = ChatRenderer(None)\n"
-        f"r.render([{{'role': 'user', 'content': 'a'}}], chat_template={SHOWS!r}, strict=True)\n"
+        "import sys\nfrom octavo.inputs import ChatRenderer, Conversation\nr = ChatRenderer(None)\n"
+        "said = [{'role': 'user', 'content': 'a'}]\n"
+        f"r.render(Conversation(messages=said, chat_template={SHOWS!r}, strict=True))\n"
         "print(r._foreign._pool._idle[0].pid, flush=True)\nsys.stdin.read()\n"
     )
     parent = subprocess.Popen(
@@ -184,7 +186,7 @@ def test_children_end_with_close_and_with_their_parent() -> None:
     renderer = ChatRenderer(None)
     renderer.close()
     with pytest.raises(RequestFailedError, match="closed"):
-        renderer.render(HELLO, chat_template=SHOWS, strict=True)
+        rendered(renderer, HELLO, chat_template=SHOWS, strict=True)
 
 
 def _runs(pid: int) -> bool:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, TypeAdapter
 from octavo.errors import MessageError
 from octavo.inputs.template import ChatTemplate
 from octavo.server.apis.messages.block_messages import chat_messages
-from octavo.server.apis.messages.body import CountRequest, conversation
+from octavo.server.apis.messages.body import CountRequest, request_messages
 from octavo.server.apis.messages.tools import chat_tools
 from octavo.server.protocol.notes import Notes
 
@@ -303,7 +303,7 @@ LATE = [
 def test_a_late_systems_message_stays_where_the_template_shows_it() -> None:
     notes = Notes()
     request = CountRequest(messages=LATE, system="a")
-    made = conversation(request, notes, lambda: ChatTemplate(ANY_ROLE))
+    made = request_messages(request, notes, lambda: ChatTemplate(ANY_ROLE))
     assert [each["role"] for each in made] == ["system", "user", "system", "user", "assistant"]
     assert made[0]["content"] == [text("a"), text("b")]
     assert made[-1]["content"] == [text("f"), text("g")]
@@ -314,7 +314,7 @@ def test_a_late_systems_message_stays_where_the_template_shows_it() -> None:
 def test_a_late_systems_message_is_else_the_users_and_told(template) -> None:
     notes = Notes()
     request = CountRequest(messages=LATE, system="a")
-    made = conversation(request, notes, lambda: ChatTemplate(template))
+    made = request_messages(request, notes, lambda: ChatTemplate(template))
     assert [each["role"] for each in made] == ["system", "user", "assistant"]
     reminded = "<system-reminder>\nd\n</system-reminder>"
     assert made[1]["content"] == [text("c"), text(reminded), text("e")]

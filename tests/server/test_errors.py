@@ -25,6 +25,7 @@ from octavo.errors import (
     error_class,
 )
 from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.conversation import Conversation
 from octavo.inputs.processor import InputProcessor
 from octavo.inputs.prompt import check_token_ids
 from octavo.params import GuidedParams, SamplingParams
@@ -45,7 +46,7 @@ def prompted(prompt: Any, **given: Any) -> Callable[[], object]:
 
 
 def rendered(messages: Any = HELLO, **given: Any) -> Callable[[], object]:
-    return lambda: RENDERER.render(messages, strict=True, **given)
+    return lambda: RENDERER.render(Conversation(messages=messages, strict=True, **given))
 
 
 def user(content: Any) -> list[dict[str, Any]]:
@@ -105,7 +106,7 @@ REFUSALS = [
     (rendered(documents=[{"text": "a"}]), "documents"),
     (rendered(documents=["a"]), "documents"),
     (rendered(tools=[{"stop": 1}]), "tools"),
-    (lambda: ChatRenderer(None).render(HELLO), "chat_template"),
+    (lambda: ChatRenderer(None).render(Conversation(messages=HELLO)), "chat_template"),
 ]  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def within(name: str) -> Read:
 
 def system_or_user(message: dict[str, Any], notes: Notes) -> Any:
     request = messages.CountRequest(messages=[message])
-    return messages.conversation(request, notes, lambda: ChatTemplate(""))
+    return messages.request_messages(request, notes, lambda: ChatTemplate(""))
 
 
 def user(block: dict[str, Any], notes: Notes) -> Any:

@@ -182,7 +182,7 @@ def response_reader(item: dict[str, Any], notes: Notes = STRICT) -> Any:
 
 def message_reader(message: dict[str, Any], notes: Notes = STRICT) -> Any:
     request = messages.CountRequest(messages=[message])
-    return lambda: messages.conversation(request, notes, lambda: ChatTemplate(""))
+    return lambda: messages.request_messages(request, notes, lambda: ChatTemplate(""))
 
 
 @pytest.mark.parametrize(("message", "key"), CHAT_KEYS)

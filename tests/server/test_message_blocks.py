@@ -13,7 +13,7 @@ from octavo.config.server import ServerConfig
 from octavo.errors import BadRequestError, MessageError
 from octavo.server.apis.messages.block_messages import chat_messages
 from octavo.server.apis.messages.blocks import AnswerBlocks, TextBlock, ThinkingBlock, ToolUseBlock
-from octavo.server.apis.messages.body import CountRequest, conversation
+from octavo.server.apis.messages.body import CountRequest, request_messages
 from octavo.server.apis.messages.tools import chat_tool_choice, chat_tools
 from octavo.server.context import ServerContext
 from octavo.server.http.errors import HttpError
@@ -49,7 +49,7 @@ def test_long_thoughts_of_many_blocks_are_read_at_once(num_messages) -> None:
     blocks = [thought] * (16_384 // num_messages)
     messages = [{"role": "assistant", "content": blocks}] * num_messages
     began = time.process_time()
-    made = conversation(CountRequest(messages=messages), Notes(), MagicMock())
+    made = request_messages(CountRequest(messages=messages), Notes(), MagicMock())
     assert time.process_time() - began < 2  # 0.1 s; each joined to all before it: minutes
     assert [len(each["reasoning_content"]) for each in made] == [16_384 * 2_000]
 
@@ -59,7 +59,7 @@ def test_messages_of_one_role_are_one() -> None:
     answers = [[thought, USE], "a", [thought, {**USE, "id": "2"}]]
     messages = [{"role": "assistant", "content": each} for each in answers]
     request = CountRequest(messages=[{"role": "user", "content": "b"}, *messages], system="c")
-    assert conversation(request, Notes(), MagicMock()) == [
+    assert request_messages(request, Notes(), MagicMock()) == [
         {"role": "system", "content": "c"},
         {"role": "user", "content": "b"},
         {

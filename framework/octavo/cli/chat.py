@@ -32,7 +32,7 @@ class ChatCommand:
         """Go on until the input ends."""
         terminal = Terminal()
         with open_speaker(args, host, terminal, max_tokens=None) as speaker:
-            conversation = Conversation(speaker, terminal, system=args.system)
+            conversation = TerminalChat(speaker, terminal, system=args.system)
             terminal.remark("Ctrl-C stops an answer, Ctrl-D ends; /help shows commands.")
             for line, refusals in read_lines(terminal):
                 with refusals:
@@ -41,7 +41,7 @@ class ChatCommand:
         return 0
 
 
-class Conversation:
+class TerminalChat:
     """What was said, and what the next line does with it."""
 
     def __init__(self, speaker: Speaker, terminal: Terminal, *, system: str) -> None:

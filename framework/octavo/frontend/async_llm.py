@@ -28,9 +28,8 @@ from octavo.frontend.beams_async import search_beams
 from octavo.frontend.frontend import Frontend, start_frontend
 from octavo.frontend.streaming import Mailboxes, OutputStream
 from octavo.frontend.thread import EngineThread
-from octavo.inputs import ChatTemplate, Prompt
+from octavo.inputs import ChatTemplate, Conversation, Prompt, RequestOptions
 from octavo.inputs.foreign_template import ForeignTemplate
-from octavo.inputs.media_parts import has_media
 from octavo.inputs.messages import Message
 from octavo.inputs.processor import with_adapter
 from octavo.messages import EngineReady
@@ -137,17 +136,11 @@ class AsyncLLM:
         ``strict`` raises for what the chat template would drop without a word, and takes
         ``chat_template`` for a stranger's, which runs under limits in another process.
         """
-
-        making = making_of_chat(
-            self._front,
-            request_id or uuid.uuid4().hex,
-            messages,
-            sampling_params,
+        conversation = Conversation(
+            messages=messages,
             tools=tools,
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
-            priority=priority,
-            cache_salt=cache_salt,
             documents=documents,
             chat_template=chat_template,
             chat_template_kwargs=chat_template_kwargs,
@@ -156,6 +149,19 @@ class AsyncLLM:
             mm_processor_kwargs=mm_processor_kwargs,
             strict=strict,
         )
+        named = request_id or uuid.uuid4().hex
+        options = RequestOptions(request_id=named, priority=priority, cache_salt=cache_salt)
+        return self.answer(conversation, sampling_params, options, lora_request)
+
+    def answer(
+        self,
+        conversation: Conversation,
+        sampling_params: SamplingParams | None,
+        options: RequestOptions,
+        lora_request: LoRARequest | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer a conversation that is one value, as ``chat`` does."""
+        making = making_of_chat(self._front, conversation, sampling_params, options)
         return self._stream(partial(self._submit, making, lora_request))
 
     async def beam_search(
@@ -174,17 +180,14 @@ class AsyncLLM:
 
     async def chat_beams(
         self,
-        messages: Sequence[Message],
+        conversation: Conversation,
         params: BeamSearchParams,
-        *,
-        request_id: str | None = None,
+        options: RequestOptions,
         lora_request: LoRARequest | None = None,
-        **options: Any,
     ) -> BeamSearchOutput:
-        """Find the likeliest answers to a conversation; ``options`` are those of ``chat``."""
-        named = request_id or uuid.uuid4().hex
+        """Find the likeliest answers to a conversation."""
         one = SamplingParams(max_tokens=1, guided=params.guided)
-        making = making_of_chat(self._front, named, messages, one, **options)
+        making = making_of_chat(self._front, conversation, one, options)
         return await self._search(making, params, lora_request)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -192,22 +195,13 @@ class AsyncLLM:
         return await asyncio.to_thread(self._front.inputs.encode, text, add_special_tokens)
 
     async def tokenize_chat(
-        self, messages: Sequence[Message], *, add_special_tokens: bool = False, **options: Any
+        self, conversation: Conversation, *, add_special_tokens: bool = False
     ) -> list[int]:
-        """Return the token ids of a conversation; ``options`` are those of the chat template.
-
-        Media are read, and have all tokens that they take.
-        """
-        one = SamplingParams(max_tokens=1)
+        """Return the token ids of a conversation, in which media have all tokens that they take."""
 
         def encode() -> list[int]:
-            inputs = self._front.inputs
-            if has_media(messages, self._front.folder.capabilities.modalities):
-                prepared = self._front.prepare_chat("tokenize", messages, one, **options)
-                ids = [*prepared.request.prompt_token_ids]
-            else:
-                ids = inputs.encode_chat(self._front.chat.compose(messages, **options))
-            return inputs.with_special_tokens(ids) if add_special_tokens else ids
+            ids = self._front.chat_ids(conversation)
+            return self._front.inputs.with_special_tokens(ids) if add_special_tokens else ids
 
         return await self._compiling.run(encode)
 

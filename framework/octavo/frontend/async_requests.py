@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from octavo.errors import error_class
 from octavo.frontend.frontend import Frontend
 from octavo.frontend.streaming import OutputStream
 from octavo.frontend.thread import EngineThread
-from octavo.inputs import PreparedRequest, Prompt
+from octavo.inputs import Conversation, PreparedRequest, Prompt, RequestOptions
 from octavo.inputs.media_parts import has_media
-from octavo.inputs.messages import Message
 from octavo.observability.tracing import Tracer
 from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
@@ -71,24 +70,23 @@ def making_of(
 
 def making_of_chat(
     front: Frontend,
-    request_id: str,
-    messages: Sequence[Message],
+    conversation: Conversation,
     params: SamplingParams | None,
-    **options: Any,
+    options: RequestOptions,
 ) -> Making:
-    """Where a conversation's request is made; ``options`` are those of ``Frontend.prepare_chat``.
+    """Where a conversation's request is made.
 
     How long its text is shows only when a template has run, which may take long itself.
     """
-    is_strangers_template = bool(options.get("strict")) and options.get("chat_template") is not None
+    is_strangers_template = conversation.strict and conversation.chat_template is not None
     compiles = (
-        bool(options.get("tools"))
+        bool(conversation.tools)
         or is_guided(params)
-        or has_media(messages, front.folder.capabilities.modalities)
+        or has_media(conversation.messages, front.folder.capabilities.modalities)
         or is_strangers_template
         or front.runs_foreign_code
     )
-    prepare = partial(front.prepare_chat, request_id, messages, params, **options)
+    prepare = partial(front.prepare_chat, conversation, params, options)
     return Making(prepare, in_thread=True, compiles=compiles)
 
 

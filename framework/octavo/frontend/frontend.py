@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Final
 
 from octavo.config import EngineConfig
 from octavo.config.engine import ModelConfig
@@ -21,8 +21,10 @@ from octavo.guided.vocabulary import vocabulary_of
 from octavo.inputs import (
     ChatRenderer,
     ChatTemplate,
+    Conversation,
     InputProcessor,
     PreparedRequest,
+    RequestOptions,
     default_sampling_params,
     load_chat_template,
 )
@@ -30,7 +32,6 @@ from octavo.inputs.chat import check_shows_messages
 from octavo.inputs.extra_args import ExtraArgsCheck
 from octavo.inputs.media import MediaInputs, read_settings
 from octavo.inputs.media_parts import has_media, take_media
-from octavo.inputs.messages import Message
 from octavo.inputs.processor_kwargs import asked_of_all, read_kwargs
 from octavo.model_folder import ModelFolder, open_model
 from octavo.model_folder.tokenizer import eos_token_ids, load_tokenizer
@@ -41,9 +42,8 @@ from octavo.observability.logs import warn_of_vllm_variables
 from octavo.params import GuidedParams, SamplingParams
 from octavo.tools.answer_format import AnswerFormat, make_answer_format
 from octavo.tools.answer_reader import AnswerReader
-from octavo.tools.choice import read_tool_use
 from octavo.wording import shown
-from octavo_registry import PluginHost, ToolDefinition
+from octavo_registry import PluginHost
 from octavo_registry.faults import FAILURES
 from octavo_registry.manifest import PluginRecord
 from octavo_registry.tokenizer import Tokenizer
@@ -98,44 +98,37 @@ class Frontend:
 
     def prepare_chat(
         self,
-        request_id: str,
-        messages: Sequence[Message],
+        conversation: Conversation,
         params: SamplingParams | None,
-        *,
-        tools: Sequence[ToolDefinition] | None = None,
-        tool_choice: object = None,
-        parallel_tool_calls: bool | None = None,
-        priority: int = 0,
-        cache_salt: str = "",
-        adapter: str = "",
-        mm_processor_kwargs: Mapping[str, Any] | None = None,
-        **rendering: Any,
+        options: RequestOptions,
     ) -> PreparedRequest:
-        """Check a conversation and put it into ids; ``rendering`` is for the chat template."""
-        use = read_tool_use(tools, tool_choice, parallel_tool_calls)
+        """Check a conversation and put it into ids."""
+        use = conversation.tool_use()
+        messages = conversation.messages
         media: Sequence[GivenMedia] = ()
         modalities = self.folder.capabilities.modalities
         if has_media(messages, modalities):
             takes_embeds = self.config.media.enable_mm_embeds
             messages, media = take_media(messages, modalities, takes_embeds=takes_embeds)
-        chat = self.chat.compose(messages, tools=use.tools if use else None, **rendering)
+        tools = use.tools if use else None
+        chat = self.chat.render(replace(conversation, messages=messages, tools=tools))
         params = self.inputs.params_or_default(params)
         try:
             plan = self.answers.plan(chat.shown, use, params.guided)
             prepared = self.inputs.process(
-                request_id,
+                options.request_id,
                 chat.text,
                 replace(
                     params,
                     guided=plan.guided,
                     keep_special_tokens=(*params.keep_special_tokens, *plan.markers),
                 ),
-                priority=priority,
-                cache_salt=cache_salt,
-                adapter=adapter,
+                priority=options.priority,
+                cache_salt=options.cache_salt,
+                adapter=options.adapter,
                 add_special_tokens=False,
                 media=media,
-                processor_kwargs=mm_processor_kwargs,
+                processor_kwargs=conversation.mm_processor_kwargs,
                 chat=chat,
             )
         except BadRequestError as error:
@@ -153,6 +146,20 @@ class Frontend:
         in_pieces = params.output_kind == "delta"
         reader = AnswerReader(plan, in_pieces=in_pieces, foreign=self.answers.foreign)
         return replace(prepared, reader=reader)
+
+    def chat_ids(self, conversation: Conversation) -> list[int]:
+        """Return the token ids of a conversation, in which media have all tokens that they take."""
+        use = conversation.tool_use()
+        shown = replace(
+            conversation,
+            tools=use.tools if use else None,
+            tool_choice=None,
+            parallel_tool_calls=None,
+        )
+        if not has_media(shown.messages, self.folder.capabilities.modalities):
+            return self.inputs.encode_chat(self.chat.render(shown))
+        one, options = SamplingParams(max_tokens=1), RequestOptions(request_id="tokenize")
+        return [*self.prepare_chat(shown, one, options).request.prompt_token_ids]
 
 
 def start_frontend(

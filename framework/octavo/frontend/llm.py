@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from octavo.adapters.loaded import LoadedAdapters
 from octavo.detokenizing import IncrementalDetokenizer
-from octavo.errors import ConfigError, EngineDeadError, ParameterError, RequestFailedError
+from octavo.errors import ConfigError, EngineDeadError, ParameterError
 from octavo.frontend.beam_search import (
     BeamSearch,
     Candidates,
@@ -24,11 +24,16 @@ from octavo.frontend.beam_search import (
 from octavo.frontend.beam_steps import candidates_of, check_mode, guided_by
 from octavo.frontend.frontend import start_frontend
 from octavo.frontend.interrupts import InterruptsBetweenSteps
-from octavo.frontend.open_requests import OpenRequests
-from octavo.frontend.per_prompt import adapters_of_each, params_of_each, priorities_of_each
+from octavo.frontend.open_requests import OpenRequests, read_answers
+from octavo.frontend.per_prompt import (
+    adapters_of_each,
+    ids_of_each,
+    params_of_each,
+    priorities_of_each,
+)
 from octavo.frontend.preparing import Making, Preparing
 from octavo.frontend.progress import ProgressBar
-from octavo.inputs import PreparedRequest, Prompt, split_prompts
+from octavo.inputs import Conversation, Prompt, RequestOptions, split_prompts
 from octavo.inputs.messages import Message
 from octavo.limits import MAX_LOGPROBS
 from octavo.messages import EngineReady
@@ -107,6 +112,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        request_id: str | Sequence[str] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool | None = None,
@@ -124,8 +130,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of many.
 
-        ``chat_template`` is Jinja source or the name of one of the model's templates; for a file
-        use ``octavo.inputs.load_chat_template``. ``add_generation_prompt`` None means True, unless
+        ``request_id``, of many a list, is in the outputs; None numbers them. ``chat_template`` is
+        Jinja source or the name of one of the model's templates; for a file use
+        ``octavo.inputs.load_chat_template``. ``add_generation_prompt`` None means True, unless
         the final message is continued. ``tools`` and ``tool_choice`` are OpenAI's; ``message`` of
         an output holds the calls and the reasoning, where the model has parsers for them.
         ``documents`` are for templates that take them; ``cache_salt`` keeps the cached prefixes of
@@ -136,35 +143,37 @@ class LLM:
         chats = messages if many and not isinstance(messages[0], Mapping) else [messages]
         all_params = params_of_each(sampling_params, len(chats))
         priorities = priorities_of_each(priority, len(chats))
+        names = ids_of_each(request_id, len(chats), self._request_ids)
         with self._leased(lora_request, len(chats)) as adapters:
             calls = [
                 partial(
                     self._front.prepare_chat,
-                    str(next(self._request_ids)),
-                    cast("Sequence[Message]", chat),
+                    Conversation(
+                        messages=cast("Sequence[Message]", chat),
+                        tools=tools,
+                        tool_choice=tool_choice,
+                        parallel_tool_calls=parallel_tool_calls,
+                        documents=documents,
+                        chat_template=chat_template,
+                        chat_template_kwargs=chat_template_kwargs,
+                        add_generation_prompt=add_generation_prompt,
+                        continue_final_message=continue_final_message,
+                        mm_processor_kwargs=mm_processor_kwargs,
+                        strict=strict,
+                    ),
                     self._final(params),
-                    adapter=adapter,
-                    priority=number,
-                    cache_salt=cache_salt,
-                    tools=tools,
-                    tool_choice=tool_choice,
-                    parallel_tool_calls=parallel_tool_calls,
-                    documents=documents,
-                    chat_template=chat_template,
-                    chat_template_kwargs=chat_template_kwargs,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    mm_processor_kwargs=mm_processor_kwargs,
-                    strict=strict,
+                    RequestOptions(
+                        request_id=name, priority=number, cache_salt=cache_salt, adapter=adapter
+                    ),
                 )
-                for chat, params, adapter, number in zip(
-                    chats, all_params, adapters, priorities, strict=True
+                for chat, params, name, adapter, number in zip(
+                    chats, all_params, names, adapters, priorities, strict=True
                 )
             ]
             with self._prepare(calls) as requests:
                 outputs = self._run(requests, use_tqdm=use_tqdm)
         for request, output in zip(requests.made, outputs, strict=True):
-            _take_apart(request, output)
+            read_answers(request, output)
         return outputs
 
     def beam_search(
@@ -382,14 +391,3 @@ class LLM:
     def _refuse(self, method: str) -> NoReturn:
         self._check_open()
         raise ConfigError(f"{method}() is not available yet: no pooling models run so far")
-
-
-def _take_apart(request: PreparedRequest, output: RequestOutput) -> None:
-    """Read a chat's answers; a parser that fails on them is that request's error alone."""
-    if request.reader is not None:
-        try:
-            request.reader.take(output)
-        except RequestFailedError as error:
-            output.error, output.error_type = str(error), type(error).__name__
-            for each in output.outputs:
-                each.finish_reason = "error"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from octavo.detokenizing.processor import OutputProcessor
 from octavo.engine.client import EngineClient
+from octavo.errors import RequestFailedError
 from octavo.inputs import PreparedRequest
 from octavo.messages import StepOutputs
 from octavo.outputs import RequestOutput
@@ -41,3 +42,14 @@ class OpenRequests:
         sequences = [s for each in request_ids for s in self._outputs.abort(each).aborts]
         if sequences and self._client.alive:
             self._client.abort(sequences)
+
+
+def read_answers(request: PreparedRequest, output: RequestOutput) -> None:
+    """Read a chat's answers; a parser that fails on them is that request's error alone."""
+    if request.reader is not None:
+        try:
+            request.reader.take(output)
+        except RequestFailedError as error:
+            output.error, output.error_type = str(error), type(error).__name__
+            for each in output.outputs:
+                each.finish_reason = "error"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import cast
 
@@ -29,6 +29,17 @@ def priorities_of_each(given: Sequence[int] | None, count: int) -> Sequence[int]
         return [0] * count
     _check_length("priority", len(given), count)
     return given
+
+
+def ids_of_each(given: str | Sequence[str] | None, count: int, numbers: Iterator[int]) -> list[str]:
+    """Return the id of each request; None takes the next numbers."""
+    if given is None:
+        return [str(next(numbers)) for _ in range(count)]
+    each = list(given) if isinstance(given, (list, tuple)) else [cast("str", given)]
+    _check_length("request_id", len(each), count)
+    if len(set(map(str, each))) < count:  # the first of them would end, and its outputs be both's
+        raise ParameterError("request_id: each request has an id of its own", param="request_id")
+    return each
 
 
 def adapters_of_each(

@@ -1,6 +1,7 @@
 """Prompts and messages to engine requests: forms, limits, chat templates."""
 
 from octavo.inputs.chat import ChatRenderer
+from octavo.inputs.conversation import Conversation, RequestOptions
 from octavo.inputs.defaults import default_sampling_params
 from octavo.inputs.processor import InputProcessor, PreparedRequest
 from octavo.inputs.prompt import Prompt, TextPrompt, TokensPrompt, split_prompts
@@ -15,10 +16,12 @@ __all__ = [
     "INPUT_REGISTRY",
     "ChatRenderer",
     "ChatTemplate",
+    "Conversation",
     "InputProcessor",
     "PreparedRequest",
     "Prompt",
     "PromptType",
+    "RequestOptions",
     "TextPrompt",
     "TokensPrompt",
     "default_sampling_params",

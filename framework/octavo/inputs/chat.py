@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import NoneType
 from typing import Any
 
 from octavo.errors import ConfigError, PromptError
 from octavo.inputs.controls import ChatText, ContentGuard, Vocabulary, read_vocabulary
+from octavo.inputs.conversation import Conversation
 from octavo.inputs.foreign_template import ForeignTemplate, ForeignTemplates
 from octavo.inputs.messages import (
-    Message,
     check_dicts,
     check_messages,
     fit_arguments,
@@ -72,44 +72,28 @@ class ChatRenderer:
         """End the processes that run templates of requests; calling it again does nothing."""
         self._foreign.close()
 
-    def render(self, messages: Sequence[Message], **options: Any) -> str:
-        """Return the text of ``compose``."""
-        return self.compose(messages, **options).text
-
-    def compose(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template: str | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        add_generation_prompt: bool | None = None,
-        continue_final_message: bool = False,
-        strict: bool = False,
-    ) -> ChatText:
+    def render(self, chat: Conversation) -> ChatText:
         """Write the prompt, in which contents are text and never control tokens.
 
-        ``chat_template`` is Jinja source or the name of one of the model's templates, never a
-        file: requests of strangers end here. ``add_generation_prompt`` None means True, unless the
-        final message is continued. ``strict`` raises for what the template would drop without a
-        word, and makes a developer's messages the system's where it knows no developer; and it
-        takes the template for a stranger's, which runs under limits in another process.
+        All ``tools`` are shown, whatever the choice among them.
         """
-        if add_generation_prompt is None:
-            add_generation_prompt = not continue_final_message
-        if add_generation_prompt and continue_final_message:
+        strict = chat.strict
+        begins_answer = chat.add_generation_prompt
+        if begins_answer is None:
+            begins_answer = not chat.continue_final_message
+        if begins_answer and chat.continue_final_message:
             raise PromptError(
                 "add_generation_prompt and continue_final_message exclude each other; give one",
                 param="add_generation_prompt",
             )
-        template = self.template(chat_template, has_tools=bool(tools), is_foreign=strict)
-        kwargs = _checked_kwargs(chat_template_kwargs)
+        has_tools = bool(chat.tools)
+        template = self.template(chat.chat_template, has_tools=has_tools, is_foreign=strict)
+        kwargs = _checked_kwargs(chat.chat_template_kwargs)
         lists = {
-            "tools": check_dicts("tools", tools),
-            "documents": check_dicts("documents", documents),
+            "tools": check_dicts("tools", chat.tools),
+            "documents": check_dicts("documents", chat.documents),
         }
-        plain = check_messages(messages, self._capabilities)
+        plain = check_messages(chat.messages, self._capabilities)
         if strict:
             _check_is_read(template, kwargs, lists)
         finish = self._guard(template).hide(plain, kwargs, lists)
@@ -117,12 +101,12 @@ class ChatRenderer:
         fit_arguments(plain, template)
         if strict:
             fit_roles(plain, template)
-        marker = _mark_end(plain[-1]) if continue_final_message else None
+        marker = _mark_end(plain[-1]) if chat.continue_final_message else None
         text = template.render(
             plain,
             **{**self._default_kwargs, **kwargs},
             **lists,
-            add_generation_prompt=add_generation_prompt,
+            add_generation_prompt=begins_answer,
         )
         text = text if marker is None else _cut_at(text, marker)
         check_shows_messages(template)
@@ -131,7 +115,7 @@ class ChatRenderer:
     def template(
         self, given: str | None = None, *, has_tools: bool = False, is_foreign: bool = False
     ) -> ChatTemplate | ForeignTemplate:
-        """Return what ``compose`` uses with these arguments; ``is_foreign`` as ``strict`` there."""
+        """Return what ``render`` uses; ``is_foreign``: one that is ``given`` is a stranger's."""
         source = self._source(given, has_tools=has_tools)
         return self._read(source) if is_foreign and source == given else self._compiled(source)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
+from uuid import uuid4
 
 import msgspec
 
+from octavo.inputs import RequestOptions
 from octavo.outputs import GuideReceipt
 from octavo.params import GuidedParams
 from octavo.server.http.errors import HttpError
@@ -45,6 +47,14 @@ class TextRequest(msgspec.Struct, kw_only=True):
     priority: int = 0
     cache_salt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     request_id: str | None = None
+
+    def options(self) -> RequestOptions:
+        """How the engine is to treat the request."""
+        return RequestOptions(
+            request_id=self.request_id or uuid4().hex,
+            priority=self.priority,
+            cache_salt=self.cache_salt or "",
+        )
 
 
 class GuidedFields(TextRequest, kw_only=True):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
+from octavo.inputs import Conversation
+from octavo.inputs.processor_kwargs import asked_by_request
 from octavo.outputs import GuideReceipt
+from octavo.server.apis.chat.functions import as_tool_choice, as_tools, with_tool_calls
+from octavo.server.http.errors import HttpError
+from octavo.server.protocol.conversation import plain_messages, plain_tool_choice, plain_tools
 from octavo.server.protocol.fields import FieldTable, Noted, Refused
 from octavo.server.protocol.logprobs import ChatLogprobs
+from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.sampling import NOT_AVAILABLE, NOTED, SeveralFields
 from octavo.server.protocol.tool_calls import CalledFunction, MessageToolCall, ToolCallPiece
 from octavo.server.protocol.usage import StreamOptions, Usage
@@ -60,6 +67,30 @@ class ChatRequest(SeveralFields, kw_only=True):
     reasoning_effort: str | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool | None = None
+
+    def conversation(
+        self, notes: Notes, template_kwargs: dict[str, Any], modalities: Collection[str]
+    ) -> Conversation:
+        """What the model reads; what has no effect is noted. Functions are tools."""
+        tools, choice, parallel = self.tools, self.tool_choice, self.parallel_tool_calls
+        if self.functions is not None or self.function_call is not None:
+            if tools is not None or choice is not None:
+                raise HttpError(400, "functions are tools; give one of both", param="functions")
+            tools, choice = as_tools(self.functions), as_tool_choice(self.function_call)
+            parallel = False
+        return Conversation(
+            messages=plain_messages(with_tool_calls(self.messages), notes, modalities),
+            tools=plain_tools(tools, notes),
+            tool_choice=plain_tool_choice(choice, notes),
+            parallel_tool_calls=parallel,
+            documents=self.documents,
+            chat_template=self.chat_template,
+            chat_template_kwargs=template_kwargs,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            mm_processor_kwargs=asked_by_request(self.mm_processor_kwargs, self.media_io_kwargs),
+            strict=True,
+        )
 
 
 class BatchChatRequest(ChatRequest, kw_only=True):

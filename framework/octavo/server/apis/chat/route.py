@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from octavo.inputs import Conversation, RequestOptions
 from octavo.inputs.media_parts import has_media
-from octavo.inputs.processor_kwargs import asked_by_request
 from octavo.outputs import RequestOutput
 from octavo.params import LoRARequest, SamplingParams
 from octavo.server.apis.chat.answer import ChatAnswer
 from octavo.server.apis.chat.body import CHAT_FIELDS, BatchChatRequest, ChatCompletion, ChatRequest
-from octavo.server.apis.chat.functions import as_tool_choice, as_tools, with_tool_calls
 from octavo.server.context import ServerContext
 from octavo.server.http.errors import HttpError
 from octavo.server.http.exchange import EventStream, Exchange, Reply, encode
 from octavo.server.http.openapi import operation
 from octavo.server.protocol.beams import as_output, beam_params
-from octavo.server.protocol.conversation import plain_messages, plain_tool_choice, plain_tools
 from octavo.server.protocol.merging import final_output, final_outputs
 from octavo.server.protocol.notes import Notes
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
@@ -61,7 +60,7 @@ class ChatRoutes:
         if request.use_beam_search:
             found = await self._beams(request, params, adapter, notes)
             return Reply(encode(answer.whole(found)))
-        outputs = self._begin(request, params, adapter, notes, request.request_id)
+        outputs = self._begin(request, params, adapter, notes, request.options())
         if request.stream:
             return EventStream(answer.events(outputs))
         return Reply(encode(answer.whole(await final_output(outputs))))
@@ -86,10 +85,10 @@ class ChatRoutes:
         named = batch.request_id or exchange.request_id
         answer = ChatAnswer(batch, f"chatcmpl-{named}", model, 1, self._server, notes)
         await self._server.checked_template(batch.chat_template)
-        outputs = [
-            self._begin(each, params, adapter, notes, f"{named}-{index}")
-            for index, each in enumerate(requests)
-        ]
+        outputs = []
+        for index, each in enumerate(requests):
+            options = replace(each.options(), request_id=f"{named}-{index}")
+            outputs.append(self._begin(each, params, adapter, notes, options))
         return Reply(encode(answer.batch(await final_outputs(outputs))))
 
     def _check_pairs(self, request: ChatRequest) -> None:
@@ -109,13 +108,12 @@ class ChatRoutes:
             notes=notes,
             others={"logprobs": request.logprobs},
         )
-        conversation = self._conversation(request, adapter, notes)
-        if has_media(conversation["messages"], self._server.modalities):
+        conversation = self._conversation(request, notes)
+        if has_media(conversation.messages, self._server.modalities):
             raise HttpError(400, "a beam search takes texts alone", param="use_beam_search")
-        found = await self._server.engine.chat_beams(
-            **conversation, params=wanted, request_id=request.request_id
-        )
-        return as_output(found, request.request_id or "", None)
+        options = request.options()
+        found = await self._server.engine.chat_beams(conversation, wanted, options, adapter)
+        return as_output(found, options.request_id, None)
 
     def _begin(
         self,
@@ -123,43 +121,14 @@ class ChatRoutes:
         params: SamplingParams,
         adapter: LoRARequest | None,
         notes: Notes,
-        request_id: str | None,
+        options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        conversation = self._conversation(request, adapter, notes)
-        return self._server.engine.chat(
-            **conversation, sampling_params=params, request_id=request_id
-        )
+        conversation = self._conversation(request, notes)
+        return self._server.engine.answer(conversation, params, options, adapter)
 
-    def _conversation(
-        self, request: ChatRequest, adapter: LoRARequest | None, notes: Notes
-    ) -> dict[str, Any]:
-        """What the engine's ``chat`` takes, but for parameters and the id."""
-        tools, choice, parallel = request.tools, request.tool_choice, request.parallel_tool_calls
-        if request.functions is not None or request.function_call is not None:
-            if tools is not None or choice is not None:
-                raise HttpError(400, "functions are tools; give one of both", param="functions")
-            tools, choice = as_tools(request.functions), as_tool_choice(request.function_call)
-            parallel = False
-        return {
-            "messages": plain_messages(
-                with_tool_calls(request.messages), notes, self._server.modalities
-            ),
-            "tools": plain_tools(tools, notes),
-            "tool_choice": plain_tool_choice(choice, notes),
-            "parallel_tool_calls": parallel,
-            "documents": request.documents,
-            "chat_template": request.chat_template,
-            "chat_template_kwargs": self._template_kwargs(request, notes),
-            "add_generation_prompt": request.add_generation_prompt,
-            "continue_final_message": request.continue_final_message,
-            "mm_processor_kwargs": asked_by_request(
-                request.mm_processor_kwargs, request.media_io_kwargs
-            ),
-            "priority": request.priority,
-            "cache_salt": request.cache_salt or "",
-            "strict": True,
-            "lora_request": adapter,
-        }
+    def _conversation(self, request: ChatRequest, notes: Notes) -> Conversation:
+        kwargs = self._template_kwargs(request, notes)
+        return request.conversation(notes, kwargs, self._server.modalities)
 
     def _params(self, request: ChatRequest, notes: Notes) -> SamplingParams:
         request.check_beams()

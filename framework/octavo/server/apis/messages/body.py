@@ -8,11 +8,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from octavo.errors import MessageError
+from octavo.inputs import Conversation
 from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.template import ChatTemplate
 from octavo.params import GuidedParams
 from octavo.server.apis.messages.block_messages import chat_messages, joined, reminder
 from octavo.server.apis.messages.blocks import Block
+from octavo.server.apis.messages.tools import chat_tool_choice, chat_tools
 from octavo.server.http.errors import HttpError
 from octavo.server.protocol.conversation import check_size, read_keys
 from octavo.server.protocol.fields import FieldTable, Noted, Refused
@@ -110,6 +112,30 @@ class CountRequest(msgspec.Struct, kw_only=True):
     cache_control: CacheControl | None = None
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
+    def conversation(
+        self,
+        notes: Notes,
+        template_kwargs: dict[str, Any],
+        modalities: Collection[str],
+        template: Callable[[], ChatTemplate | ForeignTemplate],
+    ) -> Conversation:
+        """What the model reads; what has no effect is noted."""
+        choice, parallel = chat_tool_choice(self.tool_choice, notes)
+        return Conversation(
+            messages=request_messages(self, notes, template, modalities),
+            tools=chat_tools(self.tools, notes),
+            tool_choice=choice,
+            parallel_tool_calls=parallel,
+            chat_template_kwargs=template_kwargs,
+            continue_final_message=self.is_continued,
+            strict=True,
+        )
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether the last message is the beginning of the answer."""
+        return self.messages[-1].get("role") == "assistant" if self.messages else False
+
 
 class MessageRequest(CountRequest, kw_only=True):
     """A conversation to answer."""
@@ -202,7 +228,7 @@ def answer_form(request: CountRequest) -> GuidedParams | None:
     return None
 
 
-def conversation(
+def request_messages(
     request: CountRequest,
     notes: Notes,
     template: Callable[[], ChatTemplate | ForeignTemplate],

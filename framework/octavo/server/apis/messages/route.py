@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
+from octavo.inputs import Conversation, RequestOptions
 from octavo.params import SamplingParams
 from octavo.server.apis.messages.answer import MessageAnswer
 from octavo.server.apis.messages.body import (
@@ -19,10 +21,8 @@ from octavo.server.apis.messages.body import (
     TokenCount,
     answer_form,
     check_thread,
-    conversation,
     note_hints,
 )
-from octavo.server.apis.messages.tools import chat_tool_choice, chat_tools
 from octavo.server.context import ServerContext
 from octavo.server.http.dialects import ANTHROPIC
 from octavo.server.http.errors import ErrorReply
@@ -32,7 +32,6 @@ from octavo.server.protocol.merging import final_output
 from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import checked_max_tokens
 from octavo.server.protocol.tool_pairs import check_blocks
-from octavo.tools.choice import read_tool_use
 from octavo_registry.routes import Endpoint
 
 
@@ -67,18 +66,9 @@ class MessageRoutes:
         self._check_pairs(request)
         context = self._server.engine.max_model_len
         answer = MessageAnswer(request, f"msg_{exchange.request_id}", model, context, notes)
-        choice, parallel = chat_tool_choice(request.tool_choice, notes)
-        outputs = self._server.engine.chat(
-            self._conversation(request, notes),
-            params,
-            tools=chat_tools(request.tools, notes),
-            tool_choice=choice,
-            parallel_tool_calls=parallel,
-            chat_template_kwargs=self._template_kwargs(request, notes),
-            continue_final_message=_continues(request),
-            strict=True,
-            lora_request=adapter,
-        )
+        options = RequestOptions(request_id=uuid4().hex)
+        conversation = self._conversation(request, notes)
+        outputs = self._server.engine.answer(conversation, params, options, adapter)
         if request.stream:
             return EventStream(answer.events(outputs), end=b"", failed=_failed)
         return Reply(encode(answer.whole(await final_output(outputs))))
@@ -88,24 +78,16 @@ class MessageRoutes:
         request = self._server.read(exchange, CountRequest, COUNT_FIELDS)
         await self._server.check_model(request.model)
         self._check_pairs(request)
-        choice, parallel = chat_tool_choice(request.tool_choice, notes)
-        use = read_tool_use(chat_tools(request.tools, notes), choice, parallel)
-        ids = await self._server.engine.tokenize_chat(
-            self._conversation(request, notes),
-            tools=None if use is None else use.tools,
-            chat_template_kwargs=self._template_kwargs(request, notes),
-            continue_final_message=_continues(request),
-            strict=True,
-        )
+        ids = await self._server.engine.tokenize_chat(self._conversation(request, notes))
         return Reply(encode(TokenCount(len(ids), told(notes))))
 
-    def _conversation(self, request: CountRequest, notes: Notes) -> list[dict[str, Any]]:
-        template = self._server.engine.chat_template
-        return conversation(request, notes, template, self._server.modalities)
+    def _conversation(self, request: CountRequest, notes: Notes) -> Conversation:
+        kwargs, template = self._template_kwargs(request, notes), self._server.engine.chat_template
+        return request.conversation(notes, kwargs, self._server.modalities, template)
 
     def _check_pairs(self, request: CountRequest) -> None:
         if not self._server.config.serve.allow_unpaired_tool_calls:
-            check_blocks(request.messages, is_continued=_continues(request))
+            check_blocks(request.messages, is_continued=request.is_continued)
 
     def _template_kwargs(self, request: CountRequest, notes: Notes) -> dict[str, Any]:
         note_hints(request, notes)
@@ -130,11 +112,6 @@ class MessageRoutes:
             output_kind="delta" if request.stream else "final",
             **given,
         )
-
-
-def _continues(request: CountRequest) -> bool:
-    """Whether the last message is the beginning of the answer."""
-    return request.messages[-1].get("role") == "assistant" if request.messages else False
 
 
 def _failed(error: ErrorReply) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from octavo.inputs.processor_kwargs import asked_by_request
 from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
 from octavo.server.apis.responses.answer import ResponseAnswer
@@ -20,7 +19,6 @@ from octavo.server.apis.responses.body import (
 )
 from octavo.server.apis.responses.kept_body import InputTokens
 from octavo.server.apis.responses.runs import BackgroundRun
-from octavo.server.apis.responses.tools import chat_tool_choice
 from octavo.server.apis.responses.turn import Turn, read_turn
 from octavo.server.context import ServerContext
 from octavo.server.http.errors import HttpError, reply_to
@@ -31,7 +29,6 @@ from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.sampling import check_num_logprobs, checked_max_tokens
 from octavo.server.protocol.tool_pairs import check_items
 from octavo.server.protocol.usage import check_stream_options
-from octavo.tools.choice import read_tool_use
 from octavo_registry.routes import Endpoint
 
 
@@ -65,25 +62,9 @@ class ResponseRoutes:
             notes.add("store", "has no effect: this server keeps no responses")
         turn = await read_turn(server, exchange.owner, request, notes)
         self._check_pairs(turn)
-        choice = chat_tool_choice(request.tool_choice, notes)
-        template_kwargs = self._template_kwargs(request, notes)
+        conversation = turn.conversation(request, notes, self._template_kwargs(request, notes))
         answer = ResponseAnswer(request, model, params, notes, turn, server.responses)
-        outputs = server.engine.chat(
-            turn.messages,
-            params,
-            tools=turn.tools.functions or None,
-            tool_choice=choice,
-            parallel_tool_calls=request.parallel_tool_calls,
-            request_id=request.request_id,
-            chat_template_kwargs=template_kwargs,
-            mm_processor_kwargs=asked_by_request(
-                request.mm_processor_kwargs, request.media_io_kwargs
-            ),
-            priority=request.priority,
-            cache_salt=request.cache_salt or "",
-            strict=True,
-            lora_request=adapter,
-        )
+        outputs = server.engine.answer(conversation, params, request.options(), adapter)
         if request.background:
             return await self._in_background(request, turn, answer, outputs)
         if request.stream:
@@ -128,16 +109,8 @@ class ResponseRoutes:
         note_hints(request, notes)
         turn = await read_turn(server, exchange.owner, request, notes)
         self._check_pairs(turn)
-        use = read_tool_use(
-            turn.tools.functions or None,
-            chat_tool_choice(request.tool_choice, notes),
-            request.parallel_tool_calls,
-        )
         ids = await server.engine.tokenize_chat(
-            turn.messages,
-            tools=None if use is None else use.tools,
-            chat_template_kwargs=self._template_kwargs(request, notes),
-            strict=True,
+            turn.conversation(request, notes, self._template_kwargs(request, notes))
         )
         return Reply(encode(InputTokens(input_tokens=len(ids), warnings=told(notes))))
 

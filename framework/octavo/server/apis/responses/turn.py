@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 
 from octavo.errors import MessageError
+from octavo.inputs import Conversation
+from octavo.inputs.processor_kwargs import asked_by_request
 from octavo.server.apis.responses.body import ResponseRequest
 from octavo.server.apis.responses.items import input_messages
 from octavo.server.apis.responses.kept_body import as_items
 from octavo.server.apis.responses.store import History, NotKeptError
-from octavo.server.apis.responses.tools import ResponseTools, read_tools
+from octavo.server.apis.responses.tools import ResponseTools, chat_tool_choice, read_tools
 from octavo.server.context import ServerContext
 from octavo.server.http.errors import HttpError
 from octavo.server.protocol.conversation import check_size
@@ -31,6 +33,22 @@ class Turn:
     messages: list[dict[str, Any]]
     """All that the model reads, as a chat."""
     tools: ResponseTools
+
+    def conversation(
+        self, request: ResponseRequest, notes: Notes, template_kwargs: dict[str, Any]
+    ) -> Conversation:
+        """What the model reads of this turn's request; what has no effect is noted."""
+        return Conversation(
+            messages=self.messages,
+            tools=self.tools.functions or None,
+            tool_choice=chat_tool_choice(request.tool_choice, notes),
+            parallel_tool_calls=request.parallel_tool_calls,
+            chat_template_kwargs=template_kwargs,
+            mm_processor_kwargs=asked_by_request(
+                request.mm_processor_kwargs, request.media_io_kwargs
+            ),
+            strict=True,
+        )
 
 
 async def read_turn(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
+from octavo.inputs import Conversation
+from octavo.server.protocol.conversation import plain_messages, plain_tools
 from octavo.server.protocol.fields import FieldTable, Refused
+from octavo.server.protocol.notes import Notes
 
 TOKENIZE_FIELDS: Final = FieldTable(
     refused={
@@ -34,6 +38,21 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     documents: list[dict[str, Any]] | None = None
+
+    def conversation(
+        self, notes: Notes, template_kwargs: dict[str, Any], modalities: Collection[str]
+    ) -> Conversation:
+        """What the model would read; what has no effect is noted."""
+        return Conversation(
+            tools=plain_tools(self.tools, notes),
+            messages=plain_messages(self.messages or [], notes, modalities),
+            documents=self.documents,
+            chat_template=self.chat_template,
+            chat_template_kwargs=template_kwargs,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            strict=True,
+        )
 
 
 class Tokens(msgspec.Struct, kw_only=True):

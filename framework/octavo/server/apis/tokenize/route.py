@@ -25,10 +25,8 @@ from octavo.server.context import ServerContext
 from octavo.server.http.errors import HttpError
 from octavo.server.http.exchange import Exchange, Reply, encode
 from octavo.server.http.openapi import operation
-from octavo.server.protocol.conversation import plain_messages, plain_tools
 from octavo.server.protocol.notes import Notes, told
 from octavo.server.protocol.tool_pairs import check_messages
-from octavo.tools.choice import read_tool_use
 from octavo_registry.routes import Endpoint
 
 _OF_CHATS = (
@@ -87,22 +85,14 @@ class TokenizeRoutes:
         return Reply(await asyncio.to_thread(encode, made))
 
     async def _tokenize_chat(self, request: TokenizeRequest, notes: Notes) -> list[int]:
-        messages = request.messages or []
         if not self._server.config.serve.allow_unpaired_tool_calls:
+            messages = request.messages or []
             check_messages(messages, is_continued=request.continue_final_message)
-        use = read_tool_use(plain_tools(request.tools, notes), None, None)
+        template = await self._server.checked_template(request.chat_template)
+        kwargs = self._server.template_kwargs(request.chat_template_kwargs, notes, template)
         return await self._server.engine.tokenize_chat(
+            request.conversation(notes, kwargs, self._server.modalities),
             add_special_tokens=bool(request.add_special_tokens),
-            messages=plain_messages(messages, notes, self._server.modalities),
-            tools=None if use is None else use.tools,
-            documents=request.documents,
-            chat_template=await self._server.checked_template(request.chat_template),
-            chat_template_kwargs=self._server.template_kwargs(
-                request.chat_template_kwargs, notes, request.chat_template
-            ),
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            strict=True,
         )
 
     async def _detokenize(self, exchange: Exchange) -> Reply:
