@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from markdown import ROOT, code_blocks
 from scripted_model.folder import call
 
 PACKAGES = Path(__file__).parent / "agents"
 NPM = (
-    *("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"),
+    *("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"),
     *("--fetch-retries=1", "--fetch-retry-mintimeout=1000"),
 )
 CAPTURED: dict[str, Any] = {"capture_output": True, "text": True}
@@ -42,10 +42,12 @@ class Agent:
     """Its file below node_modules, and arguments that stand before a task."""
     more: tuple[str, ...]
     """Further ones to go on with the last conversation."""
-    settings: Callable[[str, str], dict[str, str]]
-    """Environment variables for a server's address and a model."""
-    files: Callable[[str, str], dict[str, str]]
-    """Files below its home, for the same."""
+    block: str
+    """The kind of the block of docs/agents.md that has its settings."""
+    file: str | None
+    """Where they stand below its home; None: they are environment variables."""
+    quiet: dict[str, str]
+    """Further variables, so that it asks nobody else."""
     script: tuple[tuple[str, str], ...]
     """What the model answers, the last turn first."""
 
@@ -59,13 +61,17 @@ class Workplace:
     home: Path
     folder: Path
     url: str
-    model: str
 
     def ask(self, *arguments: str) -> str:
         """What the agent shows; it and all that it started ends here."""
-        for name, text in self.agent.files(self.url, self.model).items():
-            (self.home / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.home / name).write_text(text)
+        (block,) = code_blocks(ROOT / "docs" / "agents.md", self.agent.block)
+        settings = block.replace("http://127.0.0.1:8000", self.url)
+        exports = {}
+        if self.agent.file is None:
+            exports = dict(re.findall(r"^export (\w+)=(.*)$", settings, re.MULTILINE))
+        else:
+            (self.home / self.agent.file).parent.mkdir(parents=True, exist_ok=True)
+            (self.home / self.agent.file).write_text(settings)
         program, *flags = self.agent.program
         environment = {
             "PATH": os.environ["PATH"],
@@ -73,10 +79,15 @@ class Workplace:
             "HTTP_PROXY": NOBODY,
             "HTTPS_PROXY": NOBODY,
             "NO_PROXY": "127.0.0.1",
-            **self.agent.settings(self.url, self.model),
+            **exports,
+            **self.agent.quiet,
         }
+        file = self.installed / "node_modules" / program
+        if not file.exists():
+            pytest.skip(f"{program} is not made for this machine")
+        runs = ("node",) if file.suffix in (".js", ".cjs") else ()
         with subprocess.Popen(
-            ["node", str(self.installed / "node_modules" / program), *flags, *arguments],
+            [*runs, str(file), *flags, *arguments],
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -114,24 +125,15 @@ def install(name: str, cache: Path) -> Path:
     return made
 
 
-def _claude_settings(url: str, model: str) -> dict[str, str]:
-    return {
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_AUTH_TOKEN": "none",
-        "ANTHROPIC_MODEL": model,
-        "ANTHROPIC_SMALL_FAST_MODEL": model,
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    }
-
-
 CLAUDE_CODE = Agent(
     program=(
         "@anthropic-ai/claude-code/cli-wrapper.cjs",
         *("--allowedTools", "Write,Read,Edit,Bash", "--print"),
     ),
     more=("--continue",),
-    settings=_claude_settings,
-    files=lambda url, model: {},
+    block="sh claude_code",
+    file=None,
+    quiet={},
     script=(
         ("sheets.*has been updated", DONE_MORE),
         (
@@ -158,29 +160,16 @@ PATCH = """apply_patch <<'END'
 END"""
 
 
-def _codex_files(url: str, model: str) -> dict[str, str]:
-    lines = [
-        f"model = {json.dumps(model)}",
-        'model_provider = "octavo"',
-        "check_for_update_on_startup = false",
-        "[analytics]",
-        "enabled = false",
-        "[model_providers.octavo]",
-        'name = "Octavo"',
-        f'base_url = "{url}/v1"',
-        'wire_api = "responses"',
-    ]
-    return {".codex/config.toml": "\n".join(lines)}
-
-
 CODEX = Agent(
     program=(
         "@openai/codex/bin/codex.js",
+        *("-c", "check_for_update_on_startup=false", "-c", "analytics.enabled=false"),
         *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
     ),
     more=("resume", "--last"),
-    settings=lambda url, model: {},
-    files=_codex_files,
+    block="toml codex",
+    file=".codex/config.toml",
+    quiet={},
     script=(
         ("Updated the following files", DONE_MORE),
         (f"leaves\n+</tool_response>.*{MORE}", call("exec_command", cmd=PATCH)),
@@ -196,7 +185,60 @@ CODEX = Agent(
         ("", "I look.\n" + call("exec_command", cmd="cat missing.txt")),
     ),
 )
-AGENTS = {"claude_code": CLAUDE_CODE, "codex": CODEX}
+
+
+OPENCODE = Agent(
+    program=("opencode-linux-x64-baseline/bin/opencode", "run"),
+    more=("--continue",),
+    block="json opencode",
+    file=".config/opencode/opencode.json",
+    quiet={
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    },
+    script=(
+        ("Edit applied", DONE_MORE),
+        (
+            f"1: leaves.*{MORE}",
+            call("edit", filePath="note.txt", oldString="leaves", newString="sheets"),
+        ),
+        ("1: leaves.*note[.]txt\n+</tool_response>", DONE),
+        (
+            "Wrote file",
+            f"{call('read', filePath='note.txt')}\n{call('bash', command='ls', description='d')}",
+        ),
+        ("No such file", "I write it.\n" + call("write", filePath="note.txt", content="leaves\n")),
+        ("", "I look.\n" + call("bash", command="cat missing.txt", description="d")),
+    ),
+)
+
+
+def _shell(command: str) -> str:
+    return call("run_shell_command", command=command, is_background=False)
+
+
+QWEN_CODE = Agent(
+    program=("@qwen-code/qwen-code/cli.js", "--yolo"),
+    more=("--continue",),
+    block="json qwen_code",
+    file=".qwen/settings.json",
+    quiet={"HTTP_PROXY": "", "HTTPS_PROXY": ""},  # it would ask a proxy for this machine, too
+    script=(
+        ("changed\n", DONE_MORE),
+        (f"Output: leaves.*{MORE}", _shell("sed -i s/leaves/sheets/ note.txt && echo changed")),
+        ("Output: leaves.*Output: note[.]txt", DONE),
+        ("Output: written", f"{_shell('cat note.txt')}\n{_shell('ls')}"),
+        ("No such file", "I write it.\n" + _shell("echo leaves > note.txt; echo written")),
+        ("", "I look.\n" + _shell("cat missing.txt")),
+    ),
+)
+AGENTS = {
+    "claude_code": CLAUDE_CODE,
+    "codex": CODEX,
+    "opencode": OPENCODE,
+    "qwen_code": QWEN_CODE,
+}
 
 
 def whole_script() -> list[tuple[str, str]]:

@@ -77,7 +77,8 @@ def test_requests_of_clients_are_answered_in_the_packages_types(http, recorded) 
 def test_requests_of_all_clients_are_there() -> None:
     names = {each["client"] for each in RECORDED}
     wanted = "langchain agents litellm litellm_proxy inspect pydantic_ai instructor smolagents dspy"
-    for client in f"{wanted} llm guidance ai_sdk".split():
+    coding = "opencode qwen_code pi_chat pi_responses pi_anthropic continue cline aider"
+    for client in f"{wanted} llm guidance ai_sdk {coding}".split():
         assert any(name.startswith(client) for name in names), client
 
 

@@ -19,14 +19,20 @@ TESTS = Path(__file__).parents[1]
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("scripted")
     model = write_model(folder / "model", whole_script())
-    base = (str(model), "--served-model-name", "scripted", *FLAGS)
+    base = (str(model), "--served-model-name", "coder", *FLAGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TESTS), prepend=":")
         with running_server(folder / "log", *SCRIPTED, base=base) as server:
             yield server
 
 
-@pytest.mark.parametrize("name", AGENTS)
+LONG = ("opencode", "qwen_code")
+"""They take minutes to install or seconds to start."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in AGENTS]
+)
 def test_an_agent_does_a_task_and_goes_on_with_it(
     live: LiveServer, name: str, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
@@ -35,7 +41,7 @@ def test_an_agent_does_a_task_and_goes_on_with_it(
     home.mkdir()
     folder.mkdir()
     installed = install(name, pytestconfig.cache.mkdir(f"agents-{name}"))
-    place = Workplace(agent, installed, home, folder, live.url, "scripted")
+    place = Workplace(agent, installed, home, folder, live.url)
     before = len(live.log.read_text())
     assert DONE in place.ask(TASK.format(name))
     assert (folder / "note.txt").read_text() == "leaves\n"
