@@ -66,7 +66,7 @@ def test_both_kinds_of_request_are_answered_in_openais_form(tmp_path, model) -> 
         [
             completion("text", n=2, user="me", own=1),
             completion("ids", [5, 6, 7]),
-            completion("many", ["a", "b"]),
+            completion("many", ["a", "b"], model=None),
             chat("talk", seed=1, logprobs=True, chat_template="{{ messages[0].content }}"),
         ],
     )

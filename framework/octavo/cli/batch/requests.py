@@ -57,7 +57,7 @@ def read_request(
         raise HttpError(404, f"url={shown(url)} is not one of {', '.join(_BODIES)}")
     if not isinstance(body, dict):
         raise HttpError(400, f"body={shown(body)} must be an object")
-    if body.get("model") not in model_names:
+    if body.get("model") not in (None, *model_names):
         there = " and ".join(map(repr, model_names))
         raise HttpError(
             404,
