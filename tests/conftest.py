@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
@@ -48,6 +49,20 @@ def pytest_configure(config: pytest.Config) -> None:
     link = getattr(getattr(config, "failures_db", None), "sock", None)
     if link is not None:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage neither while tests are collected nor ever in what that has made.
+
+    It stays to the end, a million objects, through which each full collection would go.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,10 +29,10 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 PROGRAM: Final = Path(__file__).with_name("zygote_process.py")
 COPIED: Final = [sys.executable, "-P", "-m"]
 READ_AT_START: Final = (
-    *("CUDA", "HF_", "KMP_", "LC_", "LD_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON"),
-    *("PYTORCH", "TORCH", "TRANSFORMERS_", "TZ"),
+    *("CUDA", "HF_", "LC_", "LD_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON"),
+    *("PYTORCH_", "TORCH_", "TRANSFORMERS_", "TZ"),
 )
-"""How variables begin that Python and libraries read before a program runs."""
+"""How variables begin that Python and libraries read before a program runs, and do not set."""
 TITLE_BYTES: Final = 4096
 """For a copy's command line, by which processes are found."""
 LENGTH: Final = struct.Struct("=I")

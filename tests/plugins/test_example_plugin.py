@@ -37,8 +37,7 @@ def run(command: list[str], *, site: Path) -> subprocess.CompletedProcess[str]:
 
 
 def octavo(*arguments: str, site: Path) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from octavo.cli import main; sys.exit(main())"
-    return run([sys.executable, "-c", code, *arguments], site=site)
+    return run([sys.executable, "-P", "-m", "octavo", *arguments], site=site)
 
 
 def test_it_is_listed_with_its_distribution_and_version(site: Path) -> None:
