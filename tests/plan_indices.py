@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from octavo.messages import EngineRequest
-from octavo.scheduling.slots import Rows
+from octavo.scheduling.slots import SlotTable
 from octavo.steps.plan import SECTIONS, StepPlan
 from scheduling_cases import MAX_LEN, MEDIA_ROWS, NUM_RANK_ROWS
 from shadow_device import ShadowDevice
@@ -47,7 +47,7 @@ def position_of(request: EngineRequest, token: int) -> tuple[int, ...]:
 
 
 def check_indices(
-    plan: StepPlan, device: ShadowDevice, rows: Rows, requests: Mapping[int, EngineRequest]
+    plan: StepPlan, device: ShadowDevice, rows: SlotTable, requests: Mapping[int, EngineRequest]
 ) -> None:
     """Before the step runs."""
     cuts = np.cumsum(plan.sizes)[:-1]
@@ -85,7 +85,7 @@ def check_indices(
 
 
 def check_deltas(
-    plan: StepPlan, device: ShadowDevice, rows: Rows, requests: Mapping[int, EngineRequest]
+    plan: StepPlan, device: ShadowDevice, rows: SlotTable, requests: Mapping[int, EngineRequest]
 ) -> None:
     """Once it has run: what the device adds to tokens' numbers where a plan names no positions."""
     deltas_S = device.field("position_delta")

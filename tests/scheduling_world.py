@@ -210,7 +210,7 @@ class World:
             self.collect()
 
     def launch(self, plan: StepPlan, record: StepRecord) -> None:
-        rows = self.scheduler.rows
+        rows = self.scheduler.slot_table
         is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
         assert not is_beyond.any(), "a step beyond the end"
         last, self.last_plan = self.last_plan, plan
@@ -256,14 +256,14 @@ class World:
 
     def collect(self) -> None:
         is_steady, record, pending = self.under_way.popleft()
-        self.seen["left"] += is_steady and record.membership != self.scheduler.rows.membership
+        self.seen["left"] += is_steady and record.membership != self.scheduler.slot_table.membership
         try:
             result = pending.result()
         except RuntimeError as error:
             if not record.void:
                 self.device.broken = False  # all that built on it is void now
                 if len(record.slots) == 1:
-                    self.alone.add(int(self.scheduler.rows.sequence_ids_S[record.slots[0]]))
+                    self.alone.add(int(self.scheduler.slot_table.sequence_ids_S[record.slots[0]]))
             later = [r for _, r, _ in self.under_way]
             self.seen["raised"] += is_steady
             self.take(self.results.fail(record, later, error))
@@ -318,20 +318,20 @@ class World:
         order = self.scheduler.running_order()
         if len(order):
             self.seen["preempted"] += any(is_steady for is_steady, _, _ in self.under_way)
-            self.scheduler.requeue(self.scheduler.rows.at(int(order[pick % len(order)])))
+            self.scheduler.requeue(self.scheduler.slot_table.at(int(order[pick % len(order)])))
 
     def check(self) -> None:
         tables = self.scheduler.placement.tables
         pool = tables.pool
         refs = np.zeros(pool.num_blocks, np.int32)
-        for slot, sequence in enumerate(self.scheduler.rows.sequences):
+        for slot, sequence in enumerate(self.scheduler.slot_table.sequences):
             for blocks in tables.held(slot):
                 assert sequence is not None or len(blocks) == 0
                 np.add.at(refs, blocks, 1)
         assert (refs == pool.refs).all()
         assert refs[0] == 0
         assert int((refs > 0).sum()) == pool.num_live
-        rows = self.scheduler.rows
+        rows = self.scheduler.slot_table
         occupied = [slot for slot, sequence in enumerate(rows.sequences) if sequence is not None]
         assert (rows.confirmed_S[occupied] <= rows.computed_S[occupied]).all()
         live = Counter(s.request.adapter for s in self.scheduler.sequences.values())
@@ -362,7 +362,7 @@ class World:
             assert (sequence in self.ends) != (sequence in self.aborted)
         placement = self.scheduler.placement
         assert placement.pool.num_live == 0
-        assert self.scheduler.rows.num_free == 6
+        assert self.scheduler.slot_table.num_free == 6
         assert len(self.scheduler.waiting) == 0
         placement.take_draft()
         assert sorted(placement._free_swap_blocks) == list(range(9))

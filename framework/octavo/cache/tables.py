@@ -9,7 +9,7 @@ from octavo.cache.pool import BlockPool, Blocks
 from octavo.cache.prefix import first_visible
 from octavo.steps.layout import StateDiff
 from octavo.steps.loads import BlockMoves
-from octavo.steps.slot_fields import Ints, Slots
+from octavo.steps.slot_fields import Ints, SlotIds
 
 
 class BlockTables:
@@ -35,14 +35,14 @@ class BlockTables:
         self._growing_G1 = np.array(self._growing, np.intp)[:, None]
         self.has_window = any(window is not None for window in self.windows)
 
-    def num_new_blocks(self, slots: Slots, ends: Ints) -> Ints:
+    def num_new_blocks(self, slots: SlotIds, ends: Ints) -> Ints:
         """Blocks each row lacks, over all groups, to hold positions below ``ends``."""
         wanted = -(-ends // self.layout.block_tokens)
         need_GR = np.maximum(wanted - self.lengths_GS[self._growing_G1, slots], 0)
         total: Ints = need_GR.sum(axis=0, dtype=np.int32)
         return total
 
-    def append(self, slots: Slots, diff: StateDiff) -> None:
+    def append(self, slots: SlotIds, diff: StateDiff) -> None:
         """Give each row one more block in every group; the caller has checked the pool."""
         for group in self._growing:
             columns = self.lengths_GS[group][slots]
@@ -51,7 +51,7 @@ class BlockTables:
             self.lengths_GS[group][slots] = columns + 1
             diff.put_cells(self._names[group], slots, columns, blocks)
 
-    def grow(self, slots: Slots, ends: Ints, diff: StateDiff) -> None:
+    def grow(self, slots: SlotIds, ends: Ints, diff: StateDiff) -> None:
         """Give each row the blocks it lacks; the caller has checked that the pool has them."""
         wanted = -(-ends // self.layout.block_tokens)
         for group in self._growing:

@@ -30,7 +30,7 @@ class GuidedRows:
     def __init__(self, scheduler: Scheduler, results: StepResults) -> None:
         self._scheduler = scheduler
         self._results = results
-        self._rows = scheduler.rows
+        self._slot_table = scheduler.slot_table
         self._filler = MaskFiller()
 
     def close(self) -> None:
@@ -43,10 +43,12 @@ class GuidedRows:
         These are late, have failed, turn out to be finished, or have so many tokens to come without
         a choice that drawing them one by one takes longer; these go to ``outputs``.
         """
-        rows = self._rows
+        slot_table = self._slot_table
         slots = record.sample_slots
-        here = rows.guided_S[slots] & (rows.epoch_S[slots] == record.sample_epochs)
-        guided = [(place, rows.at(int(slots[place]))) for place in np.flatnonzero(here).tolist()]
+        here = slot_table.guided_S[slots] & (slot_table.epoch_S[slots] == record.sample_epochs)
+        guided = [
+            (place, slot_table.at(int(slots[place]))) for place in np.flatnonzero(here).tolist()
+        ]
         guides = [_guide_of(sequence) for _, sequence in guided]
         self._filler.fill(guides, num_rows=len(slots))
         forced = self._forced([s for _, s in guided], guides, UNRECORDED_STEPS * len(slots))
@@ -90,13 +92,13 @@ class GuidedRows:
         sampling, slot = sequence.request.sampling, sequence.slot
         if (
             sampling.logprobs >= 0
-            or self._rows.prompt_logprobs_S[slot]
+            or self._slot_table.prompt_logprobs_S[slot]
             or self._scheduler.placement.attaches(slot)
         ):
             return []
         tokens = guide.forced()
         stops = (*sampling.stop_token_ids, *sampling.eos_token_ids)
-        fits = int(self._rows.known_S[slot]) + len(tokens) < sequence.max_len
+        fits = int(self._slot_table.known_S[slot]) + len(tokens) < sequence.max_len
         return tokens if len(tokens) > 1 and fits and not set(tokens).intersection(stops) else []
 
     def _append(

@@ -16,9 +16,9 @@ from octavo.cache.tables import BlockTables
 from octavo.errors import PromptError
 from octavo.messages import EngineRequest, MediaInput
 from octavo.scheduling.sequence import Sequence
-from octavo.scheduling.slots import Rows
+from octavo.scheduling.slots import SlotTable
 from octavo.steps.loads import EncodeItem, RowCuts
-from octavo.steps.slot_fields import Ints, Slots
+from octavo.steps.slot_fields import Ints, SlotIds
 
 
 @dataclass(slots=True)
@@ -79,12 +79,12 @@ class MediaScheduler:
         self.num_encoded -= len(self._draft.encode)
         self._draft = MediaDraft()
 
-    def clip(self, rows: Rows, sequence: Sequence, start: int, count: int) -> int:
+    def clip(self, slot_table: SlotTable, sequence: Sequence, start: int, count: int) -> int:
         """How many of those tokens can run in this step, with the items that they need.
 
         It may be more tokens, for one item of a step that cannot be split.
         """
-        cross = sequence.cross if rows.cross_due_S[sequence.slot] else None
+        cross = sequence.cross if slot_table.cross_due_S[sequence.slot] else None
         if cross is not None and not self._provide(cross):
             return 0
         for item in sequence.request.media:
@@ -114,37 +114,41 @@ class MediaScheduler:
         draft, self._draft = self._draft, MediaDraft()
         return draft.encode
 
-    def sections(self, rows: Rows, slots: Slots, starts: Ints, query_starts: Ints) -> list[Ints]:
+    def sections(
+        self, slot_table: SlotTable, slots: SlotIds, starts: Ints, query_starts: Ints
+    ) -> list[Ints]:
         """What a plan says of media: positions, tokens, and the buffer's rows that replace them."""
-        if not (rows.media_end_S[slots] > starts).any():
+        if not (slot_table.media_end_S[slots] > starts).any():
             return [np.zeros(0, np.int32)] * 3
-        sequences = [rows.at(slot) for slot in slots.tolist()]
+        sequences = [slot_table.at(slot) for slot in slots.tolist()]
         return [
             positions_of(sequences, starts, np.diff(query_starts)),
             *self._places(sequences, starts, query_starts),
         ]
 
-    def fills(self, rows: Rows, slots: Slots, tables: BlockTables) -> list[Ints]:
+    def fills(self, slot_table: SlotTable, slots: SlotIds, tables: BlockTables) -> list[Ints]:
         """What a plan says of cross attention: the buffer's rows, and where they are kept."""
-        due = slots[rows.cross_due_S[slots]]
+        due = slots[slot_table.cross_due_S[slots]]
         if not len(due):
             return [np.zeros(0, np.int32)] * 2
-        rows.cross_due_S[due] = False
-        items = [(slot, rows.at(slot).cross) for slot in due.tolist()]
+        slot_table.cross_due_S[due] = False
+        items = [(slot, slot_table.at(slot).cross) for slot in due.tolist()]
         kept = [(slot, self._kept[item.content_hash].rows) for slot, item in items if item]
         places = [tables.cross_slots(slot, len(found)) for slot, found in kept]
         by_group = [np.concatenate(group) for group in zip(*places, strict=True)]
         return [np.concatenate([found for _, found in kept]), np.concatenate(by_group)]
 
-    def cuts(self, rows: Rows, slots: Slots, starts: Ints, counts: Ints) -> RowCuts | None:
+    def cuts(
+        self, slot_table: SlotTable, slots: SlotIds, starts: Ints, counts: Ints
+    ) -> RowCuts | None:
         """None where a step has no part of an item, or its tokens see only what is before them."""
-        if not self._whole or not (rows.media_end_S[slots] > starts).any():
+        if not self._whole or not (slot_table.media_end_S[slots] > starts).any():
             return None
         parts: list[tuple[int, int, int, bool]] = []
         for row, slot in enumerate(slots.tolist()):
             at = int(starts[row])
             end = at + int(counts[row])
-            media = rows.at(slot).request.media
+            media = slot_table.at(slot).request.media
             for run, length in sorted(run for item in media for run in item.runs):
                 first, last = max(run, at), min(run + length, end)
                 if first < last:

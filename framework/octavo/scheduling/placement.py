@@ -16,7 +16,7 @@ from octavo.config import EngineConfig
 from octavo.residency.adapters import AdapterPool
 from octavo.residency.machines import MachinePool
 from octavo.scheduling.sequence import Sequence, SwappedBlocks
-from octavo.scheduling.slots import Rows
+from octavo.scheduling.slots import SlotTable
 from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateDiff, StateLayout
 from octavo.steps.loads import BlockMoves
@@ -52,7 +52,7 @@ class Placement:
         self,
         config: EngineConfig,
         tables: BlockTables,
-        rows: Rows,
+        slot_table: SlotTable,
         state: StateLayout,
         num_swap_blocks: int,
         adapters: AdapterPool,
@@ -61,7 +61,7 @@ class Placement:
         self.adapters = adapters
         self.machines = machines
         self.tables = tables
-        self.rows = rows
+        self.slot_table = slot_table
         self.pool: BlockPool = tables.pool
         self.num_preemptions = 0
         self.num_swaps = 0
@@ -103,7 +103,7 @@ class Placement:
         """
         run = self.adapters.provide(sequence.request.adapter)
         machine_at = self.machines.provide(sequence.machine)
-        if self.rows.num_free == 0 or run is None or machine_at is None:
+        if self.slot_table.num_free == 0 or run is None or machine_at is None:
             return 0
         sequence.run = run
         sequence.machine_at = machine_at
@@ -162,7 +162,7 @@ class Placement:
 
     def attaches(self, slot: int) -> bool:
         """Whether a slot's draws depend on more than numbers: tokens by name, or processors."""
-        return self._processors or bool(self.rows.features_S[slot] & _ATTACHED)
+        return self._processors or bool(self.slot_table.features_S[slot] & _ATTACHED)
 
     def preempt(self, sequence: Sequence, *, after_fault: bool = False) -> None:
         """Take slot and blocks; results under way for it are dropped and drawn again later.
@@ -195,13 +195,13 @@ class Placement:
         self.adapters.unpin(sequence.request.adapter)
         self.machines.unpin(sequence.machine)
         self.tables.release(sequence.slot)
-        self.rows.leave(sequence)
+        self.slot_table.leave(sequence)
 
     def register_blocks(self, sequence: Sequence, first: int, num_full: int) -> None:
         """Make blocks ``first:num_full`` of a running sequence findable by what they hold."""
         slot, tables = sequence.slot, self.tables
         block_tokens = tables.layout.block_tokens
-        tokens = self.rows.tokens_SL[slot, : num_full * block_tokens]
+        tokens = self.slot_table.tokens_SL[slot, : num_full * block_tokens]
         extend_chain(
             sequence.digests, sequence.chain_seed, tokens, block_tokens, sequence.media_marks
         )
@@ -247,7 +247,7 @@ class Placement:
             self.num_prefix_hit_tokens += start
         if not sequence.reported:
             sequence.num_cached_tokens = min(start, sequence.prompt_len)
-        slot = self.rows.enter(sequence, start, self.draft.diff)
+        slot = self.slot_table.enter(sequence, start, self.draft.diff)
         self.tables.adopt(slot, blocks_by_group, self.draft.diff)
         self._place_cross(sequence)
         return start
@@ -259,16 +259,16 @@ class Placement:
         """
         leader = sequence.leader
         start = sequence.prompt_len - 1
-        rows, tables = self.rows, self.tables
-        if leader is None or leader.slot < 0 or rows.computed_S[leader.slot] <= start:
+        slot_table, tables = self.slot_table, self.tables
+        if leader is None or leader.slot < 0 or slot_table.computed_S[leader.slot] <= start:
             return -1
-        if rows.cross_due_S[leader.slot]:  # it was swapped in, and has nothing to share yet
+        if slot_table.cross_due_S[leader.slot]:  # it was swapped in, and has nothing to share yet
             return -1
         # One block a group: the copy of a partial block, or the first of its own.
         if not tables.can_fork(leader.slot, start) or not self._fits(len(tables.windows)):
             return -1
         sequence.num_cached_tokens = start
-        slot = rows.enter(sequence, start, self.draft.diff, confirmed=False)
+        slot = slot_table.enter(sequence, start, self.draft.diff, confirmed=False)
         tables.fork(leader.slot, slot, start, self.draft.diff, self.draft.moves)
         return start
 
@@ -278,7 +278,7 @@ class Placement:
         if not self._fits(layout.blocks_for(len(sequence.tokens), self._lookahead)):
             return -1
         entries = -(-swapped.num_tokens // layout.block_tokens)
-        slot = self.rows.enter(sequence, swapped.num_tokens, self.draft.diff)
+        slot = self.slot_table.enter(sequence, swapped.num_tokens, self.draft.diff)
         blocks_by_group = []
         for pairs in swapped.blocks_by_group:
             blocks = self.pool.allocate(len(pairs))
@@ -308,7 +308,7 @@ class Placement:
                 self.pool.share(blocks)
         else:
             known = [self.pool.allocate(len(digests)) for _ in found]
-            self.rows.cross_due_S[slot] = True
+            self.slot_table.cross_due_S[slot] = True
         tables.start_cross(slot, known, self.draft.diff)
 
     def _cross_digests(self, sequence: Sequence) -> list[bytes]:
@@ -321,7 +321,7 @@ class Placement:
 
         Encoded media are not copied: their blocks are found by content, or filled again.
         """
-        num_tokens = int(self.rows.confirmed_S[slot])
+        num_tokens = int(self.slot_table.confirmed_S[slot])
         count = -(-num_tokens // self.tables.layout.block_tokens)
         held: list[list[tuple[int, int]]] = []
         for group, blocks in enumerate(self.tables.held(slot)):

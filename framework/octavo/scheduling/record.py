@@ -7,21 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.scheduling.sequence import Sequence
-from octavo.steps.slot_fields import Ints, Slots
+from octavo.steps.slot_fields import Ints, SlotIds
 
 
 class StepRecord(msgspec.Struct, kw_only=True, eq=False):
     """What the host remembers of a step under way, to understand its result."""
 
-    slots: Slots
+    slots: SlotIds
     epochs: NDArray[np.int64]
     ends: Ints
     """Tokens of each row that are in the cache once the step has run."""
-    sample_slots: Slots
+    sample_slots: SlotIds
     sample_epochs: NDArray[np.int64]
     prompt_spans: list[tuple[Sequence, int]]
     """Sequences that get prompt logprobs, and how many."""
     membership: int
-    """Who ran: while ``Rows.membership`` is the same, all rows are still there."""
+    """Who ran: while ``SlotTable.membership`` is the same, all rows are still there."""
     void: bool = False
     """Launched behind a step that raised: what it gives, or raises, means nothing."""

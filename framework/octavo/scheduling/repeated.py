@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
-from octavo.scheduling.slots import Rows
+from octavo.scheduling.slots import SlotTable
 from octavo.steps.features import RowFeature
 from octavo.steps.loads import BlockMoves
 from octavo.steps.plan import StepPlan, pack_sections
@@ -33,22 +33,22 @@ class _Repeatable:
 class SteadySteps:
     """Remembers the last step planned if it can be repeated."""
 
-    def __init__(self, rows: Rows, placement: Placement) -> None:
-        self._rows = rows
+    def __init__(self, slot_table: SlotTable, placement: Placement) -> None:
+        self._slot_table = slot_table
         self._placement = placement
         self._last: _Repeatable | None = None
 
     def remember(self, plan: StepPlan, record: StepRecord) -> None:
         """Keep a step just planned, if all rows decode in it and none is about to change."""
-        rows, slots = self._rows, record.slots
+        slot_table, slots = self._slot_table, record.slots
         self._last = None
-        is_all = len(slots) == len(rows.sequences) - rows.num_free
+        is_all = len(slots) == len(slot_table.sequences) - slot_table.num_free
         if not (plan.is_decode and is_all):
             return
-        planned = rows.planned_S[slots]
-        limits = rows.max_len_S[slots]
+        planned = slot_table.planned_S[slots]
+        limits = slot_table.max_len_S[slots]
         early = (plan.features & RowFeature.MIN_TOKENS) != 0
-        limits = np.where(early, np.minimum(limits, rows.min_len_S[slots]), limits)
+        limits = np.where(early, np.minimum(limits, slot_table.min_len_S[slots]), limits)
         num_left = int((limits - planned).min())
         sections = plan.buffer[2 * plan.sizes[0] :]
         again = replace(plan, attach=[], detach=[], moves=BlockMoves(), adapters=[], machines=[])
@@ -56,8 +56,8 @@ class SteadySteps:
 
     def next(self, step_id: int) -> tuple[StepPlan, StepRecord] | None:
         """Plan the same rows again; None where something has changed or the pool lacks blocks."""
-        last, rows, placement = self._last, self._rows, self._placement
-        if last is None or last.num_left <= 0 or last.record.membership != rows.membership:
+        last, slot_table, placement = self._last, self._slot_table, self._placement
+        if last is None or last.num_left <= 0 or last.record.membership != slot_table.membership:
             return None
         plan, record = last.plan, last.record
         slots, tables = record.slots, placement.tables
@@ -79,6 +79,6 @@ class SteadySteps:
         )
         last.record = replace(record, ends=ends)
         last.num_left -= 1
-        rows.computed_S[slots] = ends
-        rows.planned_S[slots] += 1
+        slot_table.computed_S[slots] = ends
+        slot_table.planned_S[slots] += 1
         return last.plan, last.record

@@ -16,7 +16,7 @@ from octavo.scheduling.record import StepRecord
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
 from octavo.steps.plan import LogprobArrays, StepResult
-from octavo.steps.slot_fields import Ints, Slots
+from octavo.steps.slot_fields import Ints, SlotIds
 from octavo.wording import counted
 from octavo_registry.faults import one_line
 
@@ -46,7 +46,7 @@ class StepResults:
         faults: Blames,
     ) -> None:
         self._scheduler = scheduler
-        self._rows = scheduler.rows
+        self._slot_table = scheduler.slot_table
         self._tables = scheduler.placement.tables
         self._caching = enable_prefix_caching
         self._faults = faults
@@ -60,30 +60,30 @@ class StepResults:
 
     def apply(self, record: StepRecord, result: StepResult) -> StepOutputs:
         """Take one step's result; rows whose sequence has left meanwhile are passed over."""
-        rows = self._rows
+        slot_table = self._slot_table
         self._scheduler.num_under_way -= 1
         valid: slice | NDArray[np.int64] = slice(None)
         drawn: slice | NDArray[np.int64] = slice(None)
-        if record.membership != rows.membership:
-            valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
-            drawn = np.flatnonzero(rows.epoch_S[record.sample_slots] == record.sample_epochs)
+        if record.membership != slot_table.membership:
+            valid = np.flatnonzero(slot_table.epoch_S[record.slots] == record.epochs)
+            drawn = np.flatnonzero(slot_table.epoch_S[record.sample_slots] == record.sample_epochs)
         slots, drawn_slots = record.slots[valid], record.sample_slots[drawn]
         confirmed = record.ends[valid]
-        rows.confirmed_S[slots] = confirmed
+        slot_table.confirmed_S[slots] = confirmed
         self._take_prompt_logprobs(record, result.prompt_logprobs)
 
         tokens = result.tokens[drawn]
-        lengths = rows.known_S[drawn_slots]
-        rows.tokens_SL[drawn_slots, lengths] = tokens
+        lengths = slot_table.known_S[drawn_slots]
+        slot_table.tokens_SL[drawn_slots, lengths] = tokens
         lengths += 1
-        rows.known_S[drawn_slots] = lengths
+        slot_table.known_S[drawn_slots] = lengths
 
         finished, failed = self._advance_guides(drawn_slots, tokens)
         if result.unusable is not None:
             failed |= self._unusable(drawn_slots, result.unusable[drawn])
         outputs = msgspec.structs.replace(
             self.news(),
-            sequences=rows.sequence_ids_S[drawn_slots].tolist(),
+            sequences=slot_table.sequence_ids_S[drawn_slots].tolist(),
             tokens=tokens.tolist(),
             logprobs=self._logprobs(drawn, drawn_slots, result),
             prompts=self.prompt_reports(drawn_slots),
@@ -103,13 +103,13 @@ class StepResults:
 
         Steps launched after it may have built on what it did not write, and all rows begin anew.
         """
-        rows, scheduler = self._rows, self._scheduler
+        slot_table, scheduler = self._slot_table, self._scheduler
         scheduler.num_under_way -= 1
         if record.void:
             return self.news()
         ends: list[SequenceEnd] = []
-        valid = np.flatnonzero(rows.epoch_S[record.slots] == record.epochs)
-        blamed = [rows.at(slot) for slot in record.slots[valid].tolist()]
+        valid = np.flatnonzero(slot_table.epoch_S[record.slots] == record.epochs)
+        blamed = [slot_table.at(slot) for slot in record.slots[valid].tolist()]
         log.warning("a step of %s raised: %s", counted(len(record.slots), "row"), one_line(error))
         log.debug("where the step raised:", exc_info=error)
         if len(record.slots) == 1 and blamed:
@@ -131,28 +131,30 @@ class StepResults:
         suspects = self._scheduler.suspects
         for sequence in list(suspects.values()):
             slot = sequence.slot
-            if slot >= 0 and self._rows.confirmed_S[slot] >= sequence.suspect_until:
+            if slot >= 0 and self._slot_table.confirmed_S[slot] >= sequence.suspect_until:
                 sequence.suspect_until = 0
                 del suspects[sequence.id]
 
-    def _unusable(self, slots: Slots, makers: Ints) -> dict[int, SequenceEnd]:
+    def _unusable(self, slots: SlotIds, makers: Ints) -> dict[int, SequenceEnd]:
         """The ends of rows whose logits no token can be drawn by."""
         return {
             index: error_end(
-                self._rows.at(int(slots[index])).id, self._faults.blame(int(makers[index]))
+                self._slot_table.at(int(slots[index])).id, self._faults.blame(int(makers[index]))
             )
             for index in np.flatnonzero(makers).tolist()
         }
 
     def _advance_guides(
-        self, slots: Slots, tokens: Ints
+        self, slots: SlotIds, tokens: Ints
     ) -> tuple[NDArray[np.bool_], dict[int, SequenceEnd]]:
         """Bring guides up to the tokens; returns which rows end, and how those that fail."""
-        rows = self._rows
+        slot_table = self._slot_table
         finished = np.zeros(len(slots), np.bool_)
         failed = {}
-        for index in np.flatnonzero(rows.guided_S[slots] | rows.masked_S[slots]).tolist():
-            sequence = rows.at(int(slots[index]))
+        for index in np.flatnonzero(
+            slot_table.guided_S[slots] | slot_table.masked_S[slots]
+        ).tolist():
+            sequence = slot_table.at(int(slots[index]))
             guide = sequence.guide
             if guide is not None:
                 guide.accept(int(tokens[index]))
@@ -163,19 +165,19 @@ class StepResults:
 
     def _finish(
         self,
-        slots: Slots,
+        slots: SlotIds,
         tokens: Ints,
         lengths: Ints,
         finished: NDArray[np.bool_],
         failed: dict[int, SequenceEnd],
         ends: list[SequenceEnd],
     ) -> None:
-        rows = self._rows
-        stopped = (rows.stop_ids_KS[: rows.most_stop_ids, slots] == tokens).any(axis=0)
-        ended = stopped | finished | (lengths >= rows.max_len_S[slots])
+        slot_table = self._slot_table
+        stopped = (slot_table.stop_ids_KS[: slot_table.most_stop_ids, slots] == tokens).any(axis=0)
+        ended = stopped | finished | (lengths >= slot_table.max_len_S[slots])
         ended[[*failed]] = True
         for index in np.flatnonzero(ended).tolist():
-            sequence = rows.at(int(slots[index]))
+            sequence = slot_table.at(int(slots[index]))
             token = int(tokens[index])
             if index in failed:
                 end = failed[index]
@@ -189,11 +191,11 @@ class StepResults:
             ends.append(end)
             self._scheduler.end(sequence)
 
-    def _complete_blocks(self, slots: Slots, confirmed: Ints) -> None:
+    def _complete_blocks(self, slots: SlotIds, confirmed: Ints) -> None:
         """Register blocks that are now full, and give back those behind a window."""
-        rows, tables = self._rows, self._tables
+        slot_table, tables = self._slot_table, self._tables
         block_tokens = tables.layout.block_tokens
-        block_ends = rows.block_end_S[slots]
+        block_ends = slot_table.block_end_S[slots]
         full = confirmed >= block_ends
         if not full.any():
             return
@@ -201,24 +203,24 @@ class StepResults:
         # The block that ends there is the first new one; a row that has just entered says 0.
         firsts = np.maximum(block_ends[full] // block_tokens - 1, 0).tolist()
         num_full = confirmed // block_tokens
-        rows.block_end_S[slots] = (num_full + 1) * block_tokens
+        slot_table.block_end_S[slots] = (num_full + 1) * block_tokens
         if self._caching:
             for slot, *span in zip(slots.tolist(), firsts, num_full.tolist(), strict=True):
-                self._scheduler.placement.register_blocks(rows.at(slot), *span)
+                self._scheduler.placement.register_blocks(slot_table.at(slot), *span)
         if tables.has_window:
             for slot, position in zip(slots.tolist(), confirmed.tolist(), strict=True):
                 tables.drop_unseen(slot, position)
 
-    def prompt_reports(self, slots: Slots) -> list[PromptReport]:
+    def prompt_reports(self, slots: SlotIds) -> list[PromptReport]:
         """Reports of rows that have their first token; each is made once."""
         reports = []
         now = time.monotonic()
-        for slot in slots[~self._rows.reported_S[slots]].tolist():
-            sequence = self._rows.at(slot)
+        for slot in slots[~self._slot_table.reported_S[slots]].tolist():
+            sequence = self._slot_table.at(slot)
             placed = sequence.placed_seconds or now
-            self._rows.reported_S[slot] = sequence.reported = True
-            asked = self._rows.prompt_logprobs_S[slot]
-            self._rows.prompt_logprobs_S[slot] = False
+            self._slot_table.reported_S[slot] = sequence.reported = True
+            asked = self._slot_table.prompt_logprobs_S[slot]
+            self._slot_table.prompt_logprobs_S[slot] = False
             # The list is the report's from here on: a client in this process reads it later.
             logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, []
             reports.append(
@@ -248,18 +250,18 @@ class StepResults:
 
     def _is_current(self, record: StepRecord, sequence: Sequence) -> bool:
         match = record.slots == sequence.slot
-        return bool((self._rows.epoch_S[record.slots[match]] == record.epochs[match]).any())
+        return bool((self._slot_table.epoch_S[record.slots[match]] == record.epochs[match]).any())
 
     def _logprobs(
-        self, drawn: slice | NDArray[np.int64], slots: Slots, result: StepResult
+        self, drawn: slice | NDArray[np.int64], slots: SlotIds, result: StepResult
     ) -> dict[int, SequenceLogprobs]:
         arrays = result.logprobs
         if arrays is None:
             return {}
-        rows = self._rows
-        places, wanted = np.arange(len(result.tokens))[drawn], rows.num_logprobs_S[slots]
+        slot_table = self._slot_table
+        places, wanted = np.arange(len(result.tokens))[drawn], slot_table.num_logprobs_S[slots]
         return {
-            int(rows.sequence_ids_S[slots[i]]): _row_logprobs(
+            int(slot_table.sequence_ids_S[slots[i]]): _row_logprobs(
                 arrays, int(places[i]), int(wanted[i])
             )
             for i in np.flatnonzero(wanted >= 0).tolist()

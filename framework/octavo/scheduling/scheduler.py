@@ -21,12 +21,12 @@ from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.repeated import SteadySteps
 from octavo.scheduling.sequence import Sequence
-from octavo.scheduling.slots import Rows
+from octavo.scheduling.slots import SlotTable
 from octavo.scheduling.waiting import WaitingQueue
 from octavo.steps.layout import StateLayout
 from octavo.steps.loads import POOL_WORDS
 from octavo.steps.plan import StepPlan, pack_sections
-from octavo.steps.slot_fields import Ints, Slots
+from octavo.steps.slot_fields import Ints, SlotIds
 from octavo_kernels.row_features import work_of
 
 
@@ -52,13 +52,13 @@ class Scheduler:
     ) -> None:
         """``whole_media``: no chunk of a prompt may end inside an item."""
         scheduler = config.scheduler
-        self.rows = Rows(state.num_slots, state.max_model_len)
+        self.slot_table = SlotTable(state.num_slots, state.max_model_len)
         max_blocks = state.fields["table0"].width
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
         self.adapters = AdapterPool(config.lora.num_rank_rows, config.lora.highest_rank)
         self.machines = MachinePool(machine_words)
         self.placement = Placement(
-            config, tables, self.rows, state, num_swap_blocks, self.adapters, self.machines
+            config, tables, self.slot_table, state, num_swap_blocks, self.adapters, self.machines
         )
         self.waiting = WaitingQueue(by_priority=scheduler.scheduling_policy == "priority")
         self.sequences: dict[int, Sequence] = {}
@@ -69,7 +69,7 @@ class Scheduler:
         self.suspects: dict[int, Sequence] = {}
         """By id: sequences of a batch that raised, which run alone until they have passed it."""
         self.num_under_way = 0
-        self.corrections = Corrections(self.rows)
+        self.corrections = Corrections(self.slot_table)
         self.media = MediaScheduler(
             config.media.media_cache_tokens,
             scheduler.max_num_batched_tokens,
@@ -85,7 +85,7 @@ class Scheduler:
         self._entering = Entering(self.waiting, self.adapters, self.machines)
         self._num_arrivals = 0
         self._step_id = 0
-        self._steady = SteadySteps(self.rows, self.placement)
+        self._steady = SteadySteps(self.slot_table, self.placement)
         self._order = np.zeros(0, np.intp)
         self._order_membership = 0
 
@@ -184,7 +184,7 @@ class Scheduler:
         So all rows wait again, and nothing that was kept is used again.
         """
         for slot in self.running_order().tolist():
-            self.requeue(self.rows.at(slot), after_fault=True)
+            self.requeue(self.slot_table.at(slot), after_fault=True)
         self.placement.start_over(self.sequences.values())
         self.media.forget_all()
         self.adapters.load_again()
@@ -195,18 +195,18 @@ class Scheduler:
             self.waiting.push(follower)
         leader.followers = []
 
-    def running_order(self) -> Slots:
+    def running_order(self) -> SlotIds:
         """Occupied slots, first come first."""
-        if self._order_membership != self.rows.membership:
-            occupied = [s for s in self.rows.sequences if s is not None]
+        if self._order_membership != self.slot_table.membership:
+            occupied = [s for s in self.slot_table.sequences if s is not None]
             occupied.sort(key=self.waiting.sort_key)
             self._order = np.array([s.slot for s in occupied], np.intp)
-            self._order_membership = self.rows.membership
+            self._order_membership = self.slot_table.membership
         return self._order
 
     def schedule(self) -> tuple[StepPlan, StepRecord] | None:
         """Plan the next step; None when there is nothing to run now."""
-        if not self.suspects and not (self.rows.num_free and self.waiting.peek()):
+        if not self.suspects and not (self.slot_table.num_free and self.waiting.peek()):
             steady = self._steady.next(self._step_id + 1)
             if steady is not None:
                 self._step_id += 1
@@ -224,14 +224,14 @@ class Scheduler:
             return None
         return self._pack(slots, counts)
 
-    def _schedule_running(self, budget: int) -> tuple[Slots, Ints, bool]:
-        rows = self.rows
+    def _schedule_running(self, budget: int) -> tuple[SlotIds, Ints, bool]:
+        slot_table = self.slot_table
         order = self.running_order()
         # A row whose last token is being drawn frees its blocks by itself, and sooner.
-        slots = victims = order[rows.planned_S[order] < rows.max_len_S[order]]
-        remaining = rows.planned_S[slots] - rows.computed_S[slots]
+        slots = victims = order[slot_table.planned_S[order] < slot_table.max_len_S[order]]
+        remaining = slot_table.planned_S[slots] - slot_table.computed_S[slots]
         if self._config.long_prefill_token_threshold:  # media are not cut: some must come whole
-            has_media = rows.media_end_S[slots] > rows.computed_S[slots]
+            has_media = slot_table.media_end_S[slots] > slot_table.computed_S[slots]
             limited = np.minimum(remaining, self._most_of_prompt)
             remaining = np.where(has_media, remaining, limited)
         # Decodes first: a long prompt's chunk takes what is left of the budget.
@@ -239,19 +239,25 @@ class Scheduler:
         slots, remaining = slots[by_kind], remaining[by_kind]
         before = np.cumsum(remaining) - remaining
         counts = np.clip(budget - before, 0, remaining).astype(np.int32)
-        needs_media = (rows.media_end_S[slots] > rows.computed_S[slots]) | rows.cross_due_S[slots]
+        needs_media = (
+            slot_table.media_end_S[slots] > slot_table.computed_S[slots]
+        ) | slot_table.cross_due_S[slots]
         for row in np.flatnonzero(needs_media).tolist():
             slot = int(slots[row])
-            counts[row] = self._clip(rows.at(slot), int(rows.computed_S[slot]), int(counts[row]))
+            counts[row] = self._clip(
+                slot_table.at(slot), int(slot_table.computed_S[slot]), int(counts[row])
+            )
         slots, counts = slots[counts > 0], counts[counts > 0]
         return self._make_room(slots, counts, victims)
 
-    def _make_room(self, slots: Slots, counts: Ints, victims: Slots) -> tuple[Slots, Ints, bool]:
+    def _make_room(
+        self, slots: SlotIds, counts: Ints, victims: SlotIds
+    ) -> tuple[SlotIds, Ints, bool]:
         """Give rows the blocks that they lack; preempt from the end of ``victims`` as needed.
 
         Returns the rows that are left, and whether any was preempted.
         """
-        tables, computed_S = self.placement.tables, self.rows.computed_S
+        tables, computed_S = self.placement.tables, self.slot_table.computed_S
         preempted = False
         while len(slots):
             ends = computed_S[slots] + counts
@@ -259,13 +265,13 @@ class Scheduler:
                 tables.grow(slots, ends, self.placement.draft.diff)
                 break
             victim, victims = int(victims[-1]), victims[:-1]
-            self.requeue(self.rows.at(victim))
+            self.requeue(self.slot_table.at(victim))
             keep = slots != victim
             slots, counts = slots[keep], counts[keep]
             preempted = True
         return slots, counts, preempted
 
-    def _admit(self, slots: Slots, counts: Ints, budget: int) -> tuple[Slots, Ints]:
+    def _admit(self, slots: SlotIds, counts: Ints, budget: int) -> tuple[SlotIds, Ints]:
         entered: list[tuple[int, int]] = []
         while budget > 0:
             sequence = self._entering.next()
@@ -284,21 +290,21 @@ class Scheduler:
         more_slots, more_counts = zip(*entered, strict=True)
         return np.append(slots, more_slots), np.append(counts, np.array(more_counts, np.int32))
 
-    def _schedule_suspect(self, budget: int) -> tuple[Slots, Ints]:
+    def _schedule_suspect(self, budget: int) -> tuple[SlotIds, Ints]:
         """Run one sequence of a batch that raised, alone and with nothing else under way."""
         if self.num_under_way:
             return np.zeros(0, np.intp), np.zeros(0, np.int32)
         sequence = min(self.suspects.values(), key=self.waiting.sort_key)
         slot, others = sequence.slot, self.running_order()
         if slot >= 0:
-            start = int(self.rows.computed_S[slot])
-            count = min(int(self.rows.planned_S[slot]) - start, budget)
+            start = int(self.slot_table.computed_S[slot])
+            count = min(int(self.slot_table.planned_S[slot]) - start, budget)
             count = self._clip(sequence, start, count)
             slots, counts = np.array([slot], np.intp), np.array([count], np.int32)
             return self._make_room(slots, counts, others[others != slot])[:2]
         while (count := self.placement.place(sequence, budget, self._clip)) == 0:
             victim, others = int(others[-1]), others[:-1]
-            self.requeue(self.rows.at(victim))
+            self.requeue(self.slot_table.at(victim))
         self.waiting.remove(sequence)
         return np.array([sequence.slot], np.intp), np.array([count], np.int32)
 
@@ -306,15 +312,15 @@ class Scheduler:
         """How many of those tokens have their media in the step that is being planned."""
         if not sequence.request.media:
             return count
-        return self.media.clip(self.rows, sequence, start, count)
+        return self.media.clip(self.slot_table, sequence, start, count)
 
-    def _pack(self, slots: Slots, counts: Ints) -> tuple[StepPlan, StepRecord]:
-        rows = self.rows
-        starts = rows.computed_S[slots]
+    def _pack(self, slots: SlotIds, counts: Ints) -> tuple[StepPlan, StepRecord]:
+        slot_table = self.slot_table
+        starts = slot_table.computed_S[slots]
         ends = starts + counts
-        draws = ends == rows.planned_S[slots]
+        draws = ends == slot_table.planned_S[slots]
         sample_slots = slots[draws]
-        features = rows.features_for(sample_slots)
+        features = slot_table.features_for(sample_slots)
         query_starts = np.zeros(len(slots) + 1, np.int32)
         np.cumsum(counts, out=query_starts[1:])
         num_tokens = int(query_starts[-1])
@@ -329,8 +335,8 @@ class Scheduler:
             sample_slots,
             logit_tokens,
             prompt_targets,
-            *self.media.sections(rows, slots, starts, query_starts),
-            *self.media.fills(rows, slots, self.placement.tables),
+            *self.media.sections(slot_table, slots, starts, query_starts),
+            *self.media.fills(slot_table, slots, self.placement.tables),
         )
         self._step_id += 1
         drawing = len(sample_slots) > 0
@@ -344,55 +350,55 @@ class Scheduler:
             context_lens=ends,
             features=features,
             work=work_of(features),
-            num_logprobs=int(rows.num_logprobs_S[sample_slots].max()) if drawing else -1,
+            num_logprobs=int(slot_table.num_logprobs_S[sample_slots].max()) if drawing else -1,
             num_prompt_logprobs=max(
                 (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
             ),
-            of_allowed=rows.of_allowed_S[sample_slots],
-            awaits_masks=bool(rows.guided_S[sample_slots].any()),
-            masked=bool(rows.masked_S[sample_slots].any()),
+            of_allowed=slot_table.of_allowed_S[sample_slots],
+            awaits_masks=bool(slot_table.guided_S[sample_slots].any()),
+            masked=bool(slot_table.masked_S[sample_slots].any()),
             attach=draft.attach,
             detach=draft.detach,
             moves=draft.moves,
             encode=self.media.take_draft(),
             adapters=self.adapters.take_draft(),
             machines=self.machines.take_draft(),
-            has_adapters=bool(rows.adapted_S[slots].any()),
-            cuts=self.media.cuts(rows, slots, starts, counts),
+            has_adapters=bool(slot_table.adapted_S[slots].any()),
+            cuts=self.media.cuts(slot_table, slots, starts, counts),
         )
         record = StepRecord(
             slots=slots,
-            epochs=rows.epoch_S[slots],
+            epochs=slot_table.epoch_S[slots],
             ends=ends,
             sample_slots=sample_slots,
-            sample_epochs=rows.epoch_S[sample_slots],
+            sample_epochs=slot_table.epoch_S[sample_slots],
             prompt_spans=prompt_spans,
-            membership=rows.membership,
+            membership=slot_table.membership,
         )
-        rows.computed_S[slots] = ends
-        rows.planned_S[sample_slots] += 1
-        for slot in sample_slots[rows.leads_S[sample_slots]].tolist():
-            rows.leads_S[slot] = False
-            self._release_followers(rows.at(slot))
+        slot_table.computed_S[slots] = ends
+        slot_table.planned_S[sample_slots] += 1
+        for slot in sample_slots[slot_table.leads_S[sample_slots]].tolist():
+            slot_table.leads_S[slot] = False
+            self._release_followers(slot_table.at(slot))
         self.num_under_way += 1
         self._steady.remember(plan, record)
         return plan, record
 
     def _prompt_rows(
-        self, slots: Slots, counts: Ints, query_starts: Ints
+        self, slots: SlotIds, counts: Ints, query_starts: Ints
     ) -> tuple[Ints, Ints, list[tuple[Sequence, int]]]:
         tokens: list[Ints] = []
         targets: list[Ints] = []
         spans = []
-        for row in np.flatnonzero(self.rows.prompt_logprobs_S[slots]).tolist():
+        for row in np.flatnonzero(self.slot_table.prompt_logprobs_S[slots]).tolist():
             slot = int(slots[row])
-            sequence = self.rows.at(slot)
-            start = int(self.rows.computed_S[slot])
+            sequence = self.slot_table.at(slot)
+            start = int(self.slot_table.computed_S[slot])
             end = min(start + int(counts[row]), sequence.prompt_len - 1)
             if end > start:
                 first = query_starts[row]
                 tokens.append(np.arange(first, first + end - start, dtype=np.int32))
-                targets.append(self.rows.tokens_SL[slot, start + 1 : end + 1])
+                targets.append(self.slot_table.tokens_SL[slot, start + 1 : end + 1])
                 spans.append((sequence, end - start))
         empty = np.zeros(0, np.int32)
         return np.concatenate([empty, *tokens]), np.concatenate([empty, *targets]), spans

@@ -12,10 +12,10 @@ from octavo.guided.byte_machine import Place
 from octavo.scheduling.sequence import Sequence
 from octavo.steps.features import RowFeature, features_of
 from octavo.steps.layout import StateDiff
-from octavo.steps.slot_fields import STOP_IDS, Ints, Slots
+from octavo.steps.slot_fields import STOP_IDS, Ints, SlotIds
 
 
-class Rows:
+class SlotTable:
     """``known`` and ``confirmed`` are what the host has seen; ``planned`` and ``computed`` are
     ahead of them by the steps under way. ``epoch`` changes when a slot's sequence leaves, so that
     a late result for it is told apart.
@@ -156,7 +156,7 @@ class Rows:
             raise IndexError(f"slot {slot} is free")
         return sequence
 
-    def features_for(self, slots: Slots) -> Ints:
+    def features_for(self, slots: SlotIds) -> Ints:
         """RowFeature bits for the draw to come: the ban of stop ids ends at the least length."""
         features = self.features_S[slots]
         past = self.planned_S[slots] >= self.min_len_S[slots]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.errors import ConfigError
-from octavo.steps.slot_fields import FLOAT_FIELDS, INT_FIELDS, STOP_IDS, Field, Ints, Slots
+from octavo.steps.slot_fields import FLOAT_FIELDS, INT_FIELDS, STOP_IDS, Field, Ints, SlotIds
 from octavo_registry.guided import MOST_DEPTH
 
 
@@ -69,7 +69,7 @@ class StateDiff:
         self._indices.append(np.arange(first, first + len(values), dtype=np.int32))
         self._values.append(values)
 
-    def put_cells(self, name: str, slots: Slots, columns: Ints, values: Ints) -> None:
+    def put_cells(self, name: str, slots: SlotIds, columns: Ints, values: Ints) -> None:
         """Write one word of many slots' fields."""
         field = self._fields[name]
         self._indices.append((field.offset + slots * field.width + columns).astype(np.int32))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from octavo.messages import TokenSampling
 from octavo.steps.layout import StateDiff
 from octavo.steps.loads import AdapterLoad, BlockMoves, EncodeItem, MachineLoad, RowCuts
-from octavo.steps.slot_fields import Ints, Slots
+from octavo.steps.slot_fields import Ints, SlotIds
 from octavo_kernels.row_features import Work
 
 SECTIONS = (
@@ -49,7 +49,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     buffer: Ints
     sizes: tuple[int, ...]
     num_tokens: int
-    slots: Slots
+    slots: SlotIds
     """Of the rows; the same array from step to step while the rows are the same."""
     query_lens: Ints
     context_lens: Ints
@@ -99,7 +99,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
         return len(self.slots)
 
 
-def pack_sections(diff: StateDiff, *sections: Ints | Slots) -> tuple[Ints, tuple[int, ...]]:
+def pack_sections(diff: StateDiff, *sections: Ints | SlotIds) -> tuple[Ints, tuple[int, ...]]:
     """Lay the diff and the step's index arrays into one buffer; returns it and the sizes."""
     indices, values = diff.pieces()
     num_words = sum(map(len, indices))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from octavo.limits import MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
 
 Ints = NDArray[np.int32]
-Slots = NDArray[np.intp]
+SlotIds = NDArray[np.intp]
 """As numpy indexes with: from int32 it would convert each time, at four times the cost."""
 STOP_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS
 """Room for a request's stop ids and the model's end-of-sequence ids."""
