@@ -44,7 +44,7 @@ FACTS = (
     "waiting for words",
 )
 LATE_FACTS = ("ended", "left", "raised", "preempted")
-"""Between the plan and the result of a steady step, or by its result."""
+"""Between the plan and the result of a repeated step, or by its result."""
 
 
 @dataclass(frozen=True)

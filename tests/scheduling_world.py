@@ -66,7 +66,7 @@ class WilfulFiller:
 class World:
     """A scheduler on a shadow device, with what each request must give.
 
-    ``seen`` counts what steady steps, those planned from the last one, went through: ``FACTS``.
+    ``seen`` counts what repeated steps, those planned from the last one, went through: ``FACTS``.
     """
 
     def __init__(self, case: Case, seen: Counter[str]) -> None:
@@ -125,7 +125,7 @@ class World:
             self.hold(adapter)
         self.device.raise_for = POISON
         self.under_way: deque[tuple[bool, StepRecord, ShadowStep]] = deque()
-        """Whether it is steady, what the host remembers, what the device does."""
+        """Whether it is repeated, what the host remembers, what the device does."""
         self.depth = case.depth
         self.seen = seen
         self.last_plan: StepPlan | None = None
@@ -214,15 +214,15 @@ class World:
         is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
         assert not is_beyond.any(), "a step beyond the end"
         last, self.last_plan = self.last_plan, plan
-        is_steady = last is not None and plan.query_lens is last.query_lens
-        if is_steady:
-            self.note_steady(plan)
+        is_repeated = last is not None and plan.query_lens is last.query_lens
+        if is_repeated:
+            self.note_repeated(plan)
         check_indices(plan, self.device, rows, self.requests)
         self.seen["positions"] += plan.sizes[SECTIONS.index("positions")] > 0
         step = self.device.submit(plan)
         if not self.device.broken:
             check_deltas(plan, self.device, rows, self.requests)
-        self.under_way.append((is_steady, record, step))
+        self.under_way.append((is_repeated, record, step))
         if plan.awaits_masks:
             self.awaiting = record, step
 
@@ -238,7 +238,7 @@ class World:
             self.check_logprobs(outputs)
             self.take(outputs)
 
-    def note_steady(self, plan: StepPlan) -> None:
+    def note_repeated(self, plan: StepPlan) -> None:
         self.seen["steps"] += 1
         self.seen["adapters"] += plan.has_adapters
         assert not plan.adapters, "an adapter is copied again"
@@ -255,8 +255,10 @@ class World:
         self.seen["min_tokens"] += bool((plan.features & RowFeature.MIN_TOKENS).any())
 
     def collect(self) -> None:
-        is_steady, record, pending = self.under_way.popleft()
-        self.seen["left"] += is_steady and record.membership != self.scheduler.slot_table.membership
+        is_repeated, record, pending = self.under_way.popleft()
+        self.seen["left"] += (
+            is_repeated and record.membership != self.scheduler.slot_table.membership
+        )
         try:
             result = pending.result()
         except RuntimeError as error:
@@ -265,13 +267,13 @@ class World:
                 if len(record.slots) == 1:
                     self.alone.add(int(self.scheduler.slot_table.sequence_ids_S[record.slots[0]]))
             later = [r for _, r, _ in self.under_way]
-            self.seen["raised"] += is_steady
+            self.seen["raised"] += is_repeated
             self.take(self.results.fail(record, later, error))
         else:
             outputs = self.results.apply(record, result)
             self.check_logprobs(outputs)
             self.take(outputs)
-            self.seen["ended"] += is_steady and bool(outputs.ends)
+            self.seen["ended"] += is_repeated and bool(outputs.ends)
 
     def check_logprobs(self, outputs: StepOutputs) -> None:
         for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
@@ -317,7 +319,7 @@ class World:
     def preempt(self, pick: int) -> None:
         order = self.scheduler.running_order()
         if len(order):
-            self.seen["preempted"] += any(is_steady for is_steady, _, _ in self.under_way)
+            self.seen["preempted"] += any(is_repeated for is_repeated, _, _ in self.under_way)
             self.scheduler.requeue(self.scheduler.slot_table.at(int(order[pick % len(order)])))
 
     def check(self) -> None:

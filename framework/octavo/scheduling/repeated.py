@@ -1,4 +1,4 @@
-"""Steady decoding: the next step has the rows of the last one, each with one token more.
+"""Repeated steps: the next step has the rows of the last one, each with one token more.
 
 Then nothing is sorted, counted or packed anew. At 256 rows, of which 16 need a block, that takes a
 quarter of the scheduler's time.
@@ -30,7 +30,7 @@ class _Repeatable:
     """Steps before a row reaches a length at which it changes."""
 
 
-class SteadySteps:
+class RepeatedSteps:
     """Remembers the last step planned if it can be repeated."""
 
     def __init__(self, slot_table: SlotTable, placement: Placement) -> None:

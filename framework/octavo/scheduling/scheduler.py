@@ -19,7 +19,7 @@ from octavo.scheduling.limits import refusal_of
 from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
-from octavo.scheduling.repeated import SteadySteps
+from octavo.scheduling.repeated import RepeatedSteps
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.slots import SlotTable
 from octavo.scheduling.waiting import WaitingQueue
@@ -85,7 +85,7 @@ class Scheduler:
         self._entering = Entering(self.waiting, self.adapters, self.machines)
         self._num_arrivals = 0
         self._step_id = 0
-        self._steady = SteadySteps(self.slot_table, self.placement)
+        self._repeated = RepeatedSteps(self.slot_table, self.placement)
         self._order = np.zeros(0, np.intp)
         self._order_membership = 0
 
@@ -207,11 +207,11 @@ class Scheduler:
     def schedule(self) -> tuple[StepPlan, StepRecord] | None:
         """Plan the next step; None when there is nothing to run now."""
         if not self.suspects and not (self.slot_table.num_free and self.waiting.peek()):
-            steady = self._steady.next(self._step_id + 1)
-            if steady is not None:
+            repeated = self._repeated.next(self._step_id + 1)
+            if repeated is not None:
                 self._step_id += 1
                 self.num_under_way += 1
-                return steady
+                return repeated
         self.media.begin_step()
         budget = self._config.max_num_batched_tokens
         if self.suspects:
@@ -381,7 +381,7 @@ class Scheduler:
             slot_table.leads_S[slot] = False
             self._release_followers(slot_table.at(slot))
         self.num_under_way += 1
-        self._steady.remember(plan, record)
+        self._repeated.remember(plan, record)
         return plan, record
 
     def _prompt_rows(

@@ -1,6 +1,6 @@
 """The host's mirror of the running sequences: one array a field, one entry a slot.
 
-Steady decoding touches only these arrays; per-sequence Python runs when a sequence comes, leaves,
+Repeated steps touch only these arrays; per-sequence Python runs when a sequence comes, leaves,
 fills a block or is preempted.
 """
 
