@@ -231,7 +231,7 @@ class World:
             self.collect()
         if len(self.under_way) == 1:
             self.awaiting = None
-            outputs = self.results.news()
+            outputs = self.results.take_events()
             step.mask(self.guided.masks(record, outputs))
             self.seen["guided"] += 1
             self.seen["appended"] += len(outputs.sequences)

@@ -179,7 +179,7 @@ def test_what_the_model_cannot_read_across_is_refused_by_name(media, problem) ->
         request_id="a", sequences=(0,), prompt_token_ids=[1], sampling=SAMPLING, media=media
     )
     one.scheduler.add(request)
-    (end,) = one.results.news().ends
+    (end,) = one.results.take_events().ends
     assert problem in str(end.error)
     assert f"takes 1, of {MAX_CROSS_ROWS}" in str(end.error)
 
@@ -191,7 +191,7 @@ def test_a_model_without_cross_attention_takes_no_such_item() -> None:
         media=(sound(1, 2),),
     )  # fmt: skip
     one.scheduler.add(request)
-    (end,) = one.results.news().ends
+    (end,) = one.results.take_events().ends
     assert "this model takes 0" in str(end.error)
 
 

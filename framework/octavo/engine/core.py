@@ -162,11 +162,11 @@ class EngineCore:
         if outputs is not None:
             return outputs
         has_room = planned is not None and len(self._under_way) < self._depth
-        return self._results.news() if has_room or not self._under_way else self._collect()
+        return self._results.take_events() if has_room or not self._under_way else self._collect()
 
     def _draw_guided(self, record: StepRecord) -> StepOutputs:
         """The newest step's masks follow from the tokens of the steps before it."""
-        outputs = self._collect() if len(self._under_way) > 1 else self._results.news()
+        outputs = self._collect() if len(self._under_way) > 1 else self._results.take_events()
         if len(self._under_way) == 1:
             self._awaiting = None
             self._executor.mask(self._guided.masks(record, outputs))
@@ -176,7 +176,7 @@ class EngineCore:
         """What the oldest step gave; of one that takes long, now and then that it goes on."""
         record, pending = self._under_way[0]
         if not pending.ends_within(PROGRESS_SECONDS):
-            return self._results.news()
+            return self._results.take_events()
         self._under_way.popleft()
         try:
             result = pending.result()

@@ -51,7 +51,7 @@ class StepResults:
         self._caching = enable_prefix_caching
         self._faults = faults
 
-    def news(self) -> StepOutputs:
+    def take_events(self) -> StepOutputs:
         """What has happened without a step's result: refusals and preemptions, told once."""
         scheduler = self._scheduler
         outputs = StepOutputs(ends=scheduler.refused, preempted=scheduler.preempted)
@@ -82,7 +82,7 @@ class StepResults:
         if result.unusable is not None:
             failed |= self._unusable(drawn_slots, result.unusable[drawn])
         outputs = msgspec.structs.replace(
-            self.news(),
+            self.take_events(),
             sequences=slot_table.sequence_ids_S[drawn_slots].tolist(),
             tokens=tokens.tolist(),
             logprobs=self._logprobs(drawn, drawn_slots, result),
@@ -106,7 +106,7 @@ class StepResults:
         slot_table, scheduler = self._slot_table, self._scheduler
         scheduler.num_under_way -= 1
         if record.void:
-            return self.news()
+            return self.take_events()
         ends: list[SequenceEnd] = []
         valid = np.flatnonzero(slot_table.epoch_S[record.slots] == record.epochs)
         blamed = [slot_table.at(slot) for slot in record.slots[valid].tolist()]
@@ -123,7 +123,7 @@ class StepResults:
         for other in later:
             other.void = True
         scheduler.start_over()
-        outputs = self.news()
+        outputs = self.take_events()
         outputs.ends.extend(ends)
         return outputs
 
