@@ -366,6 +366,6 @@ class World:
         assert placement.pool.num_live == 0
         assert self.scheduler.slot_table.num_free == 6
         assert len(self.scheduler.waiting) == 0
-        placement.take_draft()
+        placement.take_next_plan()
         assert sorted(placement._free_swap_blocks) == list(range(9))
         self.check()

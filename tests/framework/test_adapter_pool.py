@@ -30,7 +30,7 @@ def pool_of(num_rows: int, **ranks: int) -> AdapterPool:
 
 
 def loads(pool: AdapterPool) -> list[tuple[str, Run]]:
-    return [(load.adapter.head.content_hash, load.run) for load in pool.take_draft()]
+    return [(load.adapter.head.content_hash, load.run) for load in pool.take_loads()]
 
 
 def test_adapters_of_any_rank_lie_side_by_side_and_are_copied_once() -> None:
@@ -62,7 +62,7 @@ def test_nothing_is_evicted_in_vain() -> None:
     for name in "abc":
         pool.provide(name)
     pool.pin("b")
-    pool.take_draft()
+    pool.take_loads()
     assert pool.provide("large") is None
     assert [pool.provide(name) for name in "ac"] == [(0, 4), (8, 4)]
     assert loads(pool) == []
@@ -100,7 +100,7 @@ def test_after_a_fault_all_that_the_device_should_hold_is_copied_again() -> None
     pool = pool_of(8, a=4, b=4, c=1)
     pool.provide("a")
     pool.provide("b")
-    pool.take_draft()
+    pool.take_loads()
     pool.load_again()
     assert loads(pool) == [("a", (0, 4)), ("b", (4, 4))]
 

@@ -59,7 +59,7 @@ def test_a_step_fills_no_more_rows_than_there_is_room_for() -> None:
         media.begin_step()
         assert media.clip(rows, hears, 0, 4) == 4
         assert media.clip(rows, hears, 0, 4) == 0, "its rows are kept, but filled again"
-        media.take_draft()
+        media.take_loads()
     assert media.num_encoded == 1
 
 

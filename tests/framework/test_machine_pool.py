@@ -46,7 +46,7 @@ A, B, C = guide(11), guide(12), guide(10)
 def loads(pool: MachinePool) -> list[tuple[int, MachineGuide]]:
     return [
         (load.first, next(each for each in (A, B, C) if each.words is load.words))
-        for load in pool.take_draft()
+        for load in pool.take_loads()
     ]
 
 

@@ -101,7 +101,7 @@ class AdapterPool:
         if content_hash:
             self._known[content_hash].num_running -= 1
 
-    def take_draft(self) -> list[AdapterLoad]:
+    def take_loads(self) -> list[AdapterLoad]:
         """Hand what is to be copied to a plan."""
         loads, self._loads = self._loads, {}
         self.num_loads += len(loads)

@@ -88,7 +88,7 @@ class MachinePool:
         if guide is not None:
             self._held[guide.digest].num_running -= 1
 
-    def take_draft(self) -> list[MachineLoad]:
+    def take_loads(self) -> list[MachineLoad]:
         """Hand what is to be copied to a plan."""
         loads, self._loads = self._loads, {}
         self.num_loads += len(loads)

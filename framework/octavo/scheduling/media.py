@@ -29,7 +29,7 @@ class _Kept:
 
 
 @dataclass(slots=True)
-class MediaDraft:
+class NextMedia:
     """What the next plan encodes."""
 
     encode: list[EncodeItem] = field(default_factory=list)
@@ -53,7 +53,7 @@ class MediaScheduler:
         self._max_cross_rows = max_cross_rows
         self._free_rows: Ints = np.arange(num_rows, dtype=np.int32)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._draft = MediaDraft()
+        self._next = NextMedia()
         self._whole = whole
         self._step = 0
         """Counts the steps that planning was begun of."""
@@ -74,10 +74,10 @@ class MediaScheduler:
     def begin_step(self) -> None:
         """Begin to plan a step; one that was not planned after all has encoded nothing."""
         self._step += 1
-        for each in self._draft.encode:
+        for each in self._next.encode:
             self._free(each.item.content_hash)
-        self.num_encoded -= len(self._draft.encode)
-        self._draft = MediaDraft()
+        self.num_encoded -= len(self._next.encode)
+        self._next = NextMedia()
 
     def clip(self, slot_table: SlotTable, sequence: Sequence, start: int, count: int) -> int:
         """How many of those tokens can run in this step, with the items that they need.
@@ -109,10 +109,10 @@ class MediaScheduler:
             return end - start
         return count
 
-    def take_draft(self) -> list[EncodeItem]:
+    def take_loads(self) -> list[EncodeItem]:
         """Hand the items to encode to a plan."""
-        draft, self._draft = self._draft, MediaDraft()
-        return draft.encode
+        following, self._next = self._next, NextMedia()
+        return following.encode
 
     def sections(
         self, slot_table: SlotTable, slots: SlotIds, starts: Ints, query_starts: Ints
@@ -190,14 +190,14 @@ class MediaScheduler:
         """A step has raised: nobody knows what it has written."""
         self._kept.clear()
         self._free_rows = np.arange(self.num_rows, dtype=np.int32)
-        self._draft = MediaDraft()
+        self._next = NextMedia()
 
     def _provide(self, item: MediaInput) -> bool:
-        kept, draft = self._kept.get(item.content_hash), self._draft
+        kept, following = self._kept.get(item.content_hash), self._next
         costs = kept is None or item.cross_rows > 0
         # The last that begins within the budget comes whole: a larger one would never otherwise.
         # What is kept and filled again takes no rows, but counts.
-        spent = draft.num_rows
+        spent = following.num_rows
         if costs and (spent >= self._budget or spent + item.num_rows > self.num_rows):
             return False
         if kept is None:
@@ -205,12 +205,12 @@ class MediaScheduler:
             if rows is None:
                 return False
             kept = self._kept[item.content_hash] = _Kept(rows, self._step)
-            draft.encode.append(EncodeItem(item, rows))
+            following.encode.append(EncodeItem(item, rows))
             self.num_encoded += 1
         elif kept.step != self._step:
             self.num_reused += 1
         if costs:
-            draft.num_rows += item.num_rows
+            following.num_rows += item.num_rows
         kept.step = self._step
         self._kept.move_to_end(item.content_hash)
         return True

@@ -30,7 +30,7 @@ _ATTACHED = int(RowFeature.BIAS | RowFeature.BAD_WORDS)
 
 
 @dataclass(slots=True)
-class StepDraft:
+class NextPlan:
     """What the next plan will carry besides its rows."""
 
     diff: StateDiff
@@ -86,14 +86,14 @@ class Placement:
             config.scheduler.async_depth + 1
         )
         self._free_swap_blocks = list(range(num_swap_blocks - 1, -1, -1))
-        self.draft = StepDraft(StateDiff(state))
+        self.next_plan = NextPlan(StateDiff(state))
 
-    def take_draft(self) -> StepDraft:
-        """Hand the draft to a plan and begin the next one."""
-        draft = self.draft
-        self._free_swap_blocks += draft.emptied_swap_blocks
-        self.draft = StepDraft(StateDiff(self._state))
-        return draft
+    def take_next_plan(self) -> NextPlan:
+        """Hand what is collected to a plan and begin the next one."""
+        taken = self.next_plan
+        self._free_swap_blocks += taken.emptied_swap_blocks
+        self.next_plan = NextPlan(StateDiff(self._state))
+        return taken
 
     def place(self, sequence: Sequence, budget: int, clip: Clip) -> int:
         """Give a waiting sequence a slot and blocks for its first tokens, if there is room now.
@@ -131,10 +131,10 @@ class Placement:
         slot = sequence.slot
         count = clip(sequence, start, min(num_tokens - start, budget))
         self.tables.grow(
-            np.array([slot], np.intp), np.array([start + count], np.int32), self.draft.diff
+            np.array([slot], np.intp), np.array([start + count], np.int32), self.next_plan.diff
         )
         if self.attaches(slot):
-            self.draft.attach.append(self._attached(sequence))
+            self.next_plan.attach.append(self._attached(sequence))
         sequence.leader = None
         return count
 
@@ -148,10 +148,10 @@ class Placement:
                 self.forget_swapped(sequence)
                 sequence.prompt_logprobs.clear()
         self.pool.forget_all()
-        self.draft = StepDraft(
+        self.next_plan = NextPlan(
             StateDiff(self._state),
             detach=list(range(self._state.num_slots)) if self._processors else [],
-            emptied_swap_blocks=self.draft.emptied_swap_blocks,
+            emptied_swap_blocks=self.next_plan.emptied_swap_blocks,
         )
 
     def _attached(self, sequence: Sequence) -> Attached:
@@ -191,7 +191,7 @@ class Placement:
     def vacate(self, sequence: Sequence) -> None:
         """Take a sequence off its slot and give its blocks back."""
         if self._processors:
-            self.draft.detach.append(sequence.slot)
+            self.next_plan.detach.append(sequence.slot)
         self.adapters.unpin(sequence.request.adapter)
         self.machines.unpin(sequence.machine)
         self.tables.release(sequence.slot)
@@ -223,7 +223,7 @@ class Placement:
         """Free the host memory of a sequence that ends while it waits."""
         if sequence.swapped is not None:
             for pairs in sequence.swapped.blocks_by_group:
-                self.draft.emptied_swap_blocks += [swap for _, swap in pairs]
+                self.next_plan.emptied_swap_blocks += [swap for _, swap in pairs]
             sequence.swapped = None
 
     def _fits(self, num_blocks: int) -> bool:
@@ -247,8 +247,8 @@ class Placement:
             self.num_prefix_hit_tokens += start
         if not sequence.reported:
             sequence.num_cached_tokens = min(start, sequence.prompt_len)
-        slot = self.slot_table.enter(sequence, start, self.draft.diff)
-        self.tables.adopt(slot, blocks_by_group, self.draft.diff)
+        slot = self.slot_table.enter(sequence, start, self.next_plan.diff)
+        self.tables.adopt(slot, blocks_by_group, self.next_plan.diff)
         self._place_cross(sequence)
         return start
 
@@ -268,8 +268,8 @@ class Placement:
         if not tables.can_fork(leader.slot, start) or not self._fits(len(tables.windows)):
             return -1
         sequence.num_cached_tokens = start
-        slot = slot_table.enter(sequence, start, self.draft.diff, confirmed=False)
-        tables.fork(leader.slot, slot, start, self.draft.diff, self.draft.moves)
+        slot = slot_table.enter(sequence, start, self.next_plan.diff, confirmed=False)
+        tables.fork(leader.slot, slot, start, self.next_plan.diff, self.next_plan.moves)
         return start
 
     def _place_swapped(self, sequence: Sequence, swapped: SwappedBlocks) -> int:
@@ -278,16 +278,16 @@ class Placement:
         if not self._fits(layout.blocks_for(len(sequence.tokens), self._lookahead)):
             return -1
         entries = -(-swapped.num_tokens // layout.block_tokens)
-        slot = self.slot_table.enter(sequence, swapped.num_tokens, self.draft.diff)
+        slot = self.slot_table.enter(sequence, swapped.num_tokens, self.next_plan.diff)
         blocks_by_group = []
         for pairs in swapped.blocks_by_group:
             blocks = self.pool.allocate(len(pairs))
             first = pairs[0][0] if pairs else entries
             blocks_by_group.append(np.concatenate([np.zeros(first, np.int32), blocks]))
             for (_, swap), block in zip(pairs, blocks.tolist(), strict=True):
-                self.draft.moves.swap_in.append((swap, block))
-                self.draft.emptied_swap_blocks.append(swap)
-        self.tables.start(slot, blocks_by_group, self.draft.diff)
+                self.next_plan.moves.swap_in.append((swap, block))
+                self.next_plan.emptied_swap_blocks.append(swap)
+        self.tables.start(slot, blocks_by_group, self.next_plan.diff)
         self._place_cross(sequence)
         sequence.swapped = None
         return swapped.num_tokens
@@ -309,7 +309,7 @@ class Placement:
         else:
             known = [self.pool.allocate(len(digests)) for _ in found]
             self.slot_table.cross_due_S[slot] = True
-        tables.start_cross(slot, known, self.draft.diff)
+        tables.start_cross(slot, known, self.next_plan.diff)
 
     def _cross_digests(self, sequence: Sequence) -> list[bytes]:
         """Of the blocks of its encoded media."""
@@ -338,7 +338,7 @@ class Placement:
             pairs = []
             for index, block in entries:
                 swap = self._free_swap_blocks.pop()
-                self.draft.moves.swap_out.append((block, swap))
+                self.next_plan.moves.swap_out.append((block, swap))
                 pairs.append((index, swap))
             blocks_by_group.append(pairs)
         self.num_swaps += 1

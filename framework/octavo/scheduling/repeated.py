@@ -67,8 +67,8 @@ class RepeatedSteps:
         if len(grown):
             if len(grown) * len(tables.windows) > tables.pool.num_available:
                 return None
-            tables.append(grown, placement.draft.diff)
-            buffer, (num_words, *_) = pack_sections(placement.take_draft().diff, last.sections)
+            tables.append(grown, placement.next_plan.diff)
+            buffer, (num_words, *_) = pack_sections(placement.take_next_plan().diff, last.sections)
         ends = record.ends + np.int32(1)
         last.plan = replace(
             plan,

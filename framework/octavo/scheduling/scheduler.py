@@ -262,7 +262,7 @@ class Scheduler:
         while len(slots):
             ends = computed_S[slots] + counts
             if int(tables.num_new_blocks(slots, ends).sum()) <= tables.pool.num_available:
-                tables.grow(slots, ends, self.placement.draft.diff)
+                tables.grow(slots, ends, self.placement.next_plan.diff)
                 break
             victim, victims = int(victims[-1]), victims[:-1]
             self.requeue(self.slot_table.at(victim))
@@ -326,10 +326,10 @@ class Scheduler:
         num_tokens = int(query_starts[-1])
         prompt_tokens, prompt_targets, prompt_spans = self._prompt_rows(slots, counts, query_starts)
         logit_tokens = np.concatenate([query_starts[1:][draws] - 1, prompt_tokens])
-        self.corrections.put(self.placement.draft.diff)
-        draft = self.placement.take_draft()
+        self.corrections.put(self.placement.next_plan.diff)
+        carried = self.placement.take_next_plan()
         buffer, sizes = pack_sections(
-            draft.diff,
+            carried.diff,
             slots,
             query_starts,
             sample_slots,
@@ -357,12 +357,12 @@ class Scheduler:
             of_allowed=slot_table.of_allowed_S[sample_slots],
             awaits_masks=bool(slot_table.guided_S[sample_slots].any()),
             masked=bool(slot_table.masked_S[sample_slots].any()),
-            attach=draft.attach,
-            detach=draft.detach,
-            moves=draft.moves,
-            encode=self.media.take_draft(),
-            adapters=self.adapters.take_draft(),
-            machines=self.machines.take_draft(),
+            attach=carried.attach,
+            detach=carried.detach,
+            moves=carried.moves,
+            encode=self.media.take_loads(),
+            adapters=self.adapters.take_loads(),
+            machines=self.machines.take_loads(),
             has_adapters=bool(slot_table.adapted_S[slots].any()),
             cuts=self.media.cuts(slot_table, slots, starts, counts),
         )
