@@ -1,4 +1,4 @@
-"""Draws that do not count: a guided row's is withdrawn, or tokens stand in its place."""
+"""Draws that do not count: a guided row's is put off, or tokens stand in its place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Corrections:
         self._corrected: list[tuple[int, int, int]] = []
         """Slots, their epochs, and what was known before the draw."""
 
-    def withdraw(self, record: StepRecord, place: int) -> None:
+    def put_off(self, record: StepRecord, place: int) -> None:
         """Undo the draw of a row of the newest step; it runs again for the same token."""
         slot = int(record.sample_slots[place])
         self._slot_table.computed_S[slot] -= 1

@@ -1,7 +1,7 @@
 """Rows that the host masks: which tokens they may draw, and what becomes of a draw that cannot be.
 
 A step's tokens are drawn behind its forward pass, when the host has read the tokens of the step
-before and knows the masks. Until then a row's draw can be withdrawn: its mask is late, or what
+before and knows the masks. Until then a row's draw can be put off: its mask is late, or what
 comes next is known already.
 """
 
@@ -57,7 +57,7 @@ class GuidedRows:
             if guide.error is not None or (guide.is_current and guide.is_finished):
                 outputs.ends.append(self._end(sequence, guide.error))
             elif not guide.is_current:
-                self._scheduler.corrections.withdraw(record, place)
+                self._scheduler.corrections.put_off(record, place)
             elif tokens := forced.get(sequence.id):
                 self._append(record, place, sequence, tokens, outputs)
             else:

@@ -51,7 +51,7 @@ class Scheduler:
         machine_words: int = POOL_WORDS,
     ) -> None:
         """``whole_media``: no chunk of a prompt may end inside an item."""
-        scheduler = config.scheduler
+        limits = config.scheduler
         self.slot_table = SlotTable(state.num_slots, state.max_model_len)
         max_blocks = state.fields["table0"].width
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
@@ -60,7 +60,7 @@ class Scheduler:
         self.placement = Placement(
             config, tables, self.slot_table, state, num_swap_blocks, self.adapters, self.machines
         )
-        self.waiting = WaitingQueue(by_priority=scheduler.scheduling_policy == "priority")
+        self.waiting = WaitingQueue(by_priority=limits.scheduling_policy == "priority")
         self.sequences: dict[int, Sequence] = {}
         self.refused: list[SequenceEnd] = []
         """Ends of requests that were never queued; the next step's outputs carry them."""
@@ -72,14 +72,12 @@ class Scheduler:
         self.corrections = Corrections(self.slot_table)
         self.media = MediaScheduler(
             config.media.media_cache_tokens,
-            scheduler.max_num_batched_tokens,
+            limits.max_num_batched_tokens,
             whole=whole_media,
             max_cross_rows=layout.max_cross_rows,
         )
-        self._config = scheduler
-        self._most_of_prompt = (
-            scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
-        )
+        self._config = limits
+        self._most_of_prompt = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
         self._model_identity = model_identity
         self._vocab_size = vocab_size
         self._entering = Entering(self.waiting, self.adapters, self.machines)
@@ -239,14 +237,12 @@ class Scheduler:
         slots, remaining = slots[by_kind], remaining[by_kind]
         before = np.cumsum(remaining) - remaining
         counts = np.clip(budget - before, 0, remaining).astype(np.int32)
-        needs_media = (
-            slot_table.media_end_S[slots] > slot_table.computed_S[slots]
-        ) | slot_table.cross_due_S[slots]
+        needs_media = slot_table.media_end_S[slots] > slot_table.computed_S[slots]
+        needs_media |= slot_table.cross_due_S[slots]
         for row in np.flatnonzero(needs_media).tolist():
             slot = int(slots[row])
-            counts[row] = self._clip(
-                slot_table.at(slot), int(slot_table.computed_S[slot]), int(counts[row])
-            )
+            start = int(slot_table.computed_S[slot])
+            counts[row] = self._clip(slot_table.at(slot), start, int(counts[row]))
         slots, counts = slots[counts > 0], counts[counts > 0]
         return self._make_room(slots, counts, victims)
 
