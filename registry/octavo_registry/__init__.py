@@ -36,6 +36,7 @@ from octavo_registry.linear import (
     FusedProducts,
     Quantization,
     QuantizationMethod,
+    ReordersOutputs,
 )
 from octavo_registry.logits import LogitsProcessor, ValidatesArgs
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
@@ -160,6 +161,7 @@ __all__ = [
     "Quantization",
     "QuantizationMethod",
     "ReasoningParser",
+    "ReordersOutputs",
     "RequestOutcome",
     "RouteGroup",
     "RulesOutTokens",

@@ -72,6 +72,18 @@ class QuantizationMethod(Protocol):
         ...
 
 
+@runtime_checkable
+class ReordersOutputs(Protocol):
+    """A ``QuantizationMethod`` that can put outputs into another order, however they are packed.
+
+    That of a method without it must not be changed within an entry: the layer refuses to.
+    """
+
+    def reorder(self, order_O: Tensor) -> None:
+        """Say before loading which of the stored outputs of this rank is each of the layer's."""
+        ...
+
+
 class ExpertsParameter(NamedTuple):
     """What checkpoints fill a parameter of a layer of experts with; its first axis is experts.
 

@@ -196,20 +196,42 @@ def test_a_quantization_that_gives_no_method_is_named() -> None:
 
 
 def test_outputs_come_in_the_order_that_the_layer_needs() -> None:
-    order_O = torch.tensor([0, 2, 1, 3, 4, 6, 5, 7])
-    axes = {"w": (IN, OUT), "scale": (Axis("out", 4),), "all": (Axis("part"), Axis())}
-    tensors = {"up.w": torch.randn(3, 8), "up.scale": torch.randn(2), "up.all": torch.randn(2)}
+    order_O = torch.tensor([2, 3, 0, 1, 6, 7, 4, 5])
+    axes = {"w": (IN, OUT), "pairs": (Axis("out", 2),), "all": (Axis("part"), Axis())}
+    tensors = {"up.w": torch.randn(3, 8), "up.pairs": torch.randn(4), "up.all": torch.randn(2)}
     for rank in range(2):
         spec = spec_of(Layout(axes), rank, 2)
         layer = ColumnParallelLinear("up", 3, {"up": 8}, bias=False, spec=spec)
         layer.reorder("up", order_O)
         load_weights(layer, tensors.items())
-        mine = order_O[4 * rank : 4 * rank + 4]
-        assert torch.equal(layer.w, tensors["up.w"][:, mine])
-        assert torch.equal(layer.scale, tensors["up.scale"][rank : rank + 1])
-    layer = ColumnParallelLinear(
-        "up", 3, {"up": 8}, bias=False, spec=spec_of(Layout({"w": (Axis("out", 2),)}))
-    )
-    layer.reorder("up", order_O)
+        assert torch.equal(layer.w, tensors["up.w"][:, order_O[4 * rank : 4 * rank + 4]])
+        pairs = [[1, 0], [3, 2]][rank]
+        assert torch.equal(layer.pairs, tensors["up.pairs"][pairs])
+
+
+@pytest.mark.parametrize("order", [[0, 2, 1, 3], [1, 0, 3, 2], [1, 2, 3, 0]])
+def test_outputs_that_share_an_entry_never_change_places_in_silence(order: list[int]) -> None:
+    spec = spec_of(Layout({"w": (Axis("out", 2),)}))
+    layer = ColumnParallelLinear("up", 3, {"up": 4}, bias=False, spec=spec)
+    layer.reorder("up", torch.tensor(order))
     with pytest.raises(ModelError, match=r"up.w holds 2 outputs an entry, and the order"):
         load_weights(layer, [])
+
+
+def test_a_method_that_reorders_gets_the_order_of_this_ranks_outputs() -> None:
+    class Reordering(Layout):
+        def reorder(self, order_O: Tensor) -> None:
+            self.order_O = order_O
+
+    for rank in range(2):
+        method = Reordering({"w": (Axis("out", 2),)})
+        spec = spec_of(method, rank, 2)
+        layer = ColumnParallelLinear("fused", 3, {"a": 4, "b": 8}, bias=True, spec=spec)
+        layer.reorder("b", torch.tensor([1, 0, 3, 2, 5, 4, 7, 6]))
+        assert method.order_O.tolist() == [0, 1, 3, 2, 5, 4]
+        tensors = {name: torch.arange(4.0) for name in ("a.bias", "b.w")}
+        tensors |= {"b.bias": torch.arange(8.0), "a.w": torch.arange(2.0)}
+        load_weights(layer, tensors.items())
+        half = slice(4 * rank, 4 * rank + 4)
+        assert layer.bias[2:].tolist() == [1, 0, 3, 2, 5, 4, 7, 6][half]
+        assert layer.w.tolist() == [rank, 2.0 * rank, 2 * rank + 1]

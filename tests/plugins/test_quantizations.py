@@ -8,18 +8,33 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from octavo.errors import ConfigError, ModelError
+from octavo.layers.linear import ColumnParallelLinear
+from octavo.layers.loading import load_weights
 from octavo.testing.kit import run
 from octavo.weights.load import finish_layers
 from octavo_plugins.quantizations.mxfp4.quantization import Mxfp4Blocks
-from octavo_registry import Part, Shard, Site
+from octavo_registry import ModelSpec, Part, Shard, Site
 from plan_equality import check_plan
-from quantized_checkpoints import Store, fp8_blocks, fp8_tensor, mxfp4, stored
+from quantized_checkpoints import (
+    E4M3,
+    Store,
+    awq,
+    fp8_blocks,
+    fp8_tensor,
+    gptq,
+    mxfp4,
+    packed,
+    scaled,
+    stored,
+)
 from small_models import HOST, Case, Checkpoint, cases_of, run_ranks, run_stages
 
+NAMES = {"awq", "compressed_tensors", "fp8", "gptq", "modelopt", "mxfp4"}
 MODELS = ("LlamaForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "GptOssForCausalLM")
 VARIANTS = cases_of(*MODELS)
 FIRST: dict[str, Case] = {case[0]: case for case in reversed(VARIANTS)}
@@ -34,11 +49,79 @@ class Form(NamedTuple):
     """Outputs and inputs that a rank must have whole."""
 
 
+def compressed(form: str, weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A config of compressed-tensors with one group of all linears."""
+    group = {"targets": ["Linear"], "weights": weights, **changes}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", "re:.*gate$"],
+        "quantization_status": "compressed",
+    }
+
+
+def packing(bits: int, size: int, **changes: Any) -> dict[str, Any]:
+    """One that packs words."""
+    strategy = {"strategy": "channel"} if size < 0 else {"strategy": "group", "group_size": size}
+    return compressed("pack-quantized", {"num_bits": bits, "type": "int", **strategy, **changes})
+
+
+def scales(form: str, kind: str, strategy: str, **changes: Any) -> dict[str, Any]:
+    """One of 8 bits that are not packed."""
+    weights = {"num_bits": 8, "type": kind, "strategy": strategy, "symmetric": True}
+    sizes = {"group": {"group_size": 16}, "block": {"block_structure": [16, 16]}}
+    return compressed(form, {**weights, **sizes.get(strategy, {})}, **changes)
+
+
+def gptq_config(bits: int, size: int, **changes: Any) -> dict[str, Any]:
+    return {"quant_method": "gptq", "bits": bits, "group_size": size, **changes}
+
+
 FP8 = {"quant_method": "fp8"}
+AWQ = {"quant_method": "awq", "bits": 4, "zero_point": True, "version": "gemm"}
+STATIC = {"input_activations": {"num_bits": 8, "type": "float", "dynamic": False}}
 FORMS = {
     "fp8": Form({**FP8, "activation_scheme": "dynamic"}, fp8_tensor()),
     "fp8 static": Form({**FP8, "activation_scheme": "static"}, fp8_tensor(static=True)),
     "fp8 blocks": Form({**FP8, "weight_block_size": [16, 16], "fmt": "e4m3"}, fp8_blocks(16), 16),
+    "awq": Form({**AWQ, "group_size": 8}, awq(8), 8),
+    "awq, a scale an output": Form({**AWQ, "group_size": -1}, awq(-1), 8),
+    "gptq": Form(gptq_config(4, 16), gptq(4, 16), 16),
+    "gptq, a scale an output": Form(gptq_config(4, -1), gptq(4, -1), 8),
+    "gptq of 8 bits": Form(gptq_config(8, 16), gptq(8, 16), 16),
+    "gptq, inputs out of order": Form(
+        gptq_config(4, 16, desc_act=True, sym=False), gptq(4, 16, desc_act=True), 8
+    ),
+    "gptq, second form": Form(
+        gptq_config(4, 16, checkpoint_format="gptq_v2"), gptq(4, 16, form=2), 16
+    ),
+    "words": Form(packing(4, 16, symmetric=True), packed(4, 16, symmetric=True), 16),
+    "words with zeros": Form(packing(4, 8, symmetric=False), packed(4, 8, symmetric=False), 8),
+    "words of 8 bits": Form(packing(8, -1, symmetric=True), packed(8, -1, symmetric=True), 4),
+    "words out of order": Form(
+        packing(4, 16, symmetric=False, actorder="group"),
+        packed(4, 16, symmetric=False, ordered=True),
+        8,
+    ),
+    "float8 by output": Form(
+        scales("float-quantized", "float", "channel", input_activations={"dynamic": True}),
+        scaled(E4M3, "channel"),
+    ),
+    "float8 by tensor": Form(
+        scales("float-quantized", "float", "tensor", **STATIC), scaled(E4M3, "tensor", static=True)
+    ),
+    "float8 by block": Form(scales("float-quantized", "float", "block"), scaled(E4M3, "block"), 16),
+    "int8 by output": Form(
+        scales("int-quantized", "int", "channel"), scaled(torch.int8, "channel")
+    ),
+    "int8 by group": Form(
+        scales("naive-quantized", "int", "group"), scaled(torch.int8, "group"), 16
+    ),
+    "modelopt": Form(
+        {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*norm*"]},
+        fp8_tensor(static=True),
+    ),
 }
 
 
@@ -124,7 +207,7 @@ def test_gpt_oss_in_mxfp4_gives_what_its_stacks_stand_for(tmp_path: Path) -> Non
         assert_near(found_TV, expected_TV)
 
 
-@pytest.mark.parametrize("name", ["fp8", "mxfp4"])
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_the_kit_proves_each_format(name: str) -> None:
     report = run(HOST, f"quantizations_{name}")
     assert report.passed, report.as_text()
@@ -140,6 +223,20 @@ def test_the_kit_proves_each_format(name: str) -> None:
         ({**FP8, "weight_block_size": 128}, "weight_block_size=128 .* must be two sizes"),
         ({**FP8, "ignored_layers": "lm_head"}, "ignored_layers .* must be a list of names"),
         ({}, "cannot be quantized while they load yet"),
+        ({**AWQ, "version": "gemv"}, "version='gemv' .* known: 'gemm', 'GEMM'"),
+        ({**AWQ, "bits": 8}, "bits=8 in quantization_config cannot be read; known: 4"),
+        ({**AWQ, "group_size": 12}, "group_size=12 .* must be -1 or a multiple of 8"),
+        (gptq_config(3, 128), "bits=3 .* known: 4, 8"),
+        (gptq_config(4, 128, checkpoint_format="marlin"), "checkpoint_format='marlin'"),
+        (gptq_config(4, 128, lm_head=True), "lm_head=True"),
+        (gptq_config(4, 128, dynamic={"+:a": {"rank": 4}}), r"dynamic .* '\+:a': {'rank': 4}"),
+        (packing(3, 32), "num_bits=3 in config_groups.group_0.weights"),
+        (packing(4, 32, simetric=True), "simetric=True in config_groups.group_0.weights is not"),
+        (scales("float-quantized", "float", "tensor", oops=1), "oops=1 in config_groups.group_0"),
+        ({**packing(4, 32), "sparsity_config": {"format": "2:4"}}, "sparsity_config=.* cannot be"),
+        ({**packing(4, 32), "config_groups": {}}, "config_groups={} .* must name groups"),
+        ({**packing(4, 32), "kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme="),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo='NVFP4' .* known: 'FP8'"),
         ({"quant_method": "mxfp4", "bits": 4}, "bits=4 in quantization_config is not known"),
     ],
 )
@@ -203,3 +300,34 @@ def test_mxfp4_is_widened_as_transformers_does() -> None:
     one = {key: tensor[0] for key, tensor in its.items()}
     coded = Mxfp4Blocks().coded(one, site)
     assert torch.equal(coded.widened(slice(None)), meant_XOI[0])
+
+
+def test_words_are_read_as_compressed_tensors_does_which_wrote_them() -> None:
+    """The file is that of ``make_compressed_tensors_words``."""
+    path = Path(__file__).parents[1] / "compressed_tensors_words.safetensors"
+    with safe_open(path, framework="pt") as file:
+        configs = json.loads(file.metadata()["configs"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert len(configs) == 12
+    for form, group in configs.items():
+        config = {**compressed("pack-quantized", {}), "config_groups": {"group_0": group}}
+        quantization = HOST.quantizations.make("compressed-tensors", config, {})
+        its = {
+            name.replace(f"{form}/", "up."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(f"{form}/")
+        }
+        expected_OI = its.pop("up.expected")
+        spec = ModelSpec(
+            architecture="Test",
+            config={},
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+            max_model_len=64,
+            quantization=quantization,
+        )
+        outputs, inputs = expected_OI.shape
+        layer = ColumnParallelLinear("up", inputs, {"up": outputs}, bias=False, spec=spec)
+        load_weights(layer, its.items())
+        layer.finish_weights()
+        assert torch.equal(layer.method.dequantize(layer), expected_OI), form

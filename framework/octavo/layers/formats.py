@@ -10,7 +10,7 @@ token, D hidden, E gates and ups.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 import torch
@@ -65,6 +65,16 @@ class CodedWeight:
             weight_OI -= self._by_input(self.zero_OG[rows].float())
         return weight_OI.mul_(self._by_input(self.scale_OG[rows]))
 
+    def reordered(self, order_O: Tensor) -> CodedWeight:
+        """This weight with its outputs in another order."""
+        order_O = order_O.to(self.codes_OI.device)
+        return replace(
+            self,
+            codes_OI=self.codes_OI[order_O],
+            scale_OG=self.scale_OG[order_O],
+            zero_OG=None if self.zero_OG is None else self.zero_OG[order_O],
+        )
+
     def _by_input(self, each_OG: Tensor) -> Tensor:
         if self.group_I is not None:
             return each_OG.index_select(1, self.group_I)
@@ -97,11 +107,18 @@ def by_feature(tensor: Tensor, axes: tuple[Axis, ...], site: Site) -> Tensor:
             repeats = torch.tensor(sizes, device=tensor.device)
             tensor = tensor.repeat_interleave(repeats, dim, output_size=site.out_features)
         elif axis.along == "out" and axis.unit > 1:
-            pieces = tensor.split([-(-size // axis.unit) for size in sizes], dim)
-            wide = (piece.repeat_interleave(axis.unit, dim) for piece in pieces)
-            cut = (w.narrow(dim, 0, size) for w, size in zip(wide, sizes, strict=True))
-            tensor = torch.cat(tuple(cut), dim)
+            wide = tensor.repeat_interleave(axis.unit, dim)
+            tensor = only_features(wide, dim, axis.unit, site)
     return tensor
+
+
+def only_features(tensor: Tensor, dim: int, unit: int, site: Site) -> Tensor:
+    """Leave out what fills up the last word of each part, of outputs that were unpacked."""
+    sizes = [part.outputs.size for part in site.parts]
+    if not any(size % unit for size in sizes):
+        return tensor
+    pieces = tensor.split([-(-size // unit) * unit for size in sizes], dim)
+    return torch.cat([p.narrow(dim, 0, size) for p, size in zip(pieces, sizes, strict=True)], dim)
 
 
 def unpacked(words: Tensor, bits: int, dim: int, order: tuple[int, ...] | None = None) -> Tensor:
@@ -137,7 +154,12 @@ class FormatLinear:
     def __init__(self, form: WeightFormat) -> None:
         self._form = form
         self._site: Site | None = None
+        self._order_O: Tensor | None = None
         self._group_size = 0
+
+    def reorder(self, order_O: Tensor) -> None:
+        """See ``ReordersOutputs``."""
+        self._order_O = order_O
 
     def create(
         self, layer: nn.Module, site: Site, *, dtype: torch.dtype, device: torch.device
@@ -158,7 +180,7 @@ class FormatLinear:
         coded = self._form.coded({key: getattr(layer, key).data for key in keys}, self._site)
         for key in keys:
             delattr(layer, key)
-        _keep(layer, coded)
+        _keep(layer, coded if self._order_O is None else coded.reordered(self._order_O))
         self._group_size, self._site = coded.group_size, None
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:

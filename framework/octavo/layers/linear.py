@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from octavo.errors import ModelError
 from octavo.layers.loading import Source
 from octavo.layers.sharding import collectives_of, kv_heads_shard, rank_shard
-from octavo.layers.stored import check_invariance, made, merged, method_at, sources
+from octavo.layers.stored import check_invariance, made, merged, method_at, rank_order, sources
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_registry.linear import (
@@ -21,6 +21,7 @@ from octavo_registry.linear import (
     FusedProducts,
     PlainActivation,
     QuantizationMethod,
+    ReordersOutputs,
 )
 from octavo_registry.model import ModelSpec
 from octavo_registry.sites import Axis, Shard, Site, SiteKind
@@ -67,7 +68,6 @@ class Linear(nn.Module):
         if bias:
             empty_O = torch.empty(self.out_features, dtype=spec.dtype, device=spec.device)
             self.bias = nn.Parameter(empty_O, requires_grad=False)
-            self._axes["bias"] = (Axis("out"),)
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """This rank's outputs [T, O]."""
@@ -76,12 +76,22 @@ class Linear(nn.Module):
     def reorder(self, name: str, order_O: Tensor) -> None:
         """Say before loading which of a part's outputs in the checkpoint is each of the layer's."""
         self._orders[name] = order_O
+        method = self._reordering()
+        if method is not None:
+            method.reorder(rank_order(self.site, self._orders))
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``."""
-        yield from sources(
-            self, self.site, self._axes, transposed=self.transposed, orders=self._orders
-        )
+        orders = None if self._reordering() else self._orders
+        yield from sources(self, self.site, self._axes, transposed=self.transposed, orders=orders)
+        if self.bias is not None:
+            bias = {"bias": (Axis("out"),)}
+            yield from sources(self, self.site, bias, orders=self._orders)
+
+    def _reordering(self) -> ReordersOutputs | None:
+        """The method that stores the weights, if it puts outputs into order itself."""
+        method = getattr(self.method, "inner", self.method)
+        return method if isinstance(method, ReordersOutputs) else None
 
     def finish_weights(self) -> None:
         """See ``FinishesWeights``."""

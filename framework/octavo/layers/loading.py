@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from octavo.errors import ModelError
@@ -96,4 +97,16 @@ def _fill(source: Source, tensor: Tensor) -> None:
             f"tensor {source.name!r}: expected shape {list(source.shape)}, "
             f"found {list(tensor.shape)}; is config.json that of these weights?"
         )
+    if tensor.dtype != source.target.dtype and not (
+        _may_convert(tensor.dtype) and _may_convert(source.target.dtype)
+    ):
+        raise ModelError(
+            f"tensor {source.name!r}: expected {source.target.dtype}, found {tensor.dtype}; is "
+            "config.json that of these weights?"
+        )
     source.target.data.copy_(tensor[source.part])
+
+
+def _may_convert(dtype: torch.dtype) -> bool:
+    """Whether numbers stay what they are in another such dtype, but for rounding."""
+    return dtype.is_floating_point and dtype.itemsize > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from octavo.errors import ModelError, PluginError
@@ -169,15 +170,27 @@ def source(
     )
 
 
+def rank_order(site: Site, orders: Mapping[str, Tensor]) -> Tensor:
+    """Which of this rank's stored outputs is each of the layer's, by the orders of some parts."""
+    pieces, first = [], 0
+    for name, shard in site.parts:
+        taken = slice(shard.first, shard.first + shard.size)
+        order_O = orders.get(name, torch.arange(shard.total, device="cpu"))[taken]
+        pieces.append(order_O - shard.first + first)
+        first += shard.size
+    return torch.cat(pieces)
+
+
 def _entries(order_O: Tensor, unit: int, name: str) -> Tensor:
-    """The order of entries that hold several outputs each: these must stay together."""
+    """The order of entries that hold several outputs each: these must stay as they are."""
     if unit == 1:
         return order_O
-    entries_O = order_O // unit
-    firsts_E = entries_O[::unit]
-    if not bool((entries_O == firsts_E.repeat_interleave(unit)[: len(entries_O)]).all()):
+    firsts_E = order_O[::unit]
+    within_O = torch.arange(len(order_O), device="cpu") % unit
+    expected_O = firsts_E.repeat_interleave(unit)[: len(order_O)] + within_O
+    if bool((firsts_E % unit).any()) or not torch.equal(order_O, expected_O):
         raise ModelError(
             f"{name} holds {unit} outputs an entry, and the order that the model needs them in "
-            "takes these apart"
+            "takes these apart; its method would have to reorder them"
         )
-    return firsts_E
+    return firsts_E // unit

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from octavo.errors import ConfigError, ModelError
-from octavo_registry import ExpertsSite, Site
+from octavo_registry import Axis, ExpertsSite, Site
 
 
 class Settings:
@@ -32,6 +32,15 @@ class Settings:
             raise ConfigError(f"{key}={value!r} in {self._where} cannot be read; known: {known}")
         return value
 
+    def group_size(self, word: int) -> int:
+        """Return how many inputs share a scale; -1: all of them."""
+        size = self.take("group_size", 128)
+        if type(size) is not int or size == 0 or size < -1 or (size > 0 and size % word):
+            raise ConfigError(
+                f"group_size={size!r} in {self._where} must be -1 or a multiple of {word}"
+            )
+        return size
+
     def names(self, *keys: str) -> tuple[str, ...]:
         """Return a list of names, under whichever key it stands."""
         found: list[str] = []
@@ -53,6 +62,11 @@ class Settings:
                 f"{key}={self._config[key]!r} in {self._where} is not known; the weights may be "
                 "stored in a way that this cannot read"
             )
+
+
+def groups_of(group_size: int) -> tuple[Axis, tuple[int, ...]]:
+    """Return the axis of groups of inputs, and its length where one group has them all."""
+    return (Axis("in", group_size), ()) if group_size > 0 else (Axis(), (1,))
 
 
 def is_named(name: str, patterns: Iterable[str]) -> bool:

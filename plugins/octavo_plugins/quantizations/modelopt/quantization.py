@@ -1,0 +1,36 @@
+"""``quant_method`` "modelopt": float8 with a scale a tensor, and static ones of activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from octavo.layers.formats import FormatExperts, FormatLinear
+from octavo_plugins.quantizations.scaled import per_part
+from octavo_plugins.quantizations.settings import Settings, is_named, one_form
+from octavo_registry import ExpertsSite, Site
+
+
+class ModelOpt:
+    """All linears and experts but those that the lists name; routers stay plain."""
+
+    def __init__(self, config: Mapping[str, Any], model_config: Mapping[str, Any]) -> None:
+        settings = Settings(config)
+        settings.take("quant_method", "modelopt", "modelopt")
+        settings.take("quant_algo", None, "FP8")
+        settings.take("kv_cache_quant_algo", None, None)
+        settings.take("kv_cache_scheme", None, None)
+        self._plain = settings.names("exclude_modules", "ignore")
+        settings.skip("config_groups", "producer")
+        settings.finish()
+        self._form = per_part(torch.float8_e4m3fn, static=True)
+
+    def method_of(self, site: Site | ExpertsSite) -> FormatLinear | FormatExperts | None:
+        """See ``Quantization``."""
+        if site.kind in ("router", "embedding", "head"):
+            return None
+        if one_form(site, lambda name: is_named(name, self._plain)):
+            return None
+        return FormatExperts(self._form) if site.kind == "experts" else FormatLinear(self._form)
