@@ -47,6 +47,7 @@ from octavo_registry.guided import Constraint, Guide, GuideVocabulary
 
 READING_SECONDS = 10
 """Of CPU, for all documents of one schema."""
+REMOTES = "http://localhost:1234/"
 FORMATS_ARE_ASSERTED = "optional/format/"
 """Of the suite: its format.json asks that formats be ignored, which this framework never does."""
 
@@ -73,14 +74,51 @@ class Verdict:
 
 
 def suite(path: Path) -> Iterator[Task]:
-    """Draft 2020-12, the required part, and the optional tests that assert formats."""
+    """Draft 2020-12, the required part, and the optional tests that assert formats.
+
+    Documents that the suite says are at hand are bundled, as the standard calls it: a server never
+    fetches any, so that they must come with the schema that refers to them.
+    """
     folder = path / "tests" / "draft2020-12"
+    remotes = _remotes(path / "remotes")
     files = [file for file in sorted(folder.glob("*.json")) if file.name != "format.json"]
     for file in [*files, *sorted((folder / "optional" / "format").glob("*.json"))]:
         for group in json.loads(file.read_text()):
             documents = tuple((test["data"], test["valid"]) for test in group["tests"])
             name = f"{file.relative_to(folder)}: {group['description']}"
-            yield Task(name, group["schema"], documents)
+            yield Task(name, _bundled(group["schema"], remotes), documents)
+
+
+def _remotes(folder: Path) -> dict[str, Any]:
+    """By the address where the suite puts them."""
+    files = folder.glob("draft2020-12/**/*.json")
+    return {f"{REMOTES}{file.relative_to(folder)}": json.loads(file.read_text()) for file in files}
+
+
+def _bundled(schema: Any, remotes: dict[str, Any]) -> Any:
+    """With the documents that it, or one of them, refers to, in its ``$defs``."""
+    found: dict[str, Any] = {}
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            name = str(node.get("$ref", "")).partition("#")[0].rpartition("/")[2]
+            for address, document in remotes.items():
+                if name and address.endswith(f"/{name}") and address not in found:
+                    found[address] = document
+                    waiting.append(document)
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+    if not found or not isinstance(schema, dict):
+        return schema
+    inside = {}
+    for address, document in found.items():
+        named = document.get("$id")
+        inside[address] = document if named == address else {**document, "$id": address}
+        if named not in (None, address):
+            inside[named] = document
+    return {**schema, "$defs": {**schema.get("$defs", {}), **inside}}
 
 
 def maskbench(path: Path) -> Iterator[Task]:

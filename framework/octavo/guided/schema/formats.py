@@ -8,6 +8,7 @@ from octavo.guided.schema.regex import Regex
 from octavo.guided.schema.regex_parse import parse_pattern
 from octavo.guided.schema.scalars import Strings
 from octavo.guided.schema.source import Location, unsupported
+from octavo.guided.schema.wide_formats import REGEX, URI_TEMPLATE, uris, wide_mail
 
 _YEARS_LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DATE = (
@@ -52,23 +53,12 @@ _IPV6 = (
     )
     + ")"
 )
-_ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_ATOM_CHARS = "A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-"
+_ATOM = f"[{_ATOM_CHARS}]+"
 _QUOTED = '"(?:[ !#-\\[\\]-~]|\\\\[ -~])*"'
 _MAIL_HOST = f"(?:{_HOST}|\\[(?:{_IPV4}|IPv6:{_IPV6})\\])"
-_PLAIN = "A-Za-z0-9._~!$&'()*+,;=\\-"
-_ESCAPE = "%[0-9A-Fa-f]{2}"
-_CHAR = f"(?:[{_PLAIN}:@]|{_ESCAPE})"
-_AUTHORITY = (
-    f"(?:(?:[{_PLAIN}:]|{_ESCAPE})*@)?"
-    f"(?:\\[(?:{_IPV6}|[vV][0-9A-Fa-f]+\\.[{_PLAIN}:]+)\\]|(?:[{_PLAIN}]|{_ESCAPE})*)(?::[0-9]*)?"
-)
-_TAIL = f"(?:\\?(?:{_CHAR}|[/?])*)?(?:#(?:{_CHAR}|[/?])*)?"
-_URI_PATH = f"(?://{_AUTHORITY}(?:/{_CHAR}*)*|/(?:{_CHAR}+(?:/{_CHAR}*)*)?|{_CHAR}+(?:/{_CHAR}*)*)?"
-_URI = f"[A-Za-z][A-Za-z0-9+.-]*:{_URI_PATH}{_TAIL}"
-_FIRST = f"(?:[{_PLAIN}@]|{_ESCAPE})"
-_RELATIVE = (
-    f"(?://{_AUTHORITY}(?:/{_CHAR}*)*|/(?:{_CHAR}+(?:/{_CHAR}*)*)?|{_FIRST}+(?:/{_CHAR}*)*)?{_TAIL}"
-)
+_URI, _URI_REFERENCE = uris(_IPV6, wide=False)
+_IRI, _IRI_REFERENCE = uris(_IPV6, wide=True)
 _POINTER = "(?:/(?:[^/~]|~[01])*)*"
 
 PATTERNS = {
@@ -81,7 +71,12 @@ PATTERNS = {
     "ipv4": _IPV4,
     "ipv6": _IPV6,
     "uri": _URI,
-    "uri-reference": f"(?:{_URI}|{_RELATIVE})",
+    "uri-reference": _URI_REFERENCE,
+    "iri": _IRI,
+    "iri-reference": _IRI_REFERENCE,
+    "idn-email": wide_mail(_ATOM_CHARS, _LABEL),
+    "uri-template": URI_TEMPLATE,
+    "regex": REGEX,
     "uuid": "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
     "json-pointer": _POINTER,
     "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
@@ -91,7 +86,7 @@ MAX_CHARS = {"hostname": 253}
 EACH = {"properties": {name: {"type": "string", "format": name} for name in PATTERNS}}
 """A schema with all of them: a process that has compiled it need not read their patterns again."""
 
-_NOT_ENFORCED = ("idn-email", "idn-hostname", "iri", "iri-reference", "uri-template", "regex")
+_NOT_ENFORCED = ("idn-hostname",)
 
 
 def format_strings(name: object, place: Location) -> Strings | None:
