@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, ModelError
 from octavo.layers.linear import ColumnParallelLinear
 from octavo.layers.loading import load_weights
@@ -164,7 +166,7 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", MODELS[:3])
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "DeepseekV3ForCausalLM"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_model_gives_what_its_stored_weights_stand_for(
     form: Form, architecture: str, tmp_path: Path
@@ -179,8 +181,9 @@ def test_a_model_gives_what_its_stored_weights_stand_for(
             assert_near(found_TV, expected_TV)
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_folder_is_loaded_and_planned_as_it_is_stored(form: Form, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["fp8 blocks", "gptq, inputs out of order", "words with zeros"])
+def test_a_folder_is_loaded_and_planned_as_it_is_stored(name: str, tmp_path: Path) -> None:
+    form = FORMS[name]
     Pair("DeepseekV3ForCausalLM", tmp_path, form).write()
     check_plan(tmp_path, HOST)
     check_plan(tmp_path, HOST, load_format="dummy")
@@ -268,12 +271,58 @@ def test_lists_leave_linears_plain_by_whole_words_and_patterns(
     assert_near(pair.found(), pair.expected())
 
 
-def test_a_product_of_linears_in_different_forms_is_refused_by_their_names(tmp_path: Path) -> None:
-    form = FORMS["fp8"]
-    pair = Pair("LlamaForCausalLM", tmp_path, form)
-    pair.config = {**form.config, "ignored_layers": ["model.layers.1.self_attn.k_proj"]}
-    with pytest.raises(ModelError, match=r"layers\.1\.self_attn\.k_proj and .*q_proj are stored"):
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "DeepseekV3ForCausalLM"])
+def test_any_linears_may_be_left_out_of_a_fused_product(
+    architecture: str, seed: int, tmp_path: Path
+) -> None:
+    form = FORMS[("awq", "gptq, inputs out of order", "fp8 blocks", "fp8 static")[seed]]
+    pair = Pair(architecture, tmp_path, form)
+    linears = sorted({n.rpartition(".")[0] for n in pair.quantized.tensors if "self_attn" in n})
+    linears = [name for name in linears if not name.endswith("norm")]
+    plain = random.Random(seed).sample(linears, len(linears) // 2)
+    key = "modules_to_not_convert" if "gptq" not in form.config.values() else "dynamic"
+    pair.config = {**form.config, key: plain}
+    if key == "dynamic":
+        pair.config[key] = {f"-:{name}$": {} for name in plain}
+    for name in plain:
+        for each in [n for n in pair.quantized.tensors if n.startswith(f"{name}.")]:
+            del pair.quantized.tensors[each]
+        pair.quantized.tensors[f"{name}.weight"] = pair.plain.tensors[f"{name}.weight"]
+    expected_TV = pair.expected()
+    assert_near(pair.found(), expected_TV)
+    if form.unit == 1:
+        for found_TV in run_ranks(
+            2, lambda ranks: pair.found(tp_rank=ranks.rank, tp_size=2, collectives=ranks)
+        ):
+            assert_near(found_TV, expected_TV)
+
+
+def test_experts_in_different_forms_are_refused_by_their_names(tmp_path: Path) -> None:
+    pair = Pair("Qwen3MoeForCausalLM", tmp_path, FORMS["fp8"])
+    pair.config = {**pair.config, "ignored_layers": ["model.layers.1.mlp.experts.2.up_proj"]}
+    with pytest.raises(ModelError, match=r"experts\.2\.up_proj and .*gate_proj are stored in diff"):
         pair.found()
+
+
+def test_an_engine_makes_the_tokens_of_the_weights_that_are_stored(tmp_path: Path) -> None:
+    tokens = []
+    for kind in ("plain", "quantized"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        pair = Pair("DeepseekV3ForCausalLM", folder, FORMS["words with zeros"])
+        if kind == "quantized":
+            pair.write()
+        else:
+            save_file(pair.plain.tensors, folder / "model.safetensors")
+        options: dict[str, Any] = {"skip_tokenizer_init": True, "dtype": "float32"}
+        with LLM(model=folder, device="cpu", kv_cache_memory_gib=0.01, **options) as llm:
+            params = SamplingParams(max_tokens=12, temperature=0, detokenize=False)
+            prompts = [{"prompt_token_ids": [5, 9, 11, 40]}, {"prompt_token_ids": [7, 8]}]
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+        tokens.append([output.outputs[0].token_ids for output in outputs])
+    assert tokens[0] == tokens[1]
+    assert {len(its) for its in tokens[0]} == {12}
 
 
 def test_no_device_gets_slow_products_in_silence(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from octavo.errors import ModelError
+from octavo.layers.apart import Apart
 from octavo.layers.loading import Source
 from octavo.layers.sharding import collectives_of, kv_heads_shard, rank_shard
-from octavo.layers.stored import check_invariance, made, merged, method_at, rank_order, sources
+from octavo.layers.stored import check_invariance, made, merged, method_at, sources, stored_sources
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_registry.linear import (
@@ -21,7 +22,6 @@ from octavo_registry.linear import (
     FusedProducts,
     PlainActivation,
     QuantizationMethod,
-    ReordersOutputs,
 )
 from octavo_registry.model import ModelSpec
 from octavo_registry.sites import Axis, Shard, Site, SiteKind
@@ -76,22 +76,19 @@ class Linear(nn.Module):
     def reorder(self, name: str, order_O: Tensor) -> None:
         """Say before loading which of a part's outputs in the checkpoint is each of the layer's."""
         self._orders[name] = order_O
-        method = self._reordering()
-        if method is not None:
-            method.reorder(rank_order(self.site, self._orders))
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``."""
-        orders = None if self._reordering() else self._orders
-        yield from sources(self, self.site, self._axes, transposed=self.transposed, orders=orders)
+        method = getattr(self.method, "inner", self.method)
+        if isinstance(method, Apart):
+            yield from method.sources(self, self._orders)
+        else:
+            yield from stored_sources(
+                self, method, self.site, self._axes, self._orders, transposed=self.transposed
+            )
         if self.bias is not None:
             bias = {"bias": (Axis("out"),)}
             yield from sources(self, self.site, bias, orders=self._orders)
-
-    def _reordering(self) -> ReordersOutputs | None:
-        """The method that stores the weights, if it puts outputs into order itself."""
-        method = getattr(self.method, "inner", self.method)
-        return method if isinstance(method, ReordersOutputs) else None
 
     def finish_weights(self) -> None:
         """See ``FinishesWeights``."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from octavo.errors import ModelError, PluginError
 from octavo.layers.loading import Source
 from octavo.layers.sharding import entries_of
-from octavo_registry.linear import Quantization, QuantizationMethod
+from octavo_registry.linear import Quantization, QuantizationMethod, ReordersOutputs
 from octavo_registry.model import ModelSpec
 from octavo_registry.sites import Axis, Part, Shard, Site
 
@@ -127,6 +127,22 @@ def sources(
                 transposed=transposed and key == "weight",
                 order_O=order_O,
             )
+
+
+def stored_sources(
+    layer: nn.Module,
+    method: QuantizationMethod,
+    site: Site,
+    axes: Mapping[str, Axes],
+    orders: Mapping[str, Tensor],
+    *,
+    transposed: bool = False,
+) -> Iterator[Source]:
+    """The checkpoint tensors of a method's parameters; it may put outputs into order itself."""
+    if orders and isinstance(method, ReordersOutputs):
+        method.reorder(rank_order(site, orders))
+        orders = {}
+    yield from sources(layer, site, axes, transposed=transposed, orders=orders)
 
 
 def source(

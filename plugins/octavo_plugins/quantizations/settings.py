@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from octavo.errors import ConfigError, ModelError
+from octavo.layers.apart import Apart
+from octavo.layers.formats import FormatExperts, FormatLinear, WeightFormat
 from octavo_registry import Axis, ExpertsSite, Site
+
+Method = FormatLinear | FormatExperts | Apart | None
+"""What multiplies at a site; None: its weights are plain."""
 
 
 class Settings:
@@ -85,13 +90,19 @@ def _fits(name: str, pattern: str) -> bool:
     return f".{pattern.strip('.')}." in f".{name}."
 
 
-def one_form(site: Site | ExpertsSite, form_of: Callable[[str], Any]) -> Any:
-    """Return the form that all linears of a site have, by a function from a linear's name."""
-    forms = [form_of(name) for name in site.names]
-    for name, form in zip(site.names, forms, strict=True):
-        if form != forms[0]:
+def method_for(site: Site | ExpertsSite, form_of: Callable[[str], WeightFormat | None]) -> Method:
+    """Return the method of a site, by the form that each of its linears is stored in."""
+    forms = {name: form_of(name) for name in site.names}
+    first = next(iter(forms.values()))
+    other = next((name for name, form in forms.items() if form != first), None)
+    if isinstance(site, ExpertsSite):
+        if other is not None:
             raise ModelError(
-                f"{name} and {site.names[0]} are stored in different forms, and {site.name} "
-                "multiplies by both at once; that cannot be done yet"
+                f"{other} and {site.names[0]} are stored in different forms, and all experts of a "
+                "layer are multiplied together; that cannot be done yet"
             )
-    return forms[0]
+        return None if first is None else FormatExperts(first)
+    if other is not None:
+        own = [forms[part.name] for part in site.parts]
+        return Apart([None if form is None else FormatLinear(form) for form in own])
+    return None if first is None else FormatLinear(first)

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from octavo.layers.formats import (
     CodedWeight,
-    FormatExperts,
-    FormatLinear,
     StoredTensor,
+    WeightFormat,
     only_features,
     unpacked,
 )
-from octavo_plugins.quantizations.settings import Settings, groups_of, is_named, one_form
+from octavo_plugins.quantizations.settings import Method, Settings, groups_of, is_named, method_for
 from octavo_registry import Axis, ExpertsSite, Site
 
 WORD: Final = 8
@@ -80,10 +79,11 @@ class Awq:
         settings.skip("modules_to_fuse", "w_bit", "q_group_size")
         settings.finish()
 
-    def method_of(self, site: Site | ExpertsSite) -> FormatLinear | FormatExperts | None:
+    def method_of(self, site: Site | ExpertsSite) -> Method:
         """See ``Quantization``."""
         if site.kind in ("router", "embedding", "head"):
             return None
-        if one_form(site, lambda name: is_named(name, self._plain)):
-            return None
-        return FormatExperts(self._form) if site.kind == "experts" else FormatLinear(self._form)
+        return method_for(site, self._form_of)
+
+    def _form_of(self, name: str) -> WeightFormat | None:
+        return None if is_named(name, self._plain) else self._form

@@ -8,10 +8,10 @@ from typing import Any, Final
 import torch
 
 from octavo.errors import ConfigError
-from octavo.layers.formats import FormatExperts, FormatLinear, WeightFormat
+from octavo.layers.formats import WeightFormat
 from octavo_plugins.quantizations.compressed_tensors.words import PackedWords
 from octavo_plugins.quantizations.scaled import OUT, PART, Scaled
-from octavo_plugins.quantizations.settings import Settings, is_named, one_form
+from octavo_plugins.quantizations.settings import Method, Settings, is_named, method_for
 from octavo_registry import Axis, ExpertsSite, Site
 
 FORMS: Final = (
@@ -49,14 +49,11 @@ class CompressedTensors:
                 return form
         return None
 
-    def method_of(self, site: Site | ExpertsSite) -> FormatLinear | FormatExperts | None:
+    def method_of(self, site: Site | ExpertsSite) -> Method:
         """See ``Quantization``; the embedding and the head stay plain."""
         if site.kind in ("embedding", "head"):
             return None
-        form: WeightFormat | None = one_form(site, self._form_of)
-        if form is None:
-            return None
-        return FormatExperts(form) if site.kind == "experts" else FormatLinear(form)
+        return method_for(site, self._form_of)
 
 
 def _group(where: str, group: Any, form: str | None) -> tuple[tuple[str, ...], WeightFormat]:

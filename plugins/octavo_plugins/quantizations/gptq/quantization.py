@@ -16,13 +16,17 @@ from torch import Tensor
 from octavo.errors import ConfigError, ModelError
 from octavo.layers.formats import (
     CodedWeight,
-    FormatExperts,
-    FormatLinear,
     StoredTensor,
     only_features,
     unpacked,
 )
-from octavo_plugins.quantizations.settings import Settings, groups_of, is_named, one_form
+from octavo_plugins.quantizations.settings import (
+    Method,
+    Settings,
+    groups_of,
+    is_named,
+    method_for,
+)
 from octavo_registry import Axis, ExpertsSite, Site
 
 WORD_BITS: Final = 32
@@ -143,11 +147,8 @@ class Gptq:
                 return form
         return self._form
 
-    def method_of(self, site: Site | ExpertsSite) -> FormatLinear | FormatExperts | None:
+    def method_of(self, site: Site | ExpertsSite) -> Method:
         """See ``Quantization``."""
         if site.kind in ("router", "embedding", "head"):
             return None
-        form: GptqWords | None = one_form(site, self._form_of)
-        if form is None:
-            return None
-        return FormatExperts(form) if site.kind == "experts" else FormatLinear(form)
+        return method_for(site, self._form_of)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from octavo.layers.formats import FormatExperts, FormatLinear
+from octavo.layers.formats import WeightFormat
 from octavo_plugins.quantizations.scaled import per_part
-from octavo_plugins.quantizations.settings import Settings, is_named, one_form
+from octavo_plugins.quantizations.settings import Method, Settings, is_named, method_for
 from octavo_registry import ExpertsSite, Site
 
 
@@ -27,10 +27,11 @@ class ModelOpt:
         settings.finish()
         self._form = per_part(torch.float8_e4m3fn, static=True)
 
-    def method_of(self, site: Site | ExpertsSite) -> FormatLinear | FormatExperts | None:
+    def method_of(self, site: Site | ExpertsSite) -> Method:
         """See ``Quantization``."""
         if site.kind in ("router", "embedding", "head"):
             return None
-        if one_form(site, lambda name: is_named(name, self._plain)):
-            return None
-        return FormatExperts(self._form) if site.kind == "experts" else FormatLinear(self._form)
+        return method_for(site, self._form_of)
+
+    def _form_of(self, name: str) -> WeightFormat | None:
+        return None if is_named(name, self._plain) else self._form

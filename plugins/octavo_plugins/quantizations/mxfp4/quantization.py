@@ -6,13 +6,14 @@ Axis suffixes: O outputs, I inputs, G groups of 32 inputs, B bytes of a group.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from octavo.layers.formats import CodedWeight, FormatExperts, StoredTensor
-from octavo_plugins.quantizations.settings import Settings, is_named, one_form
+from octavo.layers.formats import CodedWeight, StoredTensor, WeightFormat
+from octavo_plugins.quantizations.settings import Method, Settings, is_named, method_for
 from octavo_registry import Axis, ExpertsSite, Site
 
 GROUP: Final = 32
@@ -22,6 +23,7 @@ BIAS: Final = 127
 """What exponents of scales are stored with."""
 
 
+@dataclass(frozen=True)
 class Mxfp4Blocks:
     """Two numbers a byte, the first in the lower bits."""
 
@@ -59,8 +61,9 @@ class Mxfp4:
         settings.skip("dequantize")
         settings.finish()
 
-    def method_of(self, site: Site | ExpertsSite) -> FormatExperts | None:
+    def method_of(self, site: Site | ExpertsSite) -> Method:
         """See ``Quantization``."""
-        if site.kind != "experts" or one_form(site, lambda name: is_named(name, self._plain)):
-            return None
-        return FormatExperts(Mxfp4Blocks())
+        return method_for(site, self._form_of) if site.kind == "experts" else None
+
+    def _form_of(self, name: str) -> WeightFormat | None:
+        return None if is_named(name, self._plain) else Mxfp4Blocks()
