@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urljoin
 
@@ -39,6 +39,12 @@ class Location:
     """The URI that its references are relative to."""
     draft: int
     """4, 6, 7, 2019 or 2020."""
+    scope: Scope = ()
+    """Where dynamic references lead on the way by which it was reached, where ways differ."""
+
+
+Scope = tuple[tuple[str, str], ...]
+"""Dynamic anchors by name, each with the pointer of the outermost schema that has it."""
 
 
 class SchemaDocument:
@@ -48,20 +54,33 @@ class SchemaDocument:
         _check_limits(document)
         self._document = document
         self._places: dict[str, Location] = {}
-        self._made: dict[tuple[str, str], Location] = {}
+        self._made: dict[tuple[str, str, Scope], Location] = {}
         self._resources: dict[str, str] = {"": ""}
         self._anchors: dict[tuple[str, str], str] = {}
-        self._dynamic: dict[str, list[str]] = {}
+        self._dynamic: dict[str, dict[str, str]] = {}
+        """Dynamic anchors by the resource that they are in, with their pointers."""
+        self._scoped: dict[tuple[Location, Scope], Location] = {}
         root = self._place(document, "", "", _draft(document, 2020, ""))
         self._index(root)
-        self.root = self._followed(root)
+        names = [name for anchors in self._dynamic.values() for name in anchors]
+        self._is_dynamic = len(set(names)) < len(names)
+        self.root = self._followed(self._entered(root, ()))
         self.never = (Location(False, "", "", 2020), True)
         """What no value satisfies."""
         self.always = (Location(True, "", "", 2020), True)
 
     def child(self, parent: Location, *path: str | int) -> Location:
         """The subschema under a keyword of a schema; where it is a mere reference, its target."""
-        return self._followed(self._under(parent, *path))
+        return self._followed(self._entered(self._under(parent, *path), parent.scope))
+
+    def _entered(self, place: Location, scope: Scope) -> Location:
+        """The place as it is reached from a scope: its own resource counts where no other does."""
+        if not self._is_dynamic:
+            return place
+        known = dict(scope)
+        added = {**self._dynamic.get(place.base, {}), **known}
+        scope = tuple(sorted(added.items()))
+        return self._scoped.setdefault((place, scope), replace(place, scope=scope))
 
     def _followed(self, place: Location) -> Location:
         for _ in range(MAX_LEVELS):
@@ -83,18 +102,20 @@ class SchemaDocument:
 
     def made(self, schema: Mapping[str, Any], like: Location) -> Location:
         """A subschema that a rewriting thought up."""
-        return self._kept(Location(schema, like.pointer, like.base, 2020))
+        return self._kept(Location(schema, like.pointer, like.base, 2020, like.scope))
 
     def _kept(self, place: Location) -> Location:
         """One object for each text and place."""
-        return self._made.setdefault((place.pointer, json.dumps(place.schema)), place)
+        key = (place.pointer, json.dumps(place.schema), place.scope)
+        return self._made.setdefault(key, place)
 
     def resolve(self, reference: object, keyword: str, at: Location) -> Location:
         """What a reference leads to."""
         if not isinstance(reference, str):
             raise unsupported(keyword, at.pointer, "must be a string")
-        if keyword in ("$dynamicRef", "$recursiveRef"):
-            self._check_static(reference, keyword, at)
+        return self._entered(self._target(reference, keyword, at), at.scope)
+
+    def _target(self, reference: str, keyword: str, at: Location) -> Location:
         uri, _, fragment = _joined(at.base, reference).partition("#")
         fragment = unquote(fragment)
         start = self._resources.get(uri)
@@ -104,14 +125,18 @@ class SchemaDocument:
             pointer = self._anchors.get((uri, fragment))
             if pointer is None:
                 raise unsupported(keyword, at.pointer, f"no anchor {fragment!r} in this document")
-            return self._places[pointer]
+            return self._places[self._outermost(pointer, fragment, keyword, at)]
+        if keyword == "$recursiveRef":
+            return self._places[self._outermost(start, "", keyword, at)]
         return self._walk(start, fragment, reference, at)
 
-    def _check_static(self, reference: str, keyword: str, at: Location) -> None:
-        """Refuse what depends on the way by which a schema was reached."""
-        name = reference.partition("#")[2] if keyword == "$dynamicRef" else ""
-        if len(self._dynamic.get(name, ())) > 1:
-            raise unsupported(keyword, at.pointer, f"several schemas answer to {reference!r}")
+    def _outermost(self, pointer: str, name: str, keyword: str, at: Location) -> str:
+        """Where a reference to an anchor leads; only from one dynamic anchor to another one."""
+        place = self._places[pointer]
+        is_dynamic = self._dynamic.get(place.base, {}).get(name) == pointer
+        if keyword == "$ref" or not is_dynamic:
+            return pointer
+        return dict(at.scope).get(name, pointer)
 
     def _walk(self, pointer: str, fragment: str, reference: str, at: Location) -> Location:
         """Follow a JSON pointer from the root of a resource."""
@@ -171,9 +196,9 @@ class SchemaDocument:
                 if isinstance(name := place.schema.get(keyword), str):
                     self._anchors[place.base, name] = place.pointer
             if isinstance(name := place.schema.get("$dynamicAnchor"), str):
-                self._dynamic.setdefault(name, []).append(place.pointer)
+                self._dynamic.setdefault(place.base, {})[name] = place.pointer
             if place.schema.get("$recursiveAnchor") is True:
-                self._dynamic.setdefault("", []).append(place.pointer)
+                self._dynamic.setdefault(place.base, {})[""] = place.pointer
             waiting += self._subschemas(place)
 
     def _subschemas(self, place: Location) -> Iterator[Location]:
