@@ -48,8 +48,6 @@ from octavo_registry.guided import Constraint, Guide, GuideVocabulary
 READING_SECONDS = 10
 """Of CPU, for all documents of one schema."""
 REMOTES = "http://localhost:1234/"
-FORMATS_ARE_ASSERTED = "optional/format/"
-"""Of the suite: its format.json asks that formats be ignored, which this framework never does."""
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,10 @@ GRACE_SECONDS: Final = 0.5
 class MediaReader:
     """Reads the media of requests; one a process, used from any thread."""
 
-    def __init__(
-        self, host: PluginHost, config: MediaConfig, *, fetcher: MediaFetcher | None = None
-    ) -> None:
+    def __init__(self, host: PluginHost, config: MediaConfig) -> None:
         self._host = host
         self._config = config
-        self._fetcher = fetcher or MediaFetcher(config)
+        self._fetcher = MediaFetcher(config)
         self._decoders: dict[str, ModalityDecoder] = {}
         self._lock = Lock()
         self._named = Names(MAX_NAMED)

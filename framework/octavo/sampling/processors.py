@@ -30,8 +30,8 @@ class GuardedProcessor:
         self._faults = host.faults
         self._inner: LogitsProcessor = host.logits_processors.make(name, vocab_size, device)
         with self._faults.guard(self._plugin, self._call, request=True):
-            self._attach = without_trailing(self._inner.attach, least=2, most=4)
-            self._apply = without_trailing(self._inner.apply, least=2, most=3)
+            self._attach = without_trailing(self._inner.attach, most=4)
+            self._apply = without_trailing(self._inner.apply, most=3)
         self._slots: set[int] = set()
 
     def attach(self, new: Attached) -> None:
@@ -121,16 +121,16 @@ class StepFaults:
             return error
 
 
-def without_trailing(method: Callable[..., Any], *, least: int, most: int) -> Callable[..., Any]:
-    """The method, called with as many of ``most`` arguments as it takes, ``least`` at least."""
+def without_trailing(method: Callable[..., Any], *, most: int) -> Callable[..., Any]:
+    """The method, called with as many of ``most`` arguments as it takes, two at least."""
     signature = inspect.signature(method)
-    for count in range(most, least - 1, -1):
+    for count in range(most, 1, -1):
         try:
             signature.bind(*[None] * count)
         except TypeError:
             continue
         return method if count == most else _Shorter(method, count)
-    raise TypeError(f"{method.__qualname__} takes {signature}, which are not {least} to {most}")
+    raise TypeError(f"{method.__qualname__} takes {signature}, which are not 2 to {most}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class _Run:
     def __init__(self, make: Callable[..., Any], dtype: torch.dtype = torch.float32) -> None:
         device = torch.device("cpu")
         self._processor = make(VOCAB_SIZE, device)
-        self._attach = without_trailing(self._processor.attach, least=2, most=4)
-        self._apply = without_trailing(self._processor.apply, least=2, most=3)
+        self._attach = without_trailing(self._processor.attach, most=4)
+        self._apply = without_trailing(self._processor.apply, most=3)
         self._dtype = dtype
         self._tokens_SL = torch.zeros(NUM_SLOTS, 64, dtype=torch.int32)
         self._num_tokens_S = torch.zeros(NUM_SLOTS, dtype=torch.int32)

@@ -97,8 +97,8 @@ class _Checks:
     def _decode(self, data: bytes, limits: MediaLimits | None = None) -> Any:
         return self._decoder.decode(data, limits or _limits(), self._samples.options)
 
-    def _convert(self, given: Any, limits: MediaLimits | None = None) -> Any:
-        return self._decoder.convert(given, limits or _limits(), self._samples.options)
+    def _convert(self, given: Any) -> Any:
+        return self._decoder.convert(given, _limits(), self._samples.options)
 
     def _digest(self, value: Any) -> str:
         digest = hashlib.sha256()

@@ -86,20 +86,19 @@ Item = OutputMessage | ReasoningItem | FunctionCall
 
 
 def input_messages(
-    given: str | list[dict[str, Any]],
+    items: list[dict[str, Any]],
     instructions: str | None,
     notes: Notes,
     before: Sequence[dict[str, Any]] = (),
     modalities: Collection[str] = EVERY_MODALITY,
 ) -> list[dict[str, Any]]:
-    """The conversation that the input stands for; raises for items of other kinds.
+    """The conversation that an input's items stand for; raises for those of other kinds.
 
     ``before`` are the items of the conversation that it goes on from, ``modalities`` the model's.
     """
     messages: list[dict[str, Any]] = []
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not items:
         raise MessageError("input is an empty list")
     check_size("input", [*before, *items])
