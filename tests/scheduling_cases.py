@@ -68,4 +68,4 @@ def sound(number: int, length: int) -> MediaInput:
     """One of a few, so that some are asked for again."""
     number = number % 3 * 4 + length % 4
     rows = MAX_CROSS_ROWS - number % 3
-    return MediaInput(content_hash=f"{number:02}", runs=(), tensors={}, cross_rows=rows)
+    return MediaInput(content_hash=f"{number:02}", spans=(), tensors={}, cross_rows=rows)

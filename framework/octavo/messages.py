@@ -87,27 +87,27 @@ class MediaInput(msgspec.Struct, frozen=True, kw_only=True):
     """An item of a prompt, and the placeholder tokens that its rows replace, if it has any."""
 
     content_hash: str
-    runs: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...]
     """Placeholder tokens that follow each other: the first and how many, in order."""
     tensors: dict[str, TensorData]
     """What the model's ``encode`` takes."""
     cross_rows: int = 0
-    """So many rows, which cross attention reads and no tokens stand for: then there are no runs."""
+    """Rows that cross attention reads and no tokens stand for: then there are no spans."""
 
     @property
     def start(self) -> int:
         """The first placeholder."""
-        return self.runs[0][0] if self.runs else 0
+        return self.spans[0][0] if self.spans else 0
 
     @property
     def end(self) -> int:
         """Behind the last one."""
-        return sum(self.runs[-1]) if self.runs else 0
+        return sum(self.spans[-1]) if self.spans else 0
 
     @property
     def num_rows(self) -> int:
         """One for each placeholder, or those of cross attention."""
-        return sum(length for _, length in self.runs) + self.cross_rows
+        return sum(length for _, length in self.spans) + self.cross_rows
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

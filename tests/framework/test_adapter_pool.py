@@ -12,7 +12,7 @@ from octavo.errors import ConfigError, OctavoError
 from octavo.layers.adapted import AdapterRows
 from octavo.messages import AdapterHead, PackedAdapter
 from octavo.residency.adapters import AdapterPool
-from octavo.steps.loads import NO_RUN, Run
+from octavo.steps.loads import NO_RANKS, RankSpan
 from octavo_kernels.lora import MAX_POOL_ROWS, num_splits
 from octavo_registry.sites import Shard
 
@@ -29,8 +29,8 @@ def pool_of(num_rows: int, **ranks: int) -> AdapterPool:
     return pool
 
 
-def loads(pool: AdapterPool) -> list[tuple[str, Run]]:
-    return [(load.adapter.head.content_hash, load.run) for load in pool.take_loads()]
+def loads(pool: AdapterPool) -> list[tuple[str, RankSpan]]:
+    return [(load.adapter.head.content_hash, load.span) for load in pool.take_loads()]
 
 
 def test_adapters_of_any_rank_lie_side_by_side_and_are_copied_once() -> None:
@@ -38,7 +38,7 @@ def test_adapters_of_any_rank_lie_side_by_side_and_are_copied_once() -> None:
     assert [pool.provide(name) for name in "abca"] == [(0, 4), (4, 9), (13, 3), (0, 4)]
     assert loads(pool) == [("a", (0, 4)), ("b", (4, 9)), ("c", (13, 3))]
     assert loads(pool) == []
-    assert pool.provide("") == NO_RUN
+    assert pool.provide("") == NO_RANKS
 
 
 def test_the_idle_one_that_was_used_longest_ago_gives_way_and_a_running_one_never() -> None:

@@ -119,7 +119,7 @@ def test_a_step_that_encodes_is_none_of_those_that_are_recorded_and_repeated() -
     request = EngineRequest(
         request_id="a", sequences=(0,), prompt_token_ids=[1, 2], sampling=SAMPLING
     )
-    item = MediaInput(content_hash="00", runs=((22, 4),), tensors={})
+    item = MediaInput(content_hash="00", spans=((22, 4),), tensors={})
     scheduler.add(request)
     scheduler.schedule()
     scheduler.add(
@@ -145,7 +145,7 @@ def test_a_step_that_is_not_planned_after_all_keeps_no_rows_from_others() -> Non
     one.drain()
 
     def add(sequence: int, prompt: list[int], run: tuple[int, int], priority: int) -> None:
-        item = MediaInput(content_hash=f"0{sequence}", runs=(run,), tensors={})
+        item = MediaInput(content_hash=f"0{sequence}", spans=(run,), tensors={})
         request = EngineRequest(
             request_id="a", sequences=(sequence,), prompt_token_ids=prompt, sampling=SAMPLING,
             media=(item,), priority=priority,
@@ -170,7 +170,7 @@ def test_a_step_that_is_not_planned_after_all_keeps_no_rows_from_others() -> Non
     [
         ((), "has 0 items"),
         ((sound(1, 2), sound(2, 2)), "has 2 items"),
-        ((MediaInput(content_hash="00", runs=(), tensors={}, cross_rows=12),), "of 12 rows"),
+        ((MediaInput(content_hash="00", spans=(), tensors={}, cross_rows=12),), "of 12 rows"),
     ],
 )
 def test_what_the_model_cannot_read_across_is_refused_by_name(media, problem) -> None:

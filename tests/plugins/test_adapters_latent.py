@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from octavo.adapters.packed import pack
-from octavo.layers.adapted import MASK_BYTES, AdapterRows, AdapterRuns
+from octavo.layers.adapted import MASK_BYTES, AdapterRows, AdapterSpans
 from octavo.layers.adapted_latent import AdaptedLatent
-from octavo.steps.loads import AdapterLoad, Run
+from octavo.steps.loads import AdapterLoad, RankSpan
 from octavo.testing.adapters import RANKS, random_adapter, with_adapters
 from octavo.testing.model import make_trial
 from octavo.testing.modes import Trial, in_a_batch, with_warm_prefix_cache
@@ -107,9 +107,9 @@ def test_without_an_adapter_of_kv_b_proj_in_the_pool_nothing_is_multiplied(
         part = {
             name: {n: getattr(whole, name)[n] for n in some} for name in ("down", "up", "scaling")
         }
-        rows.load(AdapterLoad(Run(8, 4), pack(replace(whole, **part), "float32")))
+        rows.load(AdapterLoad(RankSpan(8, 4), pack(replace(whole, **part), "float32")))
         firsts, ranks = (torch.tensor(it, dtype=torch.int32) for it in ([8, 0], [4, 0]))
-        rows.begin(AdapterRuns(firsts, ranks, rows.sites))
+        rows.begin(AdapterSpans(firsts, ranks, rows.sites))
         adapters.add_to_values_(product.zero_(), other)
         assert not product[:, 1].any()  # of the token that has no adapter
         return bool(product[:, 0].all())
@@ -131,7 +131,7 @@ def test_a_row_of_another_adapter_that_overflows_does_no_harm(tmp_path: Path) ->
     attention.adapter_up_PO[:] = 1.0
     attention.adapter_down_PQI[0] = 1.0
     firsts, ranks = (torch.tensor(it, dtype=torch.int32) for it in ([0], [1]))
-    rows.begin(AdapterRuns(firsts, ranks, frozenset(("linear", "latent"))))
+    rows.begin(AdapterSpans(firsts, ranks, frozenset(("linear", "latent"))))
     values = attention._adapters.add_to_values_(
         torch.zeros(HEADS, 1, 12), torch.ones(HEADS, 1, LATENT)
     )

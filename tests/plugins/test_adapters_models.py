@@ -20,9 +20,9 @@ from octavo.adapters.library import AdapterLibrary
 from octavo.adapters.packed import pack
 from octavo.config.engine import ModelConfig
 from octavo.errors import AdapterError, ConfigError
-from octavo.layers.adapted import AdapterRows, AdapterRuns
+from octavo.layers.adapted import AdapterRows, AdapterSpans
 from octavo.model_folder import open_model
-from octavo.steps.loads import AdapterLoad, Run
+from octavo.steps.loads import AdapterLoad, RankSpan
 from octavo.testing.adapters import RANKS, AdaptedReference, merged, random_adapter, with_adapters
 from octavo.testing.engine_run import EngineRun
 from octavo.testing.model import make_trial
@@ -54,7 +54,7 @@ PARAMETER = re.compile(r"(experts\.\w+|(?<=\.)gate|router)$")
 """What PEFT takes by ``target_parameters``."""
 ENDS = ("embed_tokens", "wte", "lm_head")
 LANGUAGE = re.compile(r"(model\.)?(layers\.\d+\..+|embed_tokens|lm_head)")
-RUN = Run(5, 7)
+RUN = RankSpan(5, 7)
 """Not at the beginning of the pool, nor at its end."""
 
 
@@ -208,7 +208,7 @@ def adapted(checkpoint: Checkpoint, base: ModuleReference, **changes: Any) -> An
     adapter = random_adapter(base, linears, rank=RUN.rank, seed=0)
     rows.load(AdapterLoad(RUN, pack(adapter, "float32")))
     first, rank = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN)
-    runs = AdapterRuns(first, rank, rows.sites)
+    runs = AdapterSpans(first, rank, rows.sites)
     rows.begin(runs)
     rows.begin_logits(runs)
     checkpoint.reference = merged(base, linears, adapter)
@@ -245,8 +245,8 @@ def test_places_that_no_adapter_in_the_pool_touches_cost_a_step_nothing(tmp_path
         part = {
             name: {n: getattr(whole, name)[n] for n in some} for name in ("down", "up", "scaling")
         }
-        rows.load(AdapterLoad(Run(first, 4), pack(replace(whole, **part), "float32")))
-        runs = AdapterRuns(firsts, ranks, rows.sites)
+        rows.load(AdapterLoad(RankSpan(first, 4), pack(replace(whole, **part), "float32")))
+        runs = AdapterSpans(firsts, ranks, rows.sites)
         rows.begin(runs)
         rows.begin_logits(runs)
 
@@ -267,10 +267,10 @@ def test_places_that_no_adapter_in_the_pool_touches_cost_a_step_nothing(tmp_path
     load(16, "lm_head")
     assert "head" in rows.groups
     # What is recorded now of a kind that was met before does what it did.
-    rows.begin(AdapterRuns(firsts, ranks, before))
-    rows.begin_logits(rows.runs)
+    rows.begin(AdapterSpans(firsts, ranks, before))
+    rows.begin_logits(rows.spans)
     assert {*rows.groups} == {"linear"}
-    rows.begin_logits(rows.runs._replace(sites=rows.sites))
+    rows.begin_logits(rows.spans._replace(sites=rows.sites))
     assert "head" in rows.groups
     rows.begin_logits(None)
     assert "head" not in rows.groups

@@ -12,8 +12,8 @@ from torch import Tensor
 from int8_weights import Int8, Int8Experts, store, stored
 from octavo.adapters.packed import pack
 from octavo.errors import ModelError
-from octavo.layers.adapted import AdapterRows, AdapterRuns
-from octavo.steps.loads import AdapterLoad, Run
+from octavo.layers.adapted import AdapterRows, AdapterSpans
+from octavo.steps.loads import AdapterLoad, RankSpan
 from octavo.testing.adapters import random_adapter
 from octavo.weights.load import finish_layers
 from small_models import TOKENS, Case, Checkpoint, cases_of, run_ranks, run_stages
@@ -136,7 +136,7 @@ def test_a_model_on_the_meta_device_has_the_bytes_that_stay(tmp_path: Path) -> N
     assert all(sizes[0][name] == sizes[1][name] for name in sizes[0])
 
 
-RUN = Run(3, 5)
+RUN = RankSpan(3, 5)
 
 
 def adapted(checkpoint: Checkpoint, whole: Any, **changes: Any) -> Tensor:
@@ -146,7 +146,7 @@ def adapted(checkpoint: Checkpoint, whole: Any, **changes: Any) -> Tensor:
     finish_layers(model)
     rows.load(AdapterLoad(RUN, pack(whole, "float32")))
     first, rank = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN)
-    runs = AdapterRuns(first, rank, rows.sites)
+    runs = AdapterSpans(first, rank, rows.sites)
     rows.begin(runs)
     rows.begin_logits(runs)
     return run_stages([model])

@@ -19,7 +19,7 @@ from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.cut_rows import AttentionRows, cut_rows
 from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.media_encoder import MediaEncoder
-from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterRuns, SiteKinds, family_of
+from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterSpans, SiteKinds, family_of
 from octavo.sampling.drawer import Drawer
 from octavo.sampling.forward import Drawn, Undrawn
 from octavo.sampling.processors import GuardedProcessor
@@ -150,7 +150,7 @@ class ModelRunner:
             cuts=plan.cuts,
             sites=self._sites(plan),
         )
-        runs = None if self._adapters is None else self._adapters.runs
+        spans = None if self._adapters is None else self._adapters.spans
         return self._draw_or_await(
             Undrawn(
                 plan=plan,
@@ -159,7 +159,7 @@ class ModelRunner:
                 query_starts_R1=query_starts_R1,
                 sample_slots_R=parts["sample_slots"],
                 prompt_targets=parts["prompt_targets"],
-                runs=None if runs is None else runs.at(parts["logit_tokens"]),
+                spans=None if spans is None else spans.at(parts["logit_tokens"]),
             )
         )
 
@@ -197,7 +197,7 @@ class ModelRunner:
                 query_starts_R1=self._starts_R1[: num_rows + 1],
                 sample_slots_R=slots_R,
                 prompt_targets=slots_R[:0],
-                runs=self._runs_in_state(sites).at(slots_R) if sites else None,
+                spans=self._spans_in_state(sites).at(slots_R) if sites else None,
             )
         )
 
@@ -312,11 +312,11 @@ class ModelRunner:
             self._adapters.end()
             if sites:
                 slots_T = slots_R.index_select(0, inputs.rows_T)
-                self._adapters.begin(self._runs_in_state(sites).at(slots_T))
+                self._adapters.begin(self._spans_in_state(sites).at(slots_T))
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
 
-    def _runs_in_state(self, sites: SiteKinds) -> AdapterRuns:
-        return AdapterRuns(self.state.adapter_first_S, self.state.adapter_rank_S, sites)
+    def _spans_in_state(self, sites: SiteKinds) -> AdapterSpans:
+        return AdapterSpans(self.state.adapter_first_S, self.state.adapter_rank_S, sites)
 
     def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
         """Rows whose context are the rows of encoded media that they see."""

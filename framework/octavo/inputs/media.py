@@ -163,11 +163,11 @@ class MediaInputs:
         inputs = [
             MediaInput(
                 content_hash=item.content_hash,
-                runs=tuple(item_runs),
+                spans=tuple(item_spans),
                 tensors=data,
                 cross_rows=prompt.cross_rows,
             )
-            for item, item_runs, (_, data) in zip(items, runs, found, strict=True)
+            for item, item_spans, (_, data) in zip(items, runs, found, strict=True)
         ]
         for item, media_input in zip(given, inputs, strict=True):
             self._check_room(item, media_input)

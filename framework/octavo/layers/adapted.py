@@ -33,7 +33,7 @@ from octavo.layers.moe import MoE
 from octavo.layers.stored_experts import StackedTensors
 from octavo.layers.unquantized_experts import UnquantizedExperts
 from octavo.messages import LinearSize
-from octavo.steps.loads import AdapterLoad, Run
+from octavo.steps.loads import AdapterLoad, RankSpan
 from octavo.steps.matrices import matrices
 from octavo_kernels.linear.adapted import rooms_bytes
 from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
@@ -49,7 +49,7 @@ def family_of(sites: SiteKinds) -> str:
     return f" with adapters of {', '.join(sorted(sites))}" if sites else ""
 
 
-class AdapterRuns(NamedTuple):
+class AdapterSpans(NamedTuple):
     """The first of its adapter's rank rows and their number, by slot, row or token; 0: none."""
 
     first: Tensor
@@ -57,15 +57,15 @@ class AdapterRuns(NamedTuple):
     sites: SiteKinds
     """Where some of them may add."""
 
-    def at(self, index: Tensor) -> AdapterRuns:
+    def at(self, index: Tensor) -> AdapterSpans:
         """The rank rows of some slots, rows or tokens."""
         first, rank = (each.index_select(0, index) for each in (self.first, self.rank))
-        return AdapterRuns(first, rank, self.sites)
+        return AdapterSpans(first, rank, self.sites)
 
-    def some(self, first: int, count: int) -> AdapterRuns:
+    def some(self, first: int, count: int) -> AdapterSpans:
         """So many from the first on."""
         part = slice(first, first + count)
-        return AdapterRuns(self.first[part], self.rank[part], self.sites)
+        return AdapterSpans(self.first[part], self.rank[part], self.sites)
 
 
 LOOKUP_BYTES: Final = 8 + 8 + 4 + 4
@@ -100,10 +100,10 @@ class AdapterRows:
         """Names of both ends of the vocabulary where one weight is that of both."""
         self.groups: dict[SiteKind, TokenGroups] = {}
         """Groups of the running step's tokens; without an entry no token has an adapter there."""
-        self.runs: AdapterRuns | None = None
+        self.spans: AdapterSpans | None = None
         """The rank rows of the step's tokens; None: no token has an adapter."""
         self._rare: dict[SiteKind, _Rare] = {}
-        self._present: dict[Run, set[SiteKind]] = {}
+        self._present: dict[RankSpan, set[SiteKind]] = {}
         """The rare sites that a loaded adapter touches, by its rank rows."""
         self._pools: list[Tensor] = []
         self._shrinks: set[tuple[int, int]] = set()
@@ -239,45 +239,45 @@ class AdapterRows:
         """Where the adapters that lie in the pool may add."""
         return frozenset[SiteKind](("linear",)).union(*self._present.values())
 
-    def begin(self, runs: AdapterRuns) -> None:
+    def begin(self, spans: AdapterSpans) -> None:
         """Take the adapters of the tokens of the step to come.
 
         An ordinary launch, as the embedding's is, must come before the first linear's: kernels of
         linears fetch what they need while what stands in front of them still runs.
         """
-        self.runs = runs
-        self.groups = {"linear": self._grouped(runs, settled=True)}
-        self._begin_at("embedding", runs)
-        others_TP = self._others(runs) if self._rank_uses.keys() & runs.sites else None
+        self.spans = spans
+        self.groups = {"linear": self._grouped(spans, settled=True)}
+        self._begin_at("embedding", spans)
+        others_TP = self._others(spans) if self._rank_uses.keys() & spans.sites else None
         for kind, use in self._rank_uses.items():
-            use.others_TP = others_TP if kind in runs.sites else None
+            use.others_TP = others_TP if kind in spans.sites else None
 
-    def begin_logits(self, runs: AdapterRuns | None) -> None:
+    def begin_logits(self, spans: AdapterSpans | None) -> None:
         """Take those of the rows whose logits are to come; None: no row has one."""
         self.groups.pop("head", None)
-        if runs is not None:
-            self._begin_at("head", runs)
+        if spans is not None:
+            self._begin_at("head", spans)
 
     def end(self) -> None:
         """No token has an adapter, unless the step begins."""
-        self.runs = None
+        self.spans = None
         self.groups = {}
         for use in self._rank_uses.values():
             use.others_TP = None
 
-    def _begin_at(self, kind: SiteKind, runs: AdapterRuns) -> None:
-        if kind in runs.sites:
-            ranks = self._rare[kind].ranks_P.index_select(0, runs.first).minimum(runs.rank)
-            self.groups[kind] = self._grouped(runs._replace(rank=ranks))
+    def _begin_at(self, kind: SiteKind, spans: AdapterSpans) -> None:
+        if kind in spans.sites:
+            ranks = self._rare[kind].ranks_P.index_select(0, spans.first).minimum(spans.rank)
+            self.groups[kind] = self._grouped(spans._replace(rank=ranks))
 
-    def _others(self, runs: AdapterRuns) -> Tensor:
-        past_TP = torch.arange(self.num_rank_rows, device=runs.first.device) - runs.first[:, None]
-        return (past_TP < 0) | (past_TP >= runs.rank[:, None])
+    def _others(self, spans: AdapterSpans) -> Tensor:
+        past_TP = torch.arange(self.num_rank_rows, device=spans.first.device) - spans.first[:, None]
+        return (past_TP < 0) | (past_TP >= spans.rank[:, None])
 
-    def _grouped(self, runs: AdapterRuns, *, settled: bool = False) -> TokenGroups:
+    def _grouped(self, spans: AdapterSpans, *, settled: bool = False) -> TokenGroups:
         return group_tokens(
-            runs.first,
-            runs.rank,
+            spans.first,
+            spans.rank,
             pool_rows=self.num_rank_rows,
             max_rank=self._max_rank,
             batch_invariant=self.batch_invariant,
@@ -304,21 +304,21 @@ class AdapterRows:
 
     def load(self, load: AdapterLoad) -> None:
         """Put an adapter where the scheduler says; what it does not touch becomes zero there."""
-        first, rank = load.run
+        first, rank = load.span
         for pool in self._pools:
             pool[first : first + rank].zero_()
         shapes = load.adapter.head.shapes
         self._present = {
-            run: sites
-            for run, sites in self._present.items()
-            if run.first + run.rank <= first or first + rank <= run.first
+            span: sites
+            for span, sites in self._present.items()
+            if span.first + span.rank <= first or first + rank <= span.first
         }
-        self._present[load.run] = set()
+        self._present[load.span] = set()
         for kind, rare in self._rare.items():
             ranks = [shapes[name][0] for name in rare.names if name in shapes]
             rare.ranks_P[first] = max(ranks, default=0)
             if ranks:
-                self._present[load.run].add(kind)
+                self._present[load.span].add(kind)
         for name, down_RI, up_RO in matrices(load.adapter):
             rows = slice(first, first + len(down_RI))
             if (order_O := self._orders.get(name)) is not None:

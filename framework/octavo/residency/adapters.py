@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from octavo.errors import OctavoError, UnknownAdapterError
 from octavo.messages import PackedAdapter
-from octavo.residency.spans import Runs
-from octavo.steps.loads import NO_RUN, AdapterLoad, Run
+from octavo.residency.spans import Spans
+from octavo.steps.loads import NO_RANKS, AdapterLoad, RankSpan
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Known:
     num_live: int = 0
     """Sequences that have not ended."""
     num_running: int = 0
-    run: Run | None = None
+    span: RankSpan | None = None
 
 
 class AdapterPool:
@@ -34,7 +34,7 @@ class AdapterPool:
         """Without rank rows the engine takes no adapters."""
         self.num_loads = 0
         self._max_rank = max_rank
-        self._runs = Runs(num_rank_rows)
+        self._spans = Spans(num_rank_rows)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._loads: dict[str, AdapterLoad] = {}
         """What the next plan copies."""
@@ -75,17 +75,17 @@ class AdapterPool:
             known.num_live -= 1
             self._forget_unused(content_hash, known)
 
-    def provide(self, content_hash: str) -> Run | None:
+    def provide(self, content_hash: str) -> RankSpan | None:
         """Have an adapter on the device when the next planned step runs; None: not now."""
         if not content_hash:
-            return NO_RUN
+            return NO_RANKS
         known = self._known[content_hash]
         self._known.move_to_end(content_hash)
-        if known.run is None:
-            known.run = self._take(known.adapter.head.rank)
-            if known.run is not None:
-                self._loads[content_hash] = AdapterLoad(known.run, known.adapter)
-        return known.run
+        if known.span is None:
+            known.span = self._take(known.adapter.head.rank)
+            if known.span is not None:
+                self._loads[content_hash] = AdapterLoad(known.span, known.adapter)
+        return known.span
 
     def is_running(self, content_hash: str) -> bool:
         """Whether a running sequence uses it: one more needs no rows."""
@@ -110,32 +110,32 @@ class AdapterPool:
     def load_again(self) -> None:
         """A step has raised: nobody knows what it has copied."""
         for content_hash, known in self._known.items():
-            if known.run is not None:
-                self._loads[content_hash] = AdapterLoad(known.run, known.adapter)
+            if known.span is not None:
+                self._loads[content_hash] = AdapterLoad(known.span, known.adapter)
 
     def stats(self) -> dict[str, int]:
         """Counts, now or since the start."""
-        on_device = [known for known in self._known.values() if known.run is not None]
+        on_device = [known for known in self._known.values() if known.span is not None]
         return {
             "num_adapters": len(self._known),
             "num_device_adapters": len(on_device),
             "num_adapter_loads": self.num_loads,
         }
 
-    def _take(self, rank: int) -> Run | None:
-        idle = [h for h, known in self._known.items() if known.run and not known.num_running]
-        pinned = sorted(k.run for k in self._known.values() if k.run and k.num_running)
-        if self._runs.gap_for(rank, pinned) is None:
+    def _take(self, rank: int) -> RankSpan | None:
+        idle = [h for h, known in self._known.items() if known.span and not known.num_running]
+        pinned = sorted(k.span for k in self._known.values() if k.span and k.num_running)
+        if self._spans.gap_for(rank, pinned) is None:
             return None  # to evict the idle would not help
-        while (first := self._runs.take(rank)) is None:
+        while (first := self._spans.take(rank)) is None:
             self._evict(idle.pop(0))
-        return Run(first, rank)
+        return RankSpan(first, rank)
 
     def _evict(self, content_hash: str) -> None:
         known = self._known[content_hash]
-        if known.run is not None:
-            self._runs.give(known.run)
-            known.run = None
+        if known.span is not None:
+            self._spans.give(known.span)
+            known.span = None
             self._loads.pop(content_hash, None)
 
     def _forget_unused(self, content_hash: str, known: _Known) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from octavo.errors import UnsupportedConstraint
 from octavo.guided.byte_machine import MachineGuide
-from octavo.residency.spans import Run, Runs
+from octavo.residency.spans import Span, Spans
 from octavo.steps.loads import POOL_WORDS, MachineLoad
 
 LINE_WORDS: Final = 4
@@ -25,13 +25,13 @@ NO_MACHINE: Final = 0
 @dataclass(slots=True)
 class _Held:
     guide: MachineGuide
-    run: Run
+    span: Span
     """Of lines."""
     num_running: int = 0
 
     @property
     def load(self) -> MachineLoad:
-        return MachineLoad(self.run[0] * LINE_WORDS, self.guide.words, self.guide.vocabulary)
+        return MachineLoad(self.span[0] * LINE_WORDS, self.guide.words, self.guide.vocabulary)
 
 
 class MachinePool:
@@ -40,7 +40,7 @@ class MachinePool:
     def __init__(self, num_words: int = POOL_WORDS) -> None:
         self.num_loads = 0
         self._num_words = num_words
-        self._lines = Runs(num_words // LINE_WORDS)
+        self._lines = Spans(num_words // LINE_WORDS)
         self._lines.take(1)
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
         self._loads: dict[bytes, MachineLoad] = {}
@@ -65,10 +65,10 @@ class MachinePool:
             return NO_MACHINE
         held = self._held.get(guide.digest)
         if held is None:
-            run = self._take(-(-len(guide.words) // LINE_WORDS))
-            if run is None:
+            span = self._take(-(-len(guide.words) // LINE_WORDS))
+            if span is None:
                 return None
-            held = self._held[guide.digest] = _Held(guide, run)
+            held = self._held[guide.digest] = _Held(guide, span)
             self._loads[guide.digest] = held.load
         self._held.move_to_end(guide.digest)
         return held.load.first
@@ -100,7 +100,7 @@ class MachinePool:
         Each machine is copied again for those that need it, and fails none but them.
         """
         for held in self._held.values():
-            self._lines.give(held.run)
+            self._lines.give(held.span)
         self._held.clear()
         self._loads.clear()
 
@@ -108,13 +108,13 @@ class MachinePool:
         """Counts, now or since the start."""
         return {"num_device_machines": len(self._held), "num_machine_loads": self.num_loads}
 
-    def _take(self, num_lines: int) -> Run | None:
+    def _take(self, num_lines: int) -> Span | None:
         idle = [digest for digest, held in self._held.items() if not held.num_running]
-        pinned = sorted(held.run for held in self._held.values() if held.num_running)
+        pinned = sorted(held.span for held in self._held.values() if held.num_running)
         if self._lines.gap_for(num_lines, [(0, 1), *pinned]) is None:
             return None  # to evict the idle would not help
         while (first := self._lines.take(num_lines)) is None:
             digest = idle.pop(0)
-            self._lines.give(self._held.pop(digest).run)
+            self._lines.give(self._held.pop(digest).span)
             self._loads.pop(digest, None)
         return first, num_lines

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-Run = tuple[int, int]
+Span = tuple[int, int]
 """The first place, and how many."""
 
 
-class Runs:
+class Spans:
     """Free places: the first gap that is large enough is taken."""
 
     def __init__(self, num_places: int) -> None:
         self.num_places = num_places
-        self._taken: list[Run] = []
+        self._taken: list[Span] = []
         """In order."""
 
-    def gap_for(self, length: int, among: Sequence[Run] | None = None) -> int | None:
+    def gap_for(self, length: int, among: Sequence[Span] | None = None) -> int | None:
         """The first place of a gap; None where there is none.
 
         ``among`` are the runs that count as taken, in order, if not all.
@@ -36,6 +36,6 @@ class Runs:
             self._taken.sort()
         return first
 
-    def give(self, run: Run) -> None:
+    def give(self, span: Span) -> None:
         """Take places back."""
-        self._taken.remove(run)
+        self._taken.remove(span)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from octavo.errors import PluginError
-from octavo.layers.adapted import AdapterRows, AdapterRuns
+from octavo.layers.adapted import AdapterRows, AdapterSpans
 from octavo.sampling.automata import DeviceMachines
 from octavo.sampling.forward import Drawn, Undrawn
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
@@ -83,8 +83,8 @@ class Drawer:
         self, hidden_RD: Tensor, slots_R: Tensor, work: Work, *, masked: bool
     ) -> Tensor:
         """A token for each row, by the device state alone, so that it may be recorded."""
-        runs = None if self._adapters is None else self._adapters.runs
-        logits_RV = self._ruled(self._logits(hidden_RD, runs, 0), slots_R)
+        spans = None if self._adapters is None else self._adapters.spans
+        logits_RV = self._ruled(self._logits(hidden_RD, spans, 0), slots_R)
         if not masked:
             return self._sampler.draw(logits_RV, slots_R, work)
         tokens_R = self._sampler.draw(logits_RV, slots_R, work, *self._machines.masks(slots_R))
@@ -97,7 +97,7 @@ class Drawer:
         num_draws = len(plan.features)
         drawn = Drawn()
         if num_draws:
-            logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], undrawn.runs, 0), slots_R)
+            logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], undrawn.spans, 0), slots_R)
             if self._processors:
                 logits_RV, drawn.unusable_R = self._processed(logits_RV, slots_R)
             sampled = self._sampler.sample(
@@ -120,7 +120,7 @@ class Drawer:
         """Of the rows from the first on, some at a time."""
         pieces = [
             token_logprobs(
-                self._logits(rows_RD, undrawn.runs, first + LOGIT_ROWS * number),
+                self._logits(rows_RD, undrawn.spans, first + LOGIT_ROWS * number),
                 wanted_R,
                 undrawn.plan.num_prompt_logprobs,
             )
@@ -138,10 +138,10 @@ class Drawer:
             ranks_R=torch.cat([piece.ranks_R for piece in pieces]),
         )
 
-    def _logits(self, hidden_RD: Tensor, runs: AdapterRuns | None, first: int) -> Tensor:
-        """Of rows which ``runs`` has from the first on."""
+    def _logits(self, hidden_RD: Tensor, spans: AdapterSpans | None, first: int) -> Tensor:
+        """Of rows which ``spans`` has from the first on."""
         if self._adapters is not None:
-            some = None if runs is None else runs.some(first, len(hidden_RD))
+            some = None if spans is None else spans.some(first, len(hidden_RD))
             self._adapters.begin_logits(some)
         logits_RV = self._model.logits(hidden_RD)
         if logits_RV.shape != (len(hidden_RD), self._vocab_size):

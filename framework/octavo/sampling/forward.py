@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from octavo.layers.adapted import AdapterRuns
+from octavo.layers.adapted import AdapterSpans
 from octavo.sampling.logprobs import TokenLogprobTensors
 from octavo.steps.plan import StepPlan
 
@@ -35,5 +35,5 @@ class Undrawn:
     query_starts_R1: Tensor
     sample_slots_R: Tensor
     prompt_targets: Tensor
-    runs: AdapterRuns | None
+    spans: AdapterSpans | None
     """Of the rows of ``hidden_RD``; None: no row has an adapter."""

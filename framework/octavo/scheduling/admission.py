@@ -69,6 +69,6 @@ class Entering:
 
     def _provide(self, sequence: Sequence) -> bool:
         """Have on the device what it needs, or as much of it as there is room for."""
-        run = self._adapters.provide(sequence.request.adapter)
+        ranks = self._adapters.provide(sequence.request.adapter)
         machine_at = self._machines.provide(sequence.machine)
-        return run is not None and machine_at is not None
+        return ranks is not None and machine_at is not None

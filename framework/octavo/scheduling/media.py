@@ -97,7 +97,7 @@ class MediaScheduler:
         return count
 
     def _unsplit(self, item: MediaInput, start: int, count: int) -> int:
-        for run, length in item.runs:
+        for run, length in item.spans:
             first, end = max(run, start), run + length
             if not first < start + count < end:
                 continue
@@ -149,7 +149,7 @@ class MediaScheduler:
             at = int(starts[row])
             end = at + int(counts[row])
             media = slot_table.at(slot).request.media
-            for run, length in sorted(run for item in media for run in item.runs):
+            for run, length in sorted(run for item in media for run in item.spans):
                 first, last = max(run, at), min(run + length, end)
                 if first < last:
                     if at < first:
@@ -176,7 +176,7 @@ class MediaScheduler:
             end = start + int(query_starts[row + 1]) - first
             for item in sequence.request.media:
                 passed = 0
-                for run, length in item.runs:
+                for run, length in item.spans:
                     begin, stop = max(run, start), min(run + length, end)
                     if begin < stop:
                         places = np.arange(begin, stop, dtype=np.int32)

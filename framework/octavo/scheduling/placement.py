@@ -101,11 +101,11 @@ class Placement:
         Returns how many tokens it may compute in this step, at most ``budget``; ``clip`` says how
         many have their media.
         """
-        run = self.adapters.provide(sequence.request.adapter)
+        ranks = self.adapters.provide(sequence.request.adapter)
         machine_at = self.machines.provide(sequence.machine)
-        if self.slot_table.num_free == 0 or run is None or machine_at is None:
+        if self.slot_table.num_free == 0 or ranks is None or machine_at is None:
             return 0
-        sequence.run = run
+        sequence.ranks = ranks
         sequence.machine_at = machine_at
         num_tokens = len(sequence.tokens)
         if self._caching:

@@ -12,7 +12,7 @@ from octavo.guided.byte_machine import MachineGuide
 from octavo.guided.sequence import GuidedSequence
 from octavo.messages import EngineRequest, MediaInput, SequenceLogprobs
 from octavo.residency.machines import NO_MACHINE
-from octavo.steps.loads import NO_RUN
+from octavo.steps.loads import NO_RANKS
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class SwappedBlocks:
 
 
 class Sequence:
-    """The scheduler's record. While it runs, its tokens and counts are in ``Rows`` at ``slot``."""
+    """The scheduler's record. While it runs, its tokens and counts are in ``SlotTable`` at ``slot``."""
 
     __slots__ = (
         "arrival",
@@ -43,9 +43,9 @@ class Sequence:
         "position_delta",
         "positions_AP",
         "prompt_logprobs",
+        "ranks",
         "reported",
         "request",
-        "run",
         "slot",
         "suspect_until",
         "swapped",
@@ -63,7 +63,7 @@ class Sequence:
         self.chain_seed = chain_seed
         self.tokens: NDArray[np.int32] = np.array(request.prompt_token_ids, np.int32)
         self.media_marks = {
-            item.start: bytes.fromhex(item.content_hash) for item in request.media if item.runs
+            item.start: bytes.fromhex(item.content_hash) for item in request.media if item.spans
         }
         """What prefixes hold besides tokens."""
         self.positions_AP: NDArray[np.int32] | None = None
@@ -77,7 +77,7 @@ class Sequence:
             )
             self.position_delta = int(self.positions_AP[:, -1].max()) + 1 - self.prompt_len
         self.slot = -1
-        self.run = NO_RUN
+        self.ranks = NO_RANKS
         """The rank rows of its adapter while it runs."""
         self.digests: list[bytes] = []
         self.swapped: SwappedBlocks | None = None

@@ -102,7 +102,7 @@ class SlotTable:
         self.masked_S[slot] = masked
         self.of_allowed_S[slot] = guide is not None and sampling.logprobs_of_allowed
         self.media_end_S[slot] = sequence.media_end
-        self.adapted_S[slot] = sequence.run.rank > 0
+        self.adapted_S[slot] = sequence.ranks.rank > 0
         self.cross_due_S[slot] = False
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
@@ -116,7 +116,7 @@ class SlotTable:
                 min_len,
                 int(self.features_S[slot]),
                 max(sampling.top_k, 0),
-                *sequence.run,
+                *sequence.ranks,
                 sequence.position_delta,
                 sequence.num_cross_rows,
                 sequence.machine_at,

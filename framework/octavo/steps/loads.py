@@ -46,20 +46,20 @@ class RowCuts:
     """Parts that are of an item: their tokens see all of the part."""
 
 
-class Run(NamedTuple):
+class RankSpan(NamedTuple):
     """Consecutive rank rows."""
 
     first: int
     rank: int
 
 
-NO_RUN: Final = Run(0, 0)
+NO_RANKS: Final = RankSpan(0, 0)
 
 
 class AdapterLoad(NamedTuple):
     """An adapter to copy to the device before a step's forward pass."""
 
-    run: Run
+    span: RankSpan
     adapter: PackedAdapter
 
 
