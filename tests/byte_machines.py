@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.guided.byte_machine import MachineGuide, MachineState, Place
+from octavo.guided.byte_machine import AutomatonState, MachineGuide, MachineState
 from octavo_kernels.byte_machine import MachineStates, TokenTable
 from octavo_kernels.byte_machine.tables import PLAIN_BYTES
 from octavo_registry.guided import CALL, GO, MOST_DEPTH, RETURN, ByteMachine, GuideVocabulary
@@ -79,11 +79,11 @@ def table_of(vocabulary: GuideVocabulary, device: str = "cpu") -> TokenTable:
     )
 
 
-def random_place(rng: np.random.Generator, machine: ByteMachine) -> Place:
+def random_place(rng: np.random.Generator, machine: ByteMachine) -> AutomatonState:
     """Shallow, deep, or at the stack's end."""
     depth = int(rng.choice([0, 1, 3, MOST_DEPTH - 1, MOST_DEPTH]))
     state, *stack = rng.integers(0, len(machine.table_QC), 1 + depth).tolist()
-    return Place(state, tuple(stack))
+    return AutomatonState(state, tuple(stack))
 
 
 def to(device: str, table: TokenTable | MachineStates) -> dict[str, Tensor]:
@@ -96,7 +96,7 @@ def bits_of(mask_W: Tensor | np.ndarray, vocab_size: int) -> list[bool]:
     return np.unpackbits(words.view(np.uint8), bitorder="little")[:vocab_size].astype(bool).tolist()
 
 
-def state_at(guide: MachineGuide, place: Place) -> MachineState:
+def state_at(guide: MachineGuide, place: AutomatonState) -> MachineState:
     return MachineState(guide, [place])
 
 
@@ -118,7 +118,7 @@ class Rows:
         self.machines = [
             int(x) if (x := rng.integers(-2, 5)) >= 0 else None for _ in range(num_slots)
         ]
-        self.places: list[Place] = []
+        self.places: list[AutomatonState] = []
         at_S = [0 if machine is None else starts[machine] for machine in self.machines]
         lines = np.full((3 + MOST_DEPTH, num_slots), 3, np.int32)
         for slot, machine in enumerate(self.machines):

@@ -13,7 +13,7 @@ import numpy as np
 from everyday_schemas import CLASSES, SCHEMAS
 from guided_features import CASES
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_machine import MachineWalker, Place
+from octavo.guided.byte_machine import AutomatonState, MachineWalker
 from octavo.guided.schema import core_schema
 from octavo.testing.guided import bits_of
 from octavo.testing.guided_samples import samples
@@ -97,11 +97,11 @@ def walker(constraint: Constraint) -> MachineWalker:
 
 
 def accepts(machine: MachineWalker, text: str) -> bool:
-    place = machine.walk(Place(), text.encode())
+    place = machine.walk(AutomatonState(), text.encode())
     return place is not None and machine.may_end(place)
 
 
-def following(machine: MachineWalker, place: Place) -> list[int]:
+def following(machine: MachineWalker, place: AutomatonState) -> list[int]:
     """The bytes that may come."""
     return [byte for byte in range(256) if machine.walk(place, bytes([byte])) is not None]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.messages import TokenSampling
-from octavo.sampling.sampler import Sampled, Sampler
+from octavo.sampling.sampler import SampledTokens, Sampler
 from octavo.sampling.state import SampleBatch, SamplingState, TokenMask
 from octavo.steps.features import RowFeature, features_of
 
@@ -57,7 +57,7 @@ class Bench:
         slots: Sequence[int] | None = None,
         num_logprobs: int = -1,
         mask: TokenMask | None = None,
-    ) -> Sampled:
+    ) -> SampledTokens:
         return self.sampler.sample(logits_RV, self.batch(slots, num_logprobs, mask))
 
     def batch(

@@ -11,9 +11,9 @@ import numpy as np
 from octavo.guided.byte_machine import (
     CLASS_WORDS,
     HEADER_WORDS,
+    AutomatonState,
     MachineGuide,
     MachineWalker,
-    Place,
     unpack,
 )
 from octavo.steps.loads import MachineLoad
@@ -105,10 +105,10 @@ class ShadowMachines:
             self._field("machine_depth")[slot] = len(found.stack)
             self._field("machine_stack")[slot, : len(found.stack)] = found.stack
 
-    def _place(self, slot: int) -> Place | None:
+    def _place(self, slot: int) -> AutomatonState | None:
         state, depth = self._field("machine_state")[slot], self._field("machine_depth")[slot]
         stack = self._field("machine_stack")[slot, :depth].tolist()
-        return None if state < 0 else Place(int(state), tuple(stack))
+        return None if state < 0 else AutomatonState(int(state), tuple(stack))
 
     def _at(self, slot: int) -> MachineWalker:
         words = self._pool[self._field("machine")[slot] :]

@@ -7,9 +7,9 @@ import pytest
 
 from octavo.errors import ParameterError, UnsupportedConstraint
 from octavo.guided.byte_machine import (
+    AutomatonState,
     MachineGuide,
     MachineWalker,
-    Place,
     machine_guide,
     pack,
     unpack,
@@ -47,8 +47,8 @@ BALANCED = machine(
 )
 
 
-def walked(made: ByteMachine, text: bytes) -> Place | None:
-    return MachineWalker(made).walk(Place(), text)
+def walked(made: ByteMachine, text: bytes) -> AutomatonState | None:
+    return MachineWalker(made).walk(AutomatonState(), text)
 
 
 def test_what_is_packed_is_read_again() -> None:
@@ -126,7 +126,7 @@ def test_a_state_goes_back_and_forks() -> None:
     assert state.accept(1)
     assert state.accept(2)
     assert not state.accept(2)
-    assert fork.place == Place()
+    assert fork.place == AutomatonState()
     state.rollback(1)
     assert not state.is_complete()
     assert state.accept(2)

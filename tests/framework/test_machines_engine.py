@@ -12,7 +12,7 @@ import pytest
 from machine_guides import MACHINES, short
 from octavo import LLM, BeamSearchParams, GuidedParams, SamplingParams
 from octavo.engine import core
-from octavo.guided.byte_machine import MachineWalker, Place, pack, unpack
+from octavo.guided.byte_machine import AutomatonState, MachineWalker, pack, unpack
 from octavo.guided.choose import choose_guide
 from octavo.sampling.automata import DeviceMachines
 from octavo_registry import PluginHost
@@ -79,7 +79,7 @@ def expected(start) -> list[tuple]:
 
 def text_ends(kind: str, text: str) -> bool:
     walker = MachineWalker(MACHINES[kind])
-    place = walker.walk(Place(), text.encode())
+    place = walker.walk(AutomatonState(), text.encode())
     assert place is not None, f"{text!r} is no {kind} text"
     return walker.may_end(place)
 

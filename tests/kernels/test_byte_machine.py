@@ -15,7 +15,7 @@ from byte_machines import (
     table_of,
     to,
 )
-from octavo.guided.byte_machine import MachineGuide, Place, pack
+from octavo.guided.byte_machine import AutomatonState, MachineGuide, pack
 from octavo_kernels import byte_machine
 from octavo_kernels.byte_machine import MachineStates, TokenTable, fill_masks, reference, walk_
 from octavo_kernels.byte_machine.tables import GROUP, LENGTH_SHIFT, PLAIN_BIT, PLAIN_BYTES, WINDOW
@@ -121,7 +121,7 @@ def test_drawn_tokens_move_rows_as_the_walker_does() -> None:
             expected = state_at(rows.guides[machine], rows.places[slot])
             token = drawn[slot]
             if token >= 0 and expected.accept(token):
-                assert Place(state, stack) == expected.place
+                assert AutomatonState(state, stack) == expected.place
                 num_moved += 1
             else:
                 assert (state, stack) == (-1, old[1])

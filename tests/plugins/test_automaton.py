@@ -26,7 +26,7 @@ from machine_cases import (
     walker,
 )
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_machine import MachineWalker, Place
+from octavo.guided.byte_machine import AutomatonState, MachineWalker
 from octavo.guided.schema import FEATURES, core_schema
 from octavo.guided.vocabulary import read_vocabulary
 from octavo.testing.guided import check_guided_backend
@@ -183,7 +183,7 @@ def walked(machine: MachineWalker, num: int = 3, most: int = 150) -> list[bytes]
     """Texts at the end of random walks; raises where one can neither go on nor end."""
     found = []
     for seed in range(num):
-        chance, place, text = random.Random(seed), Place(), b""
+        chance, place, text = random.Random(seed), AutomatonState(), b""
         while len(text) < most:
             choices = following(machine, place)
             if machine.may_end(place) and (not choices or chance.random() < 0.5):
@@ -218,7 +218,7 @@ def test_a_text_that_uses_all_levels_can_still_end(schema) -> None:
     machine = walker(json_of(schema))
     deepest = 0
     for seed in range(5):
-        chance, place = random.Random(seed), Place()
+        chance, place = random.Random(seed), AutomatonState()
         for num in range(2500):
             choices = following(machine, place)
             if machine.may_end(place) and not choices:

@@ -1,7 +1,7 @@
 """One step on one device: apply the diff, run the model over the packed rows, draw the tokens.
 
 Axis suffixes: T tokens of the step, R rows, D hidden, V vocabulary. The host never waits here on
-CUDA: what it needs of a step it gets from ``Drawn`` one step later.
+CUDA: what it needs of a step it gets from ``Sampled`` one step later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterSpans, SiteKinds, family_of
 from octavo.sampling.drawer import Drawer
-from octavo.sampling.forward import Drawn, Undrawn
+from octavo.sampling.forward import Forward, Sampled
 from octavo.sampling.processors import GuardedProcessor
 from octavo.steps.device_state import DeviceState
 from octavo.steps.layout import StateLayout
@@ -86,7 +86,7 @@ class ModelRunner:
         """Query starts of rows that have one token each."""
         self._hidden_RD: Tensor | None = None
         """Hidden states of the last recorded forward."""
-        self._undrawn: Undrawn | None = None
+        self._unsampled: Forward | None = None
         """The step that awaits masks."""
         self._graphs: DecodeGraphs | None = None
         if use_graphs and all(backend.most_recorded_queries > 0 for backend in self._backends):
@@ -121,7 +121,7 @@ class ModelRunner:
             self._graphs.forget()
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> Drawn | None:
+    def run(self, plan: StepPlan) -> Sampled | None:
         """Launch a step; its results are ready when the device has come so far.
 
         None for one that awaits masks: ``draw`` completes it.
@@ -151,8 +151,8 @@ class ModelRunner:
             sites=self._sites(plan),
         )
         spans = None if self._adapters is None else self._adapters.spans
-        return self._draw_or_await(
-            Undrawn(
+        return self._sample_or_await(
+            Forward(
                 plan=plan,
                 hidden_RD=hidden_TD.index_select(0, parts["logit_tokens"]),
                 slots_R=slots_R,
@@ -164,14 +164,14 @@ class ModelRunner:
         )
 
     @torch.inference_mode()
-    def draw(self, masks: TokenMasks) -> Drawn:
+    def draw(self, masks: TokenMasks) -> Sampled:
         """Complete the step that awaits masks."""
-        undrawn, self._undrawn = self._undrawn, None
-        if undrawn is None:
+        forward, self._unsampled = self._unsampled, None
+        if forward is None:
             raise RuntimeError("no step awaits masks")
-        return self._draw_and_advance(undrawn, masks)
+        return self._sample_and_advance(forward, masks)
 
-    def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Drawn | None:
+    def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Sampled | None:
         """A step of one token a row: what has changed goes to the device, the rest is there."""
         num_words, num_rows = plan.sizes[0], plan.num_rows
         if num_words:
@@ -183,14 +183,14 @@ class ModelRunner:
         if self._drawer.needs_no_host(plan):
             whole = self._whole_step(plan.work, self._sites(plan), masked=plan.masked)
             tokens_R = graphs.run(slots_R, *whole)
-            return Drawn(tokens_R[:num_rows])
+            return Sampled(tokens_R[:num_rows])
         sites = self._sites(plan)
         kind = f"forward{family_of(sites)}"
-        forward = partial(self._decode_in_place, sites=sites)
-        hidden_RD = graphs.run(slots_R, kind, forward)[:num_rows]
+        decode = partial(self._decode_in_place, sites=sites)
+        hidden_RD = graphs.run(slots_R, kind, decode)[:num_rows]
         slots_R = slots_R[:num_rows]
-        return self._draw_or_await(
-            Undrawn(
+        return self._sample_or_await(
+            Forward(
                 plan=plan,
                 hidden_RD=hidden_RD,
                 slots_R=slots_R,
@@ -201,18 +201,18 @@ class ModelRunner:
             )
         )
 
-    def _draw_or_await(self, undrawn: Undrawn) -> Drawn | None:
-        if undrawn.plan.awaits_masks:
-            self._undrawn = undrawn
+    def _sample_or_await(self, forward: Forward) -> Sampled | None:
+        if forward.plan.awaits_masks:
+            self._unsampled = forward
             return None
-        return self._draw_and_advance(undrawn, None)
+        return self._sample_and_advance(forward, None)
 
-    def _draw_and_advance(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
-        drawn = self._drawer.draw(undrawn, masks)
-        tokens_R = undrawn.sample_slots_R[:0] if drawn.tokens_R is None else drawn.tokens_R
-        drawn_slots_R = undrawn.sample_slots_R[: len(tokens_R)]
-        self.state.advance(undrawn.slots_R, undrawn.query_starts_R1, drawn_slots_R, tokens_R)
-        return drawn
+    def _sample_and_advance(self, forward: Forward, masks: TokenMasks | None) -> Sampled:
+        sampled = self._drawer.draw(forward, masks)
+        tokens_R = forward.sample_slots_R[:0] if sampled.tokens_R is None else sampled.tokens_R
+        sampled_slots_R = forward.sample_slots_R[: len(tokens_R)]
+        self.state.advance(forward.slots_R, forward.query_starts_R1, sampled_slots_R, tokens_R)
+        return sampled
 
     def _decode(self, slots_R: Tensor, sites: SiteKinds) -> Tensor:
         """The hidden states of rows of one token each; follows from the device state alone."""

@@ -68,7 +68,7 @@ def check(machine: ByteMachine) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AutomatonState:
     """Where a text stands in a machine."""
 
     state: int = 0
@@ -96,7 +96,7 @@ class MachineWalker:
         self._table = _Lines(machine.table_QC)
         self._calls = _Lines(machine.calls_K2)
 
-    def walk(self, place: Place, data: bytes) -> Place | None:
+    def walk(self, place: AutomatonState, data: bytes) -> AutomatonState | None:
         """The place behind these bytes; None where they may not come."""
         state, stack = place.state, list(place.stack)
         for byte in data:
@@ -104,13 +104,13 @@ class MachineWalker:
             if target is None:
                 return None
             state = target
-        return Place(state, tuple(stack))
+        return AutomatonState(state, tuple(stack))
 
-    def may_end(self, place: Place) -> bool:
+    def may_end(self, place: AutomatonState) -> bool:
         """Whether the text may end there."""
         return self._enter(place.state, list(place.stack), -1) is not None
 
-    def must_end(self, place: Place) -> bool:
+    def must_end(self, place: AutomatonState) -> bool:
         """Whether it may, and no byte may follow."""
         columns = range(self._num_columns - 1)
         return self.may_end(place) and all(
@@ -165,7 +165,7 @@ class MachineGuide:
         return hashlib.blake2b(self.words.tobytes(), digest_size=16).digest()
 
     @cached_property
-    def mask(self) -> Callable[[Place], NDArray[np.int32]]:
+    def mask(self) -> Callable[[AutomatonState], NDArray[np.int32]]:
         """The tokens that may come at a place; the last few places' are remembered."""
         # Torch is for engines and tests: machines are compiled and packed without.
         import torch
@@ -178,14 +178,14 @@ class MachineGuide:
         )
 
         @lru_cache(maxsize=64)
-        def mask(place: Place) -> NDArray[np.int32]:
+        def mask(place: AutomatonState) -> NDArray[np.int32]:
             return reference.mask(words_W, place.state, place.stack, tokens).numpy()
 
         return mask
 
     def start(self) -> MachineState:
         """At the beginning."""
-        return MachineState(self, [Place()])
+        return MachineState(self, [AutomatonState()])
 
 
 def machine_guide(packed: bytes, vocabulary: GuideVocabulary) -> MachineGuide:
@@ -196,12 +196,12 @@ def machine_guide(packed: bytes, vocabulary: GuideVocabulary) -> MachineGuide:
 class MachineState:
     """The places that a sequence went through; a stop token leaves it where it is."""
 
-    def __init__(self, guide: MachineGuide, places: list[Place]) -> None:
+    def __init__(self, guide: MachineGuide, places: list[AutomatonState]) -> None:
         self.guide = guide
         self._places = places
 
     @property
-    def place(self) -> Place:
+    def place(self) -> AutomatonState:
         """Where it stands."""
         return self._places[-1]
 
@@ -241,7 +241,7 @@ class MachineState:
         """Whether it must."""
         return self.guide.walker.must_end(self.place)
 
-    def _behind(self, token: int) -> Place | None:
+    def _behind(self, token: int) -> AutomatonState | None:
         vocabulary, walker = self.guide.vocabulary, self.guide.walker
         if token in vocabulary.stop_token_ids:
             return self.place if walker.may_end(self.place) else None

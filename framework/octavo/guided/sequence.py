@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import DeadEndError, ParameterError, RequestFailedError
-from octavo.guided.byte_machine import MachineGuide, MachineState, Place
+from octavo.guided.byte_machine import AutomatonState, MachineGuide, MachineState
 from octavo.guided.remote import RemoteGuide, RemoteState
 from octavo.messages import SequenceEnd, error_end
 from octavo_registry.faults import one_line
@@ -95,9 +95,9 @@ class GuidedSequence:
         return self.state.guide if isinstance(self.state, MachineState) else None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> AutomatonState:
         """Where it stands in its machine."""
-        return self.state.place if isinstance(self.state, MachineState) else Place()
+        return self.state.place if isinstance(self.state, MachineState) else AutomatonState()
 
     @property
     def is_filling(self) -> bool:

@@ -43,12 +43,12 @@ class AutomatonGuide:
         self.automaton = automaton
         self.stop_token_ids = vocabulary.stop_token_ids
 
-    def start(self) -> AutomatonState:
+    def start(self) -> TokenAutomatonState:
         """In the first state."""
-        return AutomatonState(self, [self.automaton.first])
+        return TokenAutomatonState(self, [self.automaton.first])
 
 
-class AutomatonState:
+class TokenAutomatonState:
     """The states that a sequence went through; a stop token leaves it where it is."""
 
     def __init__(self, guide: AutomatonGuide, states: list[int]) -> None:
@@ -71,9 +71,9 @@ class AutomatonState:
         """Go back."""
         del self._states[len(self._states) - num_tokens :]
 
-    def fork(self) -> AutomatonState:
+    def fork(self) -> TokenAutomatonState:
         """A copy; states are numbers."""
-        return AutomatonState(self._guide, list(self._states))
+        return TokenAutomatonState(self._guide, list(self._states))
 
     def forced(self) -> list[int]:
         """None: which of a text's spellings is the model's own, the automaton does not know."""

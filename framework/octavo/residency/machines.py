@@ -26,7 +26,7 @@ NO_MACHINE: Final = 0
 class _Held:
     guide: MachineGuide
     span: Span
-    """Of lines."""
+    """Lines that it takes."""
     num_running: int = 0
 
     @property

@@ -17,7 +17,7 @@ from octavo_kernels.byte_machine import TokenTable, fill_masks, walk_
 from octavo_registry.guided import GuideVocabulary
 
 TOKEN_BYTES = 32
-"""Of the table, for each token: its text, and where that begins."""
+"""What the table has for each token: its text, and where that begins."""
 
 
 def masks_on(device: torch.device) -> bool:
@@ -31,7 +31,7 @@ def machine_bytes(num_slots: int, vocab_size: int) -> int:
 
 
 def mask_words(vocab_size: int) -> int:
-    """Of a row's mask."""
+    """Words of one row's mask."""
     return (vocab_size + 31) // 32
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from octavo.errors import PluginError
 from octavo.layers.adapted import AdapterRows, AdapterSpans
 from octavo.sampling.automata import DeviceMachines
-from octavo.sampling.forward import Drawn, Undrawn
+from octavo.sampling.forward import Forward, Sampled
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.processors import GuardedProcessor, LogitsCheck
 from octavo.sampling.sampler import Sampler
@@ -91,13 +91,13 @@ class Drawer:
         self._machines.walk(slots_R, tokens_R)
         return tokens_R
 
-    def draw(self, undrawn: Undrawn, masks: TokenMasks | None) -> Drawn:
+    def draw(self, forward: Forward, masks: TokenMasks | None) -> Sampled:
         """All that a step's rows want; prompt rows stand behind the rows that draw."""
-        plan, hidden_RD, slots_R = undrawn.plan, undrawn.hidden_RD, undrawn.sample_slots_R
+        plan, hidden_RD, slots_R = forward.plan, forward.hidden_RD, forward.sample_slots_R
         num_draws = len(plan.features)
-        drawn = Drawn()
+        drawn = Sampled()
         if num_draws:
-            logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], undrawn.spans, 0), slots_R)
+            logits_RV = self._ruled(self._logits(hidden_RD[:num_draws], forward.spans, 0), slots_R)
             if self._processors:
                 logits_RV, drawn.unusable_R = self._processed(logits_RV, slots_R)
             sampled = self._sampler.sample(
@@ -106,28 +106,28 @@ class Drawer:
                     slots_R=slots_R,
                     features_R=plan.features,
                     num_logprobs=plan.num_logprobs,
-                    mask=self._mask(undrawn, masks),
+                    mask=self._mask(forward, masks),
                 ),
             )
             drawn.tokens_R, drawn.logprobs = sampled.tokens_R, sampled.logprobs
             if plan.masked:
                 self._machines.walk(slots_R, sampled.tokens_R)
         if plan.num_prompt_logprobs >= 0:
-            drawn.prompt_logprobs = self._prompt_logprobs(undrawn, num_draws)
+            drawn.prompt_logprobs = self._prompt_logprobs(forward, num_draws)
         return drawn
 
-    def _prompt_logprobs(self, undrawn: Undrawn, first: int) -> TokenLogprobTensors:
-        """Of the rows from the first on, some at a time."""
+    def _prompt_logprobs(self, forward: Forward, first: int) -> TokenLogprobTensors:
+        """Log probabilities of prompts, for the rows from the first on, some at a time."""
         pieces = [
             token_logprobs(
-                self._logits(rows_RD, undrawn.spans, first + LOGIT_ROWS * number),
+                self._logits(rows_RD, forward.spans, first + LOGIT_ROWS * number),
                 wanted_R,
-                undrawn.plan.num_prompt_logprobs,
+                forward.plan.num_prompt_logprobs,
             )
             for number, (rows_RD, wanted_R) in enumerate(
                 zip(
-                    undrawn.hidden_RD[first:].split(LOGIT_ROWS),
-                    undrawn.prompt_targets.split(LOGIT_ROWS),
+                    forward.hidden_RD[first:].split(LOGIT_ROWS),
+                    forward.prompt_targets.split(LOGIT_ROWS),
                     strict=True,
                 )
             )
@@ -139,7 +139,7 @@ class Drawer:
         )
 
     def _logits(self, hidden_RD: Tensor, spans: AdapterSpans | None, first: int) -> Tensor:
-        """Of rows which ``spans`` has from the first on."""
+        """Logits of rows which ``spans`` has from the first on."""
         if self._adapters is not None:
             some = None if spans is None else spans.some(first, len(hidden_RD))
             self._adapters.begin_logits(some)
@@ -152,7 +152,7 @@ class Drawer:
         return logits_RV
 
     def _ruled(self, logits_RV: Tensor, slots_R: Tensor) -> Tensor:
-        """Of what these slots may draw next, by the model's own rules."""
+        """Logits of what these slots may have next, by the model's own rules."""
         if self._rules is None:
             return logits_RV
         return self._rules.rule_out(logits_RV, slots_R, self._so_far())
@@ -169,9 +169,9 @@ class Drawer:
         state = self._state
         return SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
 
-    def _mask(self, undrawn: Undrawn, masks: TokenMasks | None) -> TokenMask | None:
+    def _mask(self, forward: Forward, masks: TokenMasks | None) -> TokenMask | None:
         """What the rows that draw may have, by the host's masks and the device's machines."""
-        plan, slots_R = undrawn.plan, undrawn.sample_slots_R
+        plan, slots_R = forward.plan, forward.sample_slots_R
         some = masks if masks is not None and len(masks.rows_M) else None
         if plan.masked:
             lines_R, bits_MW = self._machines.masks(slots_R)

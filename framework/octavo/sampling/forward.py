@@ -15,7 +15,7 @@ from octavo.steps.plan import StepPlan
 
 
 @dataclass(slots=True)
-class Drawn:
+class Sampled:
     """A step's results on the device."""
 
     tokens_R: Tensor | None = None
@@ -26,7 +26,7 @@ class Drawn:
 
 
 @dataclass(slots=True, kw_only=True)
-class Undrawn:
+class Forward:
     """A step whose forward pass was launched."""
 
     plan: StepPlan
@@ -36,4 +36,4 @@ class Undrawn:
     sample_slots_R: Tensor
     prompt_targets: Tensor
     spans: AdapterSpans | None
-    """Of the rows of ``hidden_RD``; None: no row has an adapter."""
+    """Ranks of the rows of ``hidden_RD``; None: no row has an adapter."""

@@ -14,12 +14,12 @@ from octavo_kernels.sample.likeliest import likeliest
 
 @dataclass(slots=True)
 class TokenLogprobTensors:
-    """By row: the chosen token first, then the likeliest in order; on the device."""
+    """Log probabilities by row: the chosen token first, then the likeliest; on the device."""
 
     token_ids_RK1: Tensor
     logprobs_RK1: Tensor
     ranks_R: Tensor
-    """Of the chosen token; 1 plus how many tokens are strictly likelier."""
+    """The chosen token's rank: 1 plus how many tokens are strictly likelier."""
 
 
 def token_logprobs(

@@ -18,7 +18,7 @@ from octavo_kernels.sample import processed, sample
 
 
 @dataclass(slots=True)
-class Sampled:
+class SampledTokens:
     """Device tensors of one draw."""
 
     tokens_R: Tensor
@@ -60,7 +60,7 @@ class Sampler:
             mask_MW=mask_MW,
         )
 
-    def sample(self, logits_RV: Tensor, batch: SampleBatch) -> Sampled:
+    def sample(self, logits_RV: Tensor, batch: SampleBatch) -> SampledTokens:
         """Draw a token for each row.
 
         Log probabilities are of the logits as they came, but where a mask counts in them, or of
@@ -70,7 +70,7 @@ class Sampler:
         lines = () if mask is None else (mask.lines_R, mask.bits_MW)
         tokens_R = self.draw(logits_RV, batch.slots_R, work, *lines)
         if batch.num_logprobs < 0:
-            return Sampled(tokens_R, None)
+            return SampledTokens(tokens_R, None)
         if mask is not None and mask.in_logprobs_R.any():
             logits_RV = _of_allowed(logits_RV, mask)
 
@@ -91,7 +91,7 @@ class Sampler:
             process=process if self._processes else None,
             normalized=self._normalizes,
         )
-        return Sampled(tokens_R, logprobs)
+        return SampledTokens(tokens_R, logprobs)
 
 
 def _of_allowed(logits_RV: Tensor, mask: TokenMask) -> Tensor:

@@ -71,7 +71,7 @@ class GuidedRows:
     def _forced(
         self, sequences: list[Sequence], guides: list[GuidedSequence], cost: int
     ) -> dict[int, list[int]]:
-        """By sequence the tokens without a choice, where these save more than ``cost`` draws.
+        """Tokens without a choice by sequence, where these save more than ``cost`` samples.
 
         A row's save all but that of the step before them. Few backends tell them in no time, so
         they are asked only where there may be enough.

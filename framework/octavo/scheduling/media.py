@@ -34,7 +34,7 @@ class NextMedia:
 
     encode: list[EncodeItem] = field(default_factory=list)
     num_rows: int = 0
-    """Of these, and of items whose keys and values are made."""
+    """Rows of these, and of items whose keys and values are made."""
 
 
 class MediaScheduler:

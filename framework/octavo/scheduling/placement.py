@@ -42,7 +42,7 @@ class NextPlan:
 
 
 Clip = Callable[[Sequence, int, int], int]
-"""By sequence, first token and count of tokens."""
+"""Cuts a count of tokens, of a sequence, from a first one on."""
 
 
 class Placement:
@@ -312,7 +312,7 @@ class Placement:
         tables.start_cross(slot, known, self.next_plan.diff)
 
     def _cross_digests(self, sequence: Sequence) -> list[bytes]:
-        """Of the blocks of its encoded media."""
+        """Digests of the blocks of a sequence's encoded media."""
         num_blocks = -(-sequence.num_cross_rows // self.tables.layout.block_tokens)
         return cross_digests(sequence.chain_seed, num_blocks)
 

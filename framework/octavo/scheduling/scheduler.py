@@ -67,7 +67,7 @@ class Scheduler:
         self.preempted: list[int] = []
         """Sequences preempted since the last outputs."""
         self.suspects: dict[int, Sequence] = {}
-        """By id: sequences of a batch that raised, which run alone until they have passed it."""
+        """Sequences by id of a batch that raised; they run alone until they have passed it."""
         self.num_under_way = 0
         self.corrections = Corrections(self.slot_table)
         self.media = MediaScheduler(

@@ -24,7 +24,7 @@ class SwappedBlocks:
 
 
 class Sequence:
-    """The scheduler's record. While it runs, its tokens and counts are in ``SlotTable`` at ``slot``."""
+    """The scheduler's record. While it runs, tokens and counts are in ``SlotTable`` at ``slot``."""
 
     __slots__ = (
         "arrival",
@@ -67,9 +67,9 @@ class Sequence:
         }
         """What prefixes hold besides tokens."""
         self.positions_AP: NDArray[np.int32] | None = None
-        """Of the prompt's tokens by axis; None: their numbers on all axes."""
+        """Positions of the prompt's tokens by axis; None: their numbers on all axes."""
         self.position_delta = 0
-        """Of later tokens: what their positions have more than their numbers. They go on from the
+        """What later tokens' positions have more than their numbers. They go on from the
         prompt's last token; steps in time of a long video before it may be beyond."""
         if request.positions:
             self.positions_AP = np.frombuffer(request.positions, np.int32).reshape(
@@ -90,7 +90,7 @@ class Sequence:
         self.reported = False
         self.prompt_logprobs: list[SequenceLogprobs] = []
         self.suspect_until = 0
-        """Of a suspect: computed tokens at which it has passed the batch that raised."""
+        """Computed tokens at which a suspect has passed the batch that raised."""
 
     @property
     def prompt_len(self) -> int:

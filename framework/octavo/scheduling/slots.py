@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.guided.byte_machine import Place
+from octavo.guided.byte_machine import AutomatonState
 from octavo.scheduling.sequence import Sequence
 from octavo.steps.features import RowFeature, features_of
 from octavo.steps.layout import StateDiff
@@ -34,7 +34,7 @@ class SlotTable:
         self.num_logprobs_S = np.full(num_slots, -1, np.int32)
         self.prompt_logprobs_S = np.zeros(num_slots, np.bool_)
         self.most_stop_ids = 0
-        """Of any sequence so far: how many lines of ``stop_ids_KS`` must be read."""
+        """Most of any sequence so far: how many lines of ``stop_ids_KS`` must be read."""
         self.stop_ids_KS = np.full((STOP_IDS, num_slots), -1, np.int32)
         self.sequence_ids_S = np.zeros(num_slots, np.int64)
         self.epoch_S = np.zeros(num_slots, np.int64)
@@ -97,7 +97,7 @@ class SlotTable:
         self.stop_ids_KS[:, slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
         guide, masked = sequence.guide, sequence.machine is not None
-        place = Place() if guide is None else guide.place
+        place = AutomatonState() if guide is None else guide.place
         self.guided_S[slot] = guide is not None and not masked
         self.masked_S[slot] = masked
         self.of_allowed_S[slot] = guide is not None and sampling.logprobs_of_allowed

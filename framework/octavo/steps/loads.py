@@ -38,7 +38,7 @@ class RowCuts:
     """A step's rows cut where items begin and end."""
 
     rows: Ints
-    """Of which row of the step each is a part."""
+    """The row of the step that each is a part of."""
     query_lens: Ints
     behinds: Ints
     """Tokens of that row in this step that stand behind the part."""
@@ -64,7 +64,7 @@ class AdapterLoad(NamedTuple):
 
 
 POOL_WORDS: Final = 2**22
-"""Of 4 bytes: room for hundreds of the usual schemas, and for one of a million entries."""
+"""Room for hundreds of the usual schemas, and for one of a million entries, of 4 bytes each."""
 
 
 class MachineLoad(NamedTuple):

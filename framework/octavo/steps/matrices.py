@@ -14,7 +14,7 @@ from octavo.messages import AdapterHead, PackedAdapter
 
 
 def matrices(packed: PackedAdapter) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """By linear: its name, down [R, I], and up [R, O] with the scaling in it."""
+    """Each linear's name, down [R, I], and up [R, O] with the scaling in it."""
     dtype: torch.dtype = getattr(torch, packed.head.dtype)
     yield from _views(packed.head, torch.frombuffer(packed.data, dtype=dtype))
 

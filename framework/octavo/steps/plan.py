@@ -39,7 +39,7 @@ class Attached(NamedTuple):
     sampling: TokenSampling
     num_prompt_tokens: int = 0
     tokens: Ints = _NO_TOKENS
-    """Of prompt and output so far, where there are processors."""
+    """Tokens of prompt and output so far, where there are processors."""
 
 
 class StepPlan(msgspec.Struct, kw_only=True, eq=False):
@@ -50,7 +50,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     sizes: tuple[int, ...]
     num_tokens: int
     slots: SlotIds
-    """Of the rows; the same array from step to step while the rows are the same."""
+    """The rows' slots; the same array from step to step while the rows are the same."""
     query_lens: Ints
     context_lens: Ints
     """Upper bounds by row."""
@@ -127,13 +127,13 @@ class StepResult:
     logprobs: LogprobArrays | None = None
     prompt_logprobs: LogprobArrays | None = None
     unusable: Ints | None = None
-    """By drawing row: 0, or who left it logits that nothing can be drawn by: 1 the model, 2 the
+    """For each sampling row: 0, or who left it logits that give no token: 1 the model, 2 the
     first logits processor, and so on. None: there are no processors, and nobody has looked."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LogprobArrays:
-    """By row: the chosen token first, then the likeliest in order."""
+    """Log probabilities by row: the chosen token first, then the likeliest in order."""
 
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]

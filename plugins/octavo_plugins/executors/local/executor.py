@@ -24,7 +24,7 @@ from octavo.execution.cpu_threads import useful_threads
 from octavo.execution.runner import ModelRunner
 from octavo.execution.worker import Worker, choose_device
 from octavo.model_folder import ModelFolder
-from octavo.sampling.forward import Drawn
+from octavo.sampling.forward import Sampled
 from octavo.sampling.logprobs import TokenLogprobTensors
 from octavo.steps.plan import LogprobArrays, StepPlan, StepResult, TokenMasks
 from octavo_registry import PluginHost
@@ -98,7 +98,7 @@ class LocalExecutor:
         elif not isinstance(awaiting.step, _FailedStep):
             awaiting.step = self._launch(partial(runner.draw, masks))
 
-    def _launch(self, launch: Callable[[], Drawn | None]) -> PendingStep:
+    def _launch(self, launch: Callable[[], Sampled | None]) -> PendingStep:
         try:
             drawn = launch()
         except Exception as error:
@@ -211,7 +211,7 @@ class _Undrawn(_Short):
         """There is nothing to wait for."""
 
 
-def _to_host(drawn: Drawn) -> StepResult:
+def _to_host(drawn: Sampled) -> StepResult:
     tokens = drawn.tokens_R
     return StepResult(
         tokens=np.zeros(0, np.int32) if tokens is None else tokens.to(torch.int32).numpy().copy(),
@@ -243,11 +243,11 @@ class _Landing:
 class _CudaStep(_Short):
     """Results on their way to the host."""
 
-    def __init__(self, drawn: Drawn, landing: _Landing) -> None:
+    def __init__(self, drawn: Sampled, landing: _Landing) -> None:
         tokens_R = drawn.tokens_R
         if tokens_R is not None:
             tokens_R = landing.tokens_S[: len(tokens_R)].copy_(tokens_R, non_blocking=True)
-        self._host = Drawn(
+        self._host = Sampled(
             tokens_R,
             _copy_all(drawn.logprobs),
             _copy_all(drawn.prompt_logprobs),
