@@ -73,7 +73,7 @@ class Steps:
         if planned is None:
             return {}, None
         plan, record = planned
-        names = [self._names[self.scheduler.rows.at(slot).id] for slot in plan.slots.tolist()]
+        names = [self._names[self.scheduler.slot_table.at(slot).id] for slot in plan.slots.tolist()]
         return dict(zip(names, plan.query_lens.tolist(), strict=True)), record
 
     def end(self, record: StepRecord, token: int = TOKEN) -> StepOutputs:
