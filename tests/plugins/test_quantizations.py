@@ -15,6 +15,7 @@ from torch import Tensor
 
 from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError, ModelError
+from octavo.layers.adapted import AdapterRows
 from octavo.layers.linear import ColumnParallelLinear
 from octavo.layers.loading import load_weights
 from octavo.testing.kit import run
@@ -231,7 +232,7 @@ def test_the_kit_proves_each_format(name: str) -> None:
         ({**AWQ, "group_size": 12}, "group_size=12 .* must be -1 or a multiple of 8"),
         (gptq_config(3, 128), "bits=3 .* known: 4, 8"),
         (gptq_config(4, 128, checkpoint_format="marlin"), "checkpoint_format='marlin'"),
-        (gptq_config(4, 128, lm_head=True), "lm_head=True"),
+        (gptq_config(4, 128, lm_head="yes"), "lm_head='yes'"),
         (gptq_config(4, 128, dynamic={"+:a": {"rank": 4}}), r"dynamic .* '\+:a': {'rank': 4}"),
         (packing(3, 32), "num_bits=3 in config_groups.group_0.weights"),
         (packing(4, 32, simetric=True), "simetric=True in config_groups.group_0.weights is not"),
@@ -292,6 +293,25 @@ def test_any_linears_may_be_left_out_of_a_fused_product(
     expected_TV = pair.expected()
     assert_near(pair.found(), expected_TV)
     if form.unit == 1:
+        for found_TV in run_ranks(
+            2, lambda ranks: pair.found(tp_rank=ranks.rank, tp_size=2, collectives=ranks)
+        ):
+            assert_near(found_TV, expected_TV)
+
+
+@pytest.mark.parametrize("name", ["gptq", "words with zeros"])
+def test_a_head_may_be_stored_so_and_has_adapters(name: str, tmp_path: Path) -> None:
+    form = FORMS[name]
+    pair = Pair("LlamaForCausalLM", tmp_path, form)
+    tensors, meant_VD = form.store(pair.plain.tensors["lm_head.weight"])
+    del pair.quantized.tensors["lm_head.weight"]
+    pair.quantized.tensors |= {f"lm_head.{key}": its for key, its in tensors.items()}
+    pair.plain.tensors["lm_head.weight"] = meant_VD
+    pair.config = {**form.config, **({"lm_head": True} if name == "gptq" else {"ignore": []})}
+    expected_TV = pair.expected()
+    assert_near(pair.found(), expected_TV)
+    assert_near(pair.found(adapters=AdapterRows(8, 8)), expected_TV)
+    if name == "words with zeros":
         for found_TV in run_ranks(
             2, lambda ranks: pair.found(tp_rank=ranks.rank, tp_size=2, collectives=ranks)
         ):

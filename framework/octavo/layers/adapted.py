@@ -123,15 +123,14 @@ class AdapterRows:
     def of_head(self, layer: nn.Module, method: QuantizationMethod) -> QuantizationMethod:
         """See ``LayerAdapters``."""
         head, adapted = cast(LMHead, layer), AdaptedLinear(method, self, "head")
-        num_outputs, num_inputs = head.weight.shape
         adapted.part_ends = self.add(
             head,
-            Shard.whole(num_inputs),
+            Shard.whole(head.hidden_size),
             {head.name: [head.rows.shard]},
-            shape=(num_inputs, num_outputs),
-            like=(head.weight.dtype, head.weight.device),
+            shape=(head.hidden_size, head.rows.padded_size),
+            like=head.like,
         )
-        self._is_at("head", head.name, head.weight)
+        self._is_at("head", head.name, self._pools[-1])
         if head.tied_to is not None:
             self.tied = {head.name, head.tied_to}
         return adapted

@@ -9,20 +9,23 @@ from torch import Tensor, nn
 from octavo.layers.embedding import VocabParallelEmbedding, VocabRows
 from octavo.layers.loading import Source
 from octavo.layers.sharding import collectives_of
+from octavo.layers.stored import Axes, check_invariance, made, method_at, sources
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_registry.linear import QuantizationMethod
 from octavo_registry.model import ModelSpec
+from octavo_registry.sites import Part, Shard, Site
 
 
 class LMHead(nn.Module):
     """The product with the output embedding, split by vocabulary among tensor parallel ranks.
 
     A model that ties its embeddings passes ``tied_to``, its input embedding where that lives in
-    this process, and ``checkpoint_name``, under which the weights stand in the checkpoint. The head
-    is never quantized: it must share the embedding's rows. A ``softcap`` bounds the logits by tanh.
+    this process, and ``checkpoint_name``, under which the weights stand in the checkpoint: such a
+    head is never quantized, as it shares the embedding's rows. A ``softcap`` bounds the logits.
     """
 
     weight: nn.Parameter
+    """Plain weights; a quantization's method has parameters of its own."""
 
     def __init__(
         self,
@@ -37,11 +40,26 @@ class LMHead(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
+        self.hidden_size = hidden_size
+        self.like = spec.dtype, spec.device
         self.rows = VocabRows(vocab_size, spec)
-        self.method: QuantizationMethod = UnquantizedLinear(batch_invariant=spec.batch_invariant)
         self.tied_to = None if tied_to is None else tied_to.name
-        self.weight = (
-            self.rows.empty_weight(hidden_size, spec) if tied_to is None else tied_to.weight
+        rows = Shard(total=vocab_size, first=self.rows.first, size=self.rows.padded_size)
+        self.site = Site(
+            name=name, kind="head", inputs=Shard.whole(hidden_size), parts=(Part(name, rows),)
+        )
+        is_tied = tied_to is not None or checkpoint_name is not None
+        stored = None if is_tied else method_at(self.site, spec.quantization)
+        self._axes: dict[str, Axes] | None = None
+        if stored is not None:
+            check_invariance(name, stored, spec)
+            self._axes = made(self, stored, self.site, spec)
+        else:
+            self.weight = (
+                self.rows.empty_weight(hidden_size, spec) if tied_to is None else tied_to.weight
+            )
+        self.method: QuantizationMethod = stored or UnquantizedLinear(
+            batch_invariant=spec.batch_invariant
         )
         if spec.adapters is not None:
             self.method = spec.adapters.of_head(self, self.method)
@@ -64,5 +82,7 @@ class LMHead(nn.Module):
 
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``; a tied weight is filled by its embedding."""
-        if self.tied_to is None:
+        if self._axes is not None:
+            yield from sources(self, self.site, self._axes)
+        elif self.tied_to is None:
             yield self.rows.source(f"{self._checkpoint_name}.weight", self.weight)

@@ -50,10 +50,8 @@ class CompressedTensors:
         return None
 
     def method_of(self, site: Site | ExpertsSite) -> Method:
-        """See ``Quantization``; the embedding and the head stay plain."""
-        if site.kind in ("embedding", "head"):
-            return None
-        return method_for(site, self._form_of)
+        """See ``Quantization``; the embedding stays plain."""
+        return None if site.kind == "embedding" else method_for(site, self._form_of)
 
 
 def _group(where: str, group: Any, form: str | None) -> tuple[tuple[str, ...], WeightFormat]:

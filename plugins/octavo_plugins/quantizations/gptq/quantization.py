@@ -107,7 +107,7 @@ class Gptq:
         if form not in ("gptq", "gptq_v2"):
             settings.take("checkpoint_format", form, "gptq", "gptq_v2")
         settings.skip("format", *IGNORED)
-        settings.take("lm_head", False, False)
+        self._has_head = settings.take("lm_head", False, True, False)
         settings.take("is_marlin_format", False, False)
         settings.take("pack_dtype", "int32", "int32")
         self._form = GptqWords(
@@ -140,7 +140,7 @@ class Gptq:
         return rules
 
     def _form_of(self, name: str) -> GptqWords | None:
-        if self._only and not is_named(name, self._only):
+        if self._only and not is_named(name, (*self._only, "lm_head")):
             return None
         for pattern, form in self._rules:
             if re.match(pattern, name):
@@ -149,6 +149,6 @@ class Gptq:
 
     def method_of(self, site: Site | ExpertsSite) -> Method:
         """See ``Quantization``."""
-        if site.kind in ("router", "embedding", "head"):
+        if site.kind in ("router", "embedding") or (site.kind == "head" and not self._has_head):
             return None
         return method_for(site, self._form_of)
