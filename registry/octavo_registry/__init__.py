@@ -37,6 +37,7 @@ from octavo_registry.linear import (
     Quantization,
     QuantizationMethod,
     ReordersOutputs,
+    WritesBiases,
 )
 from octavo_registry.logits import LogitsProcessor, ValidatesArgs
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
@@ -181,5 +182,6 @@ __all__ = [
     "UnknownNameError",
     "ValidatesArgs",
     "VideoClip",
+    "WritesBiases",
     "hookimpl",
 ]

@@ -84,6 +84,14 @@ class ReordersOutputs(Protocol):
         ...
 
 
+@runtime_checkable
+class WritesBiases(Protocol):
+    """A ``QuantizationMethod`` whose tools write biases of zeros for layers without any."""
+
+    writes_biases: bool
+    """True; such tensors are passed over where they are zero."""
+
+
 class ExpertsParameter(NamedTuple):
     """What checkpoints fill a parameter of a layer of experts with; its first axis is experts.
 

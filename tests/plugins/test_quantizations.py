@@ -2,169 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from octavo import LLM, SamplingParams
-from octavo.errors import ConfigError, ModelError
+from octavo.errors import ModelError
 from octavo.layers.adapted import AdapterRows
-from octavo.layers.linear import ColumnParallelLinear
-from octavo.layers.loading import load_weights
-from octavo.testing.kit import run
-from octavo.weights.load import finish_layers
-from octavo_plugins.quantizations.mxfp4.quantization import Mxfp4Blocks
-from octavo_registry import ModelSpec, Part, Shard, Site
 from plan_equality import check_plan
 from quantized_checkpoints import (
-    E4M3,
-    Store,
-    awq,
-    fp8_blocks,
-    fp8_tensor,
-    gptq,
     mxfp4,
-    packed,
-    scaled,
-    stored,
 )
-from small_models import HOST, Case, Checkpoint, cases_of, run_ranks, run_stages
-
-NAMES = {"awq", "compressed_tensors", "fp8", "gptq", "modelopt", "mxfp4"}
-MODELS = ("LlamaForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "GptOssForCausalLM")
-VARIANTS = cases_of(*MODELS)
-FIRST: dict[str, Case] = {case[0]: case for case in reversed(VARIANTS)}
-
-
-class Form(NamedTuple):
-    """A checkpoint's quantization_config, and how it stores a linear."""
-
-    config: dict[str, Any]
-    store: Store
-    unit: int = 1
-    """Outputs and inputs that a rank must have whole."""
-
-
-def compressed(form: str, weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A config of compressed-tensors with one group of all linears."""
-    group = {"targets": ["Linear"], "weights": weights, **changes}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "config_groups": {"group_0": group},
-        "ignore": ["lm_head", "re:.*gate$"],
-        "quantization_status": "compressed",
-    }
-
-
-def packing(bits: int, size: int, **changes: Any) -> dict[str, Any]:
-    """One that packs words."""
-    strategy = {"strategy": "channel"} if size < 0 else {"strategy": "group", "group_size": size}
-    return compressed("pack-quantized", {"num_bits": bits, "type": "int", **strategy, **changes})
-
-
-def scales(form: str, kind: str, strategy: str, **changes: Any) -> dict[str, Any]:
-    """One of 8 bits that are not packed."""
-    weights = {"num_bits": 8, "type": kind, "strategy": strategy, "symmetric": True}
-    sizes = {"group": {"group_size": 16}, "block": {"block_structure": [16, 16]}}
-    return compressed(form, {**weights, **sizes.get(strategy, {})}, **changes)
-
-
-def gptq_config(bits: int, size: int, **changes: Any) -> dict[str, Any]:
-    return {"quant_method": "gptq", "bits": bits, "group_size": size, **changes}
-
-
-FP8 = {"quant_method": "fp8"}
-AWQ = {"quant_method": "awq", "bits": 4, "zero_point": True, "version": "gemm"}
-STATIC = {"input_activations": {"num_bits": 8, "type": "float", "dynamic": False}}
-FORMS = {
-    "fp8": Form({**FP8, "activation_scheme": "dynamic"}, fp8_tensor()),
-    "fp8 static": Form({**FP8, "activation_scheme": "static"}, fp8_tensor(static=True)),
-    "fp8 blocks": Form({**FP8, "weight_block_size": [16, 16], "fmt": "e4m3"}, fp8_blocks(16), 16),
-    "awq": Form({**AWQ, "group_size": 8}, awq(8), 8),
-    "awq, a scale an output": Form({**AWQ, "group_size": -1}, awq(-1), 8),
-    "gptq": Form(gptq_config(4, 16), gptq(4, 16), 16),
-    "gptq, a scale an output": Form(gptq_config(4, -1), gptq(4, -1), 8),
-    "gptq of 8 bits": Form(gptq_config(8, 16), gptq(8, 16), 16),
-    "gptq, inputs out of order": Form(
-        gptq_config(4, 16, desc_act=True, sym=False), gptq(4, 16, desc_act=True), 8
-    ),
-    "gptq, second form": Form(
-        gptq_config(4, 16, checkpoint_format="gptq_v2"), gptq(4, 16, form=2), 16
-    ),
-    "words": Form(packing(4, 16, symmetric=True), packed(4, 16, symmetric=True), 16),
-    "words with zeros": Form(packing(4, 8, symmetric=False), packed(4, 8, symmetric=False), 8),
-    "words of 8 bits": Form(packing(8, -1, symmetric=True), packed(8, -1, symmetric=True), 4),
-    "words out of order": Form(
-        packing(4, 16, symmetric=False, actorder="group"),
-        packed(4, 16, symmetric=False, ordered=True),
-        8,
-    ),
-    "float8 by output": Form(
-        scales("float-quantized", "float", "channel", input_activations={"dynamic": True}),
-        scaled(E4M3, "channel"),
-    ),
-    "float8 by tensor": Form(
-        scales("float-quantized", "float", "tensor", **STATIC), scaled(E4M3, "tensor", static=True)
-    ),
-    "float8 by block": Form(scales("float-quantized", "float", "block"), scaled(E4M3, "block"), 16),
-    "int8 by output": Form(
-        scales("int-quantized", "int", "channel"), scaled(torch.int8, "channel")
-    ),
-    "int8 by group": Form(
-        scales("naive-quantized", "int", "group"), scaled(torch.int8, "group"), 16
-    ),
-    "modelopt": Form(
-        {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*norm*"]},
-        fp8_tensor(static=True),
-    ),
-}
-
-
-class Pair:
-    """A checkpoint as it is stored, and one with the weights that it stands for."""
-
-    def __init__(self, architecture: str, folder: Path, form: Form) -> None:
-        case = FIRST[architecture]
-        self.plain = Checkpoint(case, VARIANTS[case], folder)
-        self.quantized = Checkpoint(case, VARIANTS[case], folder)
-        self.config, self.folder = form.config, folder
-        self.quantized.tensors, self.plain.tensors = stored(
-            self.plain.tensors, form.store, lambda name: True
-        )
-
-    def expected(self) -> Tensor:
-        """The logits of plain weights."""
-        return logits_of(self.plain)
-
-    def found(self, **changes: Any) -> Tensor:
-        """The logits of the stored ones."""
-        make = HOST.quantizations.make
-        quantization = make(self.config["quant_method"], self.config, self.quantized.config)
-        return logits_of(self.quantized, quantization=quantization, **changes)
-
-    def write(self) -> None:
-        """Let the folder have what is stored."""
-        config = {**self.quantized.config, "quantization_config": self.config}
-        (self.folder / "config.json").write_text(json.dumps(config))
-        save_file(self.quantized.tensors, self.folder / "model.safetensors")
-
-
-def logits_of(checkpoint: Checkpoint, **changes: Any) -> Tensor:
-    model = checkpoint.loaded(**changes)
-    finish_layers(model)
-    return run_stages([model])
-
-
-def assert_near(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+from quantized_models import (
+    FIRST,
+    FORMS,
+    VARIANTS,
+    Form,
+    Pair,
+    assert_near,
+    logits_of,
+)
+from small_models import HOST, Checkpoint, run_ranks
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "DeepseekV3ForCausalLM"])
@@ -209,44 +72,6 @@ def test_gpt_oss_in_mxfp4_gives_what_its_stacks_stand_for(tmp_path: Path) -> Non
 
     for found_TV in run_ranks(2, of_rank):
         assert_near(found_TV, expected_TV)
-
-
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_the_kit_proves_each_format(name: str) -> None:
-    report = run(HOST, f"quantizations_{name}")
-    assert report.passed, report.as_text()
-    assert "multiplies experts by their weights" in report.as_text()
-
-
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [
-        ({**FP8, "weight_bloc_size": [128, 128]}, r"weight_bloc_size=\[128, 128\] .* is not known"),
-        ({**FP8, "activation_scheme": "statik"}, "activation_scheme='statik' .* known: 'dynamic'"),
-        ({**FP8, "fmt": "e5m2"}, "fmt='e5m2' in quantization_config cannot be read"),
-        ({**FP8, "weight_block_size": 128}, "weight_block_size=128 .* must be two sizes"),
-        ({**FP8, "ignored_layers": "lm_head"}, "ignored_layers .* must be a list of names"),
-        ({}, "cannot be quantized while they load yet"),
-        ({**AWQ, "version": "gemv"}, "version='gemv' .* known: 'gemm', 'GEMM'"),
-        ({**AWQ, "bits": 8}, "bits=8 in quantization_config cannot be read; known: 4"),
-        ({**AWQ, "group_size": 12}, "group_size=12 .* must be -1 or a multiple of 8"),
-        (gptq_config(3, 128), "bits=3 .* known: 4, 8"),
-        (gptq_config(4, 128, checkpoint_format="marlin"), "checkpoint_format='marlin'"),
-        (gptq_config(4, 128, lm_head="yes"), "lm_head='yes'"),
-        (gptq_config(4, 128, dynamic={"+:a": {"rank": 4}}), r"dynamic .* '\+:a': {'rank': 4}"),
-        (packing(3, 32), "num_bits=3 in config_groups.group_0.weights"),
-        (packing(4, 32, simetric=True), "simetric=True in config_groups.group_0.weights is not"),
-        (scales("float-quantized", "float", "tensor", oops=1), "oops=1 in config_groups.group_0"),
-        ({**packing(4, 32), "sparsity_config": {"format": "2:4"}}, "sparsity_config=.* cannot be"),
-        ({**packing(4, 32), "config_groups": {}}, "config_groups={} .* must name groups"),
-        ({**packing(4, 32), "kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme="),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo='NVFP4' .* known: 'FP8'"),
-        ({"quant_method": "mxfp4", "bits": 4}, "bits=4 in quantization_config is not known"),
-    ],
-)
-def test_what_a_config_says_and_nobody_knows_is_refused(config: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        HOST.quantizations.make(config.get("quant_method", "fp8"), config, {})
 
 
 @pytest.mark.parametrize(
@@ -318,6 +143,34 @@ def test_a_head_may_be_stored_so_and_has_adapters(name: str, tmp_path: Path) -> 
             assert_near(found_TV, expected_TV)
 
 
+def test_biases_of_zeros_that_gptq_writes_are_passed_over_and_others_refused(
+    tmp_path: Path,
+) -> None:
+    pair = Pair("LlamaForCausalLM", tmp_path, FORMS["gptq"])
+    tensors = pair.quantized.tensors
+    for name in [each for each in tensors if each.endswith(".scales")]:
+        tensors[name.replace("scales", "bias")] = torch.zeros(tensors[name].shape[1])
+    expected_TV = pair.expected()
+    assert_near(pair.found(), expected_TV)
+    mixed = {f"-:.*layers.{i}.self_attn.q_proj": {} for i in range(9)}
+    name = "model.layers.0.self_attn.k_proj.bias"
+    tensors[name] += 0.1
+    with pytest.raises(ModelError, match="bias' is not zero, and the model has nothing of"):
+        pair.found()
+    tensors[name] -= 0.1
+    pair.config = {**pair.config, "dynamic": mixed}
+    for name in [each for each in tensors if "self_attn.q_proj." in each]:
+        if not name.endswith(".bias"):
+            del tensors[name]
+    plain = pair.plain.tensors
+    tensors |= {name: plain[name] for name in plain if name.endswith("q_proj.weight")}
+    assert_near(pair.found(), expected_TV)
+    without = Pair("LlamaForCausalLM", tmp_path, FORMS["awq"])
+    without.quantized.tensors["model.layers.0.self_attn.k_proj.bias"] = torch.zeros(32)
+    with pytest.raises(ModelError, match=r"k_proj\.bias' of shape .* fits no layer"):
+        without.found()
+
+
 def test_experts_in_different_forms_are_refused_by_their_names(tmp_path: Path) -> None:
     pair = Pair("Qwen3MoeForCausalLM", tmp_path, FORMS["fp8"])
     pair.config = {**pair.config, "ignored_layers": ["model.layers.1.mlp.experts.2.up_proj"]}
@@ -343,60 +196,3 @@ def test_an_engine_makes_the_tokens_of_the_weights_that_are_stored(tmp_path: Pat
         tokens.append([output.outputs[0].token_ids for output in outputs])
     assert tokens[0] == tokens[1]
     assert {len(its) for its in tokens[0]} == {12}
-
-
-def test_no_device_gets_slow_products_in_silence(tmp_path: Path) -> None:
-    pair = Pair("LlamaForCausalLM", tmp_path, FORMS["fp8"])
-    site = pair.plain.model().model.layers["0"].mlp.down_proj.site
-    method = HOST.quantizations.make("fp8", pair.config, {}).method_of(site)
-    device = torch.device("cuda")
-    with pytest.raises(ModelError, match="run on the CPU only so far"):
-        method.create(torch.nn.Module(), site, dtype=torch.float32, device=device)
-
-
-def test_mxfp4_is_widened_as_transformers_does() -> None:
-    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
-
-    its, meant_XOI = mxfp4(torch.randn(2, 6, 96))
-    expected_XIO = convert_moe_packed_tensors(its["blocks"], its["scales"], dtype=torch.float32)
-    assert torch.equal(meant_XOI, expected_XIO.mT)
-    site = Site(
-        name="up",
-        kind="linear",
-        inputs=Shard.whole(96),
-        parts=(Part("up", Shard.whole(6)),),
-    )
-    one = {key: tensor[0] for key, tensor in its.items()}
-    coded = Mxfp4Blocks().coded(one, site)
-    assert torch.equal(coded.widened(slice(None)), meant_XOI[0])
-
-
-def test_words_are_read_as_compressed_tensors_does_which_wrote_them() -> None:
-    """The file is that of ``make_compressed_tensors_words``."""
-    path = Path(__file__).parents[1] / "compressed_tensors_words.safetensors"
-    with safe_open(path, framework="pt") as file:
-        configs = json.loads(file.metadata()["configs"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    assert len(configs) == 12
-    for form, group in configs.items():
-        config = {**compressed("pack-quantized", {}), "config_groups": {"group_0": group}}
-        quantization = HOST.quantizations.make("compressed-tensors", config, {})
-        its = {
-            name.replace(f"{form}/", "up."): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(f"{form}/")
-        }
-        expected_OI = its.pop("up.expected")
-        spec = ModelSpec(
-            architecture="Test",
-            config={},
-            dtype=torch.float32,
-            device=torch.device("cpu"),
-            max_model_len=64,
-            quantization=quantization,
-        )
-        outputs, inputs = expected_OI.shape
-        layer = ColumnParallelLinear("up", inputs, {"up": outputs}, bias=False, spec=spec)
-        load_weights(layer, its.items())
-        layer.finish_weights()
-        assert torch.equal(layer.method.dequantize(layer), expected_OI), form

@@ -22,6 +22,7 @@ from octavo_registry.linear import (
     FusedProducts,
     PlainActivation,
     QuantizationMethod,
+    WritesBiases,
 )
 from octavo_registry.model import ModelSpec
 from octavo_registry.sites import Axis, Shard, Site, SiteKind
@@ -89,6 +90,16 @@ class Linear(nn.Module):
         if self.bias is not None:
             bias = {"bias": (Axis("out"),)}
             yield from sources(self, self.site, bias, orders=self._orders)
+        elif any(isinstance(each, WritesBiases) for each in getattr(method, "methods", [method])):
+            totals = {name: part.total for name, part in self.site.parts}
+            for name, total in totals.items():
+                yield Source(
+                    name=f"{name}.bias",
+                    shape=(total,),
+                    part=(),
+                    target=torch.empty(0),
+                    parameter=None,
+                )
 
     def finish_weights(self) -> None:
         """See ``FinishesWeights``."""

@@ -28,7 +28,8 @@ class Source:
     """What this rank takes of it, by axis: a range, or entries in an order."""
     target: Tensor
     """Where that goes: a view of the parameter."""
-    parameter: nn.Parameter
+    parameter: nn.Parameter | None
+    """None: nothing is filled. The tensor may be missing, and must be zero where it is there."""
 
 
 @runtime_checkable
@@ -57,7 +58,8 @@ def load_weights(
         if isinstance(module, LoadsWeights):
             for source in module.sources():
                 wanted[source.name].append(source)
-                missing[id(source.parameter)] += 1
+                if source.parameter is not None:
+                    missing[id(source.parameter)] += 1
     for name, tensor in tensors:
         sources = wanted.get(name)
         if sources is None:
@@ -69,7 +71,8 @@ def load_weights(
             )
         for source in sources:
             _fill(source, tensor)
-            missing[id(source.parameter)] -= 1
+            if source.parameter is not None:
+                missing[id(source.parameter)] -= 1
     return {
         name
         for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -97,6 +100,13 @@ def _fill(source: Source, tensor: Tensor) -> None:
             f"tensor {source.name!r}: expected shape {list(source.shape)}, "
             f"found {list(tensor.shape)}; is config.json that of these weights?"
         )
+    if source.parameter is None:
+        if bool(tensor.any()):
+            raise ModelError(
+                f"tensor {source.name!r} is not zero, and the model has nothing of that name; is "
+                "config.json that of these weights?"
+            )
+        return
     if tensor.dtype != source.target.dtype and not (
         _may_convert(tensor.dtype) and _may_convert(source.target.dtype)
     ):

@@ -90,7 +90,11 @@ def _fits(name: str, pattern: str) -> bool:
     return f".{pattern.strip('.')}." in f".{name}."
 
 
-def method_for(site: Site | ExpertsSite, form_of: Callable[[str], WeightFormat | None]) -> Method:
+def method_for(
+    site: Site | ExpertsSite,
+    form_of: Callable[[str], WeightFormat | None],
+    linear: type[FormatLinear] = FormatLinear,
+) -> Method:
     """Return the method of a site, by the form that each of its linears is stored in."""
     forms = {name: form_of(name) for name in site.names}
     first = next(iter(forms.values()))
@@ -104,5 +108,5 @@ def method_for(site: Site | ExpertsSite, form_of: Callable[[str], WeightFormat |
         return None if first is None else FormatExperts(first)
     if other is not None:
         own = [forms[part.name] for part in site.parts]
-        return Apart([None if form is None else FormatLinear(form) for form in own])
-    return None if first is None else FormatLinear(first)
+        return Apart([None if form is None else linear(form) for form in own])
+    return None if first is None else linear(first)

@@ -16,6 +16,7 @@ from torch import Tensor
 from octavo.errors import ConfigError, ModelError
 from octavo.layers.formats import (
     CodedWeight,
+    FormatLinear,
     StoredTensor,
     only_features,
     unpacked,
@@ -97,6 +98,12 @@ class GptqWords:
         return groups_PI[0].contiguous() if self.desc_act and self.group_size > 0 else None
 
 
+class GptqLinear(FormatLinear):
+    """AutoGPTQ writes a bias of zeros for each linear that has none."""
+
+    writes_biases = True
+
+
 class Gptq:
     """All linears and experts but those that ``dynamic`` takes out; routers stay plain."""
 
@@ -151,4 +158,4 @@ class Gptq:
         """See ``Quantization``."""
         if site.kind in ("router", "embedding") or (site.kind == "head" and not self._has_head):
             return None
-        return method_for(site, self._form_of)
+        return method_for(site, self._form_of, GptqLinear)
