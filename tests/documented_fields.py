@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any, get_type_hints
 
+import anthropic.types
+import openai.types
 from anthropic.types import (
     MessageCountTokensParams,
     message_create_params,
@@ -14,6 +19,7 @@ from openai.types import completion_create_params
 from openai.types.audio import transcription_create_params, translation_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
+from typing_extensions import is_typeddict
 
 from octavo.server.apis.chat import body as chat
 from octavo.server.apis.completions import body as completions
@@ -58,6 +64,21 @@ TOKENIZE = """
     model prompt messages add_special_tokens return_token_strs add_generation_prompt tools
     continue_final_message chat_template chat_template_kwargs mm_processor_kwargs
 """
+
+
+def every_name() -> tuple[set[str], set[str]]:
+    """The fields of all bodies that either package sends, and the keys of all objects within."""
+    of_bodies = set().union(*(documented for _, _, documented in ROUTES.values()))
+    within = set()
+    for package in (anthropic.types, openai.types):
+        for info in walk_packages(package.__path__, f"{package.__name__}."):
+            if info.name.endswith(("_param", "_params")):
+                for kind in filter(is_typeddict, vars(import_module(info.name)).values()):
+                    is_body = re.search(
+                        "(?<!Sampling)Params(Base|Streaming|NonStreaming)?$", kind.__name__
+                    )
+                    (of_bodies if is_body else within).update(kind.__annotations__)
+    return of_bodies, within
 
 
 def names(*kinds: Any, more: str = "") -> set[str]:

@@ -22,7 +22,7 @@ from octavo.limits import (
 )
 from octavo.vllm_names import as_keywords, here
 from octavo.wording import shown
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 from octavo_registry.structure import Structure
 
 OutputKind = Literal["cumulative", "delta", "final"]
@@ -169,7 +169,7 @@ class SamplingParams:
         for name in given:
             if name not in names:
                 there = here(name)
-                hint = f"here: {as_keywords(there)}" if there else near_matches(name, names)
+                hint = f"here: {as_keywords(there)}" if there else close_or_known(name, names)
                 raise TypeError(f"SamplingParams has no field {name!r}; {hint}")
         return object.__new__(cls)
 

@@ -34,7 +34,7 @@ from octavo_registry.logits import LogitsProcessor
 from octavo_registry.manifest import API_VERSION, Manifest, PluginRecord
 from octavo_registry.modalities import InputRegistry, ModalityDecoder, MultimodalRegistry
 from octavo_registry.model import Model, ModelCapabilities
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 from octavo_registry.options import OptionRegistry
 from octavo_registry.routes import RouteGroup
 from octavo_registry.sources import ModelSource
@@ -156,7 +156,7 @@ class PluginHost:
         for name in disabled:
             if name not in names:
                 raise UnknownNameError(
-                    f"no plugin named {name!r} to disable; {near_matches(name, names)}"
+                    f"no plugin named {name!r} to disable; {close_or_known(name, names)}"
                 )
         host = cls()
         host.disabled = tuple(sorted(set(disabled)))

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from octavo_registry.errors import DuplicateNameError, PluginError, UnknownNameError
 from octavo_registry.faults import Faults
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class LazyRegistry(Generic[T]):
         """Return what is known without importing; UnknownNameError lists near matches."""
         if name not in self._entries:
             raise UnknownNameError(
-                f"no {self.kind} named {name!r}; {near_matches(name, self._entries)}"
+                f"no {self.kind} named {name!r}; {close_or_known(name, self._entries)}"
             )
         return self._entries[name][-1]
 
@@ -224,7 +224,7 @@ class LazyRegistry(Generic[T]):
             if key not in self._defaults:
                 raise PluginError(
                     f"plugin {self.plugin!r} adds {self.kind} {name!r} with {key}=; "
-                    f"{near_matches(key, self._defaults)}"
+                    f"{close_or_known(key, self._defaults)}"
                 )
             wanted = type(self._defaults[key])
             if not isinstance(value, wanted):

@@ -1,47 +1,82 @@
-"""What an error says about a name that is not known."""
+"""Which known name was meant by one that is not known, and what an error says of it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+MOST_MEANT = 3
+"""Names that an error suggests."""
+LONGEST = 100
+"""A longer name is no slip of any: clients may send megabytes."""
 
-def near_matches(name: str, known: Iterable[str]) -> str:
+
+def close_or_known(name: str, known: Iterable[str]) -> str:
     """Return the tail of an error: "close: [...]", else all that is known."""
-    from difflib import get_close_matches  # only needed on the way to an error
-
     names = sorted(known)
     if not names:
         return "there are none"
-    by_lower = {candidate.lower(): candidate for candidate in names}
-    close = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
-    return f"close: {[by_lower[match] for match in close]}" if close else f"known: {names}"
+    close = meant(name, names)
+    return f"close: {close}" if close else f"known: {names}"
 
 
-def misspelt(name: str, known: Iterable[str]) -> str | None:
-    """The known name that this one is most likely a slip of; None: it is another name.
+def meant(name: str, known: Iterable[str], *, surely: bool = False) -> list[str]:
+    """The known names that were probably meant, the closest first; ``surely``: only by a slip.
 
     A slip is one letter left out, added, changed or swapped with its neighbour, two of them in
     eight letters and more, or another way to write the words (``maxTokens`` for ``max_tokens``).
+    Otherwise each word may be another form of its counterpart (``mem`` for ``memory``), and of
+    four words and more one may be left out or added. What shares words with another name may still
+    mean something else: a word that is like none is no slip.
     """
-    given = _letters(name)
-    best: tuple[int, str] | None = None
-    for candidate in sorted(known):
+    if len(name) > LONGEST:
+        return []
+    given, words = _letters(name), _words(name)
+    found = []
+    for candidate in sorted(set(known)):
         wanted = _letters(candidate)
-        most = 0 if len(wanted) < 3 else 1 if len(wanted) < 8 else 2
-        # A slip changes two of the letters that there are at most.
-        if abs(len(given) - len(wanted)) > most or len({*given} ^ {*wanted}) > 2 * most:
-            continue
-        slips = _num_slips(given, wanted, most)
-        if slips <= most and (best is None or slips < best[0]):
-            best = slips, candidate
-    return None if best is None else best[1]
+        is_meant = _is_slip(given, wanted) or (not surely and _are_like(words, _words(candidate)))
+        if is_meant:
+            found.append((_num_slips(given, wanted), candidate))
+    return [candidate for _, candidate in sorted(found)[:MOST_MEANT]]
 
 
 def _letters(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
+    return re.sub(r"[-_./]", "", name).lower()
 
 
-def _num_slips(given: str, wanted: str, most: int) -> int:
+def _words(name: str) -> list[str]:
+    """Those between signs, and those that begin with a capital (``minItems``)."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.findall(r"[^-_./]+", apart.lower())
+
+
+def _are_like(some: list[str], others: list[str]) -> bool:
+    """Whether these are the same words, in other forms, or but for one of four and more."""
+    if len(some) == len(others):
+        return all(_is_form(one, other) for one, other in zip(some, others, strict=True))
+    fewer, more = sorted((some, others), key=len)
+    if len(more) < 4 or len(more) - len(fewer) != 1:
+        return False
+    return any(fewer == more[:place] + more[place + 1 :] for place in range(len(more)))
+
+
+def _is_form(one: str, other: str) -> bool:
+    """Whether a word is a slip of the other, its beginning, or has another end."""
+    shorter = min(len(one), len(other))
+    stem = max(3, shorter - 1)
+    return one == other or _is_slip(one, other) or (one[:stem] == other[:stem] and shorter >= stem)
+
+
+def _is_slip(given: str, wanted: str) -> bool:
+    most = 0 if len(wanted) < 3 else 1 if len(wanted) < 8 else 2
+    # A slip changes two of the letters that there are at most.
+    if abs(len(given) - len(wanted)) > most or len({*given} ^ {*wanted}) > 2 * most:
+        return False
+    return _num_slips(given, wanted, most) <= most
+
+
+def _num_slips(given: str, wanted: str, most: int = 1_000) -> int:
     """The least number of slips between two words (optimal string alignment), if not above most."""
     before: list[int] = []
     row = list(range(len(wanted) + 1))

@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo_registry.errors import DuplicateNameError, PluginError, UnknownNameError
 from octavo_registry.lazy import FRAMEWORK
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 
 OptionType = type[str] | type[int] | type[float] | type[bool]
 _BOOLEANS = {"true": True, "false": False}
@@ -94,7 +94,7 @@ class OptionRegistry:
             if known is None:
                 raise UnknownNameError(
                     f"no plugin with options is named {plugin!r}; "
-                    f"{near_matches(plugin, self._options)}"
+                    f"{close_or_known(plugin, self._options)}"
                 )
             for key, value in given.items():
                 self._values[plugin, key] = self._option(plugin, key).parse(value)
@@ -118,6 +118,6 @@ class OptionRegistry:
         known = self._options.get(plugin, {})
         if key not in known:
             raise UnknownNameError(
-                f"plugin {plugin!r} has no option {key!r}; {near_matches(key, known)}"
+                f"plugin {plugin!r} has no option {key!r}; {close_or_known(key, known)}"
             )
         return known[key]

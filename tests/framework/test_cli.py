@@ -77,8 +77,8 @@ def test_common_options_may_stand_before_or_after_the_command(site, capsys, argu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plugn"], "no command named 'plugn'; close: ['plugin', 'plan']"),
-        (["--plugn", "x"], "octavo takes no option '--plugn'; close: ['--plugin', "),
+        (["plugn"], "no command named 'plugn'; close: ['plugin']"),
+        (["--plugn", "x"], "octavo takes no option '--plugn'; close: ['--plugin']"),
         (["plugin", "lst"], "octavo plugin has no ACTION 'lst'; close: ['list']"),
         (["plugin", "list", "--jsn"], "octavo plugin takes no option '--jsn'; close: ['--json']"),
         (["plugin", "list", "more"], "octavo plugin takes no argument 'more'"),

@@ -191,7 +191,7 @@ def test_commands_of_a_chat_begin_anew_set_the_system_message_and_end(
     )
     assert main(["chat", str(model), *FLAGS]) == 0
     plain, rhyme = answers(llm, "", "hello")[0], answers(llm, "Rhyme.", "hello")[0]
-    told = "there is no command '/rset'; close: ['/reset', '/exit']\n"
+    told = "there is no command '/rset'; close: ['/reset']\n"
     assert capsys.readouterr().out == f"{plain}\n{plain}\n{rhyme}\n{told}"
 
 

@@ -21,7 +21,7 @@ from octavo.errors import ConfigError
 from octavo.frontend.options import read_options
 from octavo.vllm_names import PARAMETERS, SHORT, verdicts
 from octavo.vllm_names import VARIABLES as VARIABLES_OF_VLLM
-from octavo.wording import likely_meant
+from octavo_registry.naming import meant
 
 PAGE = ROOT / "docs" / "from-vllm.md"
 (FIELDS,) = code_blocks(PAGE, "")
@@ -92,12 +92,12 @@ def test_texts_name_options_that_there_are() -> None:
 def test_no_name_of_vllms_is_taken_for_a_misspelling_of_another_meaning() -> None:
     ours = options(ServeCommand())
     flags = [flag.names[0] for flag in read_names().flags if flag.names[0] not in ours]
-    near = {(flag, each) for flag in flags for each in likely_meant(flag, ours)}
+    near = {(flag, each) for flag in flags for each in meant(flag, ours)}
     assert near == {("--h11-max-header-count", "--max-header-count")}  # what it does
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("given", "wanted"),
     [
         ("--max-modellen", "--max-model-len"),
         ("--max-model-length", "--max-model-len"),
@@ -110,8 +110,8 @@ def test_no_name_of_vllms_is_taken_for_a_misspelling_of_another_meaning() -> Non
         ("--enable-dora", "--enable-lora"),
     ],
 )
-def test_a_misspelt_option_is_known(given: str, meant: str) -> None:
-    assert likely_meant(given, options(ServeCommand()))[0] == meant
+def test_a_misspelt_option_is_known(given: str, wanted: str) -> None:
+    assert meant(given, options(ServeCommand()))[0] == wanted
 
 
 def test_errors_say_what_is_here_in_the_place_of_vllms_names() -> None:

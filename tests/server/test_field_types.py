@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, get_args, get_type_hints
 
 import anthropic.types as anthropic_types
@@ -15,6 +16,7 @@ from openai.types.chat.chat_completion_content_part_input_audio_param import Inp
 from openai.types.shared_params import FunctionDefinition
 from typing_extensions import is_typeddict
 
+from documented_fields import ROUTES, every_name
 from octavo.errors import BadRequestError
 from octavo.inputs.template import ChatTemplate
 from octavo.server.apis.chat import body as chat
@@ -63,6 +65,10 @@ def user(block: dict[str, Any], notes: Notes) -> Any:
 
 def assistant(block: dict[str, Any], notes: Notes) -> Any:
     return chat_messages("m", "assistant", [block], notes)
+
+
+def chat_message(message: dict[str, Any], notes: Notes) -> Any:
+    return plain_messages([message], notes)
 
 
 def chat_part(part: dict[str, Any], notes: Notes) -> Any:
@@ -170,6 +176,44 @@ def test_each_documented_key_is_known(read, needed, key, refuses) -> None:
         notes = Notes(refuses=refuses)
         assert verdict(read, {key: value, **needed}, notes) != "unknown_field"
         assert all(note.is_listed for note in notes)
+
+
+class Asked(Notes):
+    """Notes that learn what readers know: whether of a body or within one, and its names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: set[tuple[str, frozenset[str]]] = set()
+
+    def unknown(self, name: str, known: Collection[str], where: str = "") -> None:
+        self.known.add(("within" if where else "", frozenset(known)))
+
+
+def test_no_name_that_an_api_has_elsewhere_is_a_slip() -> None:
+    asked, own = Asked(), {"nobodys_own": 1}
+    for kind, table, _ in ROUTES.values():
+        with suppress(HttpError):
+            read_body(own, kind, table, asked)
+    for _, _, read, needed in TYPES:
+        verdict(read, own | needed, asked)
+        if "type" in needed:
+            verdict(response_item, own | needed, asked)
+    for kind in ("text", "image_url", "file"):
+        verdict(chat_part, {"type": kind, **own}, asked)
+    for role in ("user", "assistant", "tool"):
+        verdict(chat_message, {"role": role, **own}, asked)
+        verdict(system_or_user, {"role": role, **own}, asked)
+    of_bodies, within = every_name()
+    slips = set()
+    for where, known in asked.known:
+        for name in (within if where else of_bodies) - known:
+            try:
+                Notes().unknown(name, known, where)
+            except HttpError as error:
+                slips.add((name, where, str(error)))
+    assert slips == set()
+    assert {where for where, _ in asked.known} == {"", "within"}
+    assert len(asked.known) > 30
 
 
 IDS = [f"{name}: {kind.__name__}" for name, kind, _, _ in TYPES]

@@ -9,7 +9,7 @@ from octavo.cli.speaking import Speaker, add_speaker_flags, open_speaker
 from octavo.cli.terminal import Terminal
 from octavo.errors import OctavoError, PromptTooLongError
 from octavo_registry import PluginHost
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 
 COMMANDS = {
     "/system": "TEXT: set the system message and start anew; without TEXT: none",
@@ -67,7 +67,7 @@ class TerminalChat:
             case "/help":
                 self._terminal.rows(list(COMMANDS.items()))
             case _:
-                hint = near_matches(command, COMMANDS)
+                hint = close_or_known(command, COMMANDS)
                 self._terminal.write(f"there is no command {command!r}; {hint}\n", "red")
         return True
 

@@ -20,7 +20,7 @@ from octavo_registry import LazyRegistry, PluginHost
 from octavo_registry.commands import Command
 from octavo_registry.faults import one_line
 from octavo_registry.lazy import FRAMEWORK
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 
 USER_ERRORS = (BadRequestError, ConfigError, UnknownNameError)
 """Exit code 2; any other error is 1."""
@@ -102,7 +102,7 @@ def _run(args: list[str]) -> int:
     name = "version" if name == "--version" else name
     if name.startswith("-"):
         known = (*common.option_names(), "--help")
-        raise ConfigError(f"octavo takes no option {name!r}; {near_matches(name, known)}")
+        raise ConfigError(f"octavo takes no option {name!r}; {close_or_known(name, known)}")
     command = host.commands.make(name)
     parser = Parser(prog=f"octavo {name}", description=host.commands.info(name).metadata["help"])
     command.configure(parser)

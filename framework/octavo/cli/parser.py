@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 
 from octavo.errors import ConfigError
 from octavo.vllm_names import as_flags, here
-from octavo.wording import likely_meant
 from octavo_registry import Option
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known, meant
 
 PLUGIN_OPTION = "--plugin."
 
@@ -70,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         there = here(name.lstrip("-").replace("-", "_"))
         if there is not None:
             return f"here: {as_flags(there)}"
-        close = likely_meant(name, known)
+        close = meant(name, known)
         return f"close: {close}" if close else f"{self.prog} --help lists all"
 
     def error(self, message: str) -> NoReturn:
@@ -135,7 +134,9 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             what = action.metavar or action.dest
-            raise ConfigError(f"{self.prog} has no {what} {value!r}; {near_matches(value, known)}")
+            raise ConfigError(
+                f"{self.prog} has no {what} {value!r}; {close_or_known(value, known)}"
+            )
 
 
 def add_common_options(parser: Parser, declared: Iterable[Option] = ()) -> None:

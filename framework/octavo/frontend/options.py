@@ -15,7 +15,7 @@ import msgspec
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.vllm_names import VALUES, as_keywords, here
-from octavo.wording import likely_meant
+from octavo_registry.naming import meant
 
 # Options of the public interface that nothing implements yet, with the one value that asks for
 # nothing; any other is an error, since ignoring it would change what the caller gets.
@@ -122,7 +122,7 @@ def _plain(value: object) -> object:
 
 
 def _unknown(name: str, caller: str, known: list[str]) -> str:
-    near = likely_meant(name, known)
+    near = meant(name, known)
     hint = f"; close: {', '.join(near)}" if near else ""
     there = here(name)
     if there is not None:

@@ -23,7 +23,7 @@ from octavo.vllm_names import GUIDED_BACKENDS
 from octavo.wording import shown
 from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, MachineBackend
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 from octavo_registry.structure import Structure, from_plain, plain
 
 AUTO = "auto"
@@ -138,7 +138,7 @@ def _backends_for(
             asked = GUIDED_BACKENDS.get(asked, asked)
         if asked not in names:
             raise ParameterError(
-                f"guided backend {shown(asked)} is not registered; {near_matches(asked, names)}"
+                f"guided backend {shown(asked)} is not registered; {close_or_known(asked, names)}"
             )
         names = [asked]
     reasons: list[str] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.errors import ConfigError, ModelError, ParameterError
 from octavo.params import SamplingParams
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 
 _FIELDS = {
     "temperature": "temperature",
@@ -41,7 +41,7 @@ def default_sampling_params(
     known = {**_FIELDS, **{ours: ours for ours in _FIELDS.values()}}
     for name in overrides or {}:
         if name not in known:
-            raise ConfigError(f"override_generation_config.{name}: {near_matches(name, known)}")
+            raise ConfigError(f"override_generation_config.{name}: {close_or_known(name, known)}")
     try:
         return replace(params, **{known[name]: value for name, value in (overrides or {}).items()})
     except ParameterError as error:

@@ -18,7 +18,7 @@ from octavo.model_folder.nested import with_text_defaults
 from octavo.model_folder.overrides import apply_overrides
 from octavo.model_folder.sources import find_model
 from octavo_registry import ModelCapabilities, ModelPart, PluginHost, Task
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 
 POOLING_TASKS = ("embed", "classify", "score", "reward")
 STORED_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -148,7 +148,7 @@ def _choose_model(
         if model_impl not in host.models:
             raise ConfigError(
                 f"model_impl={model_impl!r} is neither 'auto' nor 'octavo' nor a registered model; "
-                f"{near_matches(model_impl, host.models.names())}"
+                f"{close_or_known(model_impl, host.models.names())}"
             )
         return names[0], model_impl
     for name in names:
@@ -161,7 +161,7 @@ def _choose_model(
                 return name, chosen
     raise ModelError(
         f"{path / 'config.json'}: no plugin has the architecture {names[0]!r}; "
-        f"{near_matches(names[0], host.models.names())}"
+        f"{close_or_known(names[0], host.models.names())}"
     )
 
 

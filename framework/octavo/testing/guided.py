@@ -20,7 +20,7 @@ from octavo.testing.report import Check
 from octavo_registry import GuidedBackend, GuideState, GuideVocabulary
 from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.guided import Constraint, ConstraintKind, FillsTogether, MachineBackend
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 from octavo_registry.structure import Literal, plain
 
 WALKS = 3
@@ -89,7 +89,7 @@ class _Bench:
         known = [*kinds, *FEATURES]
         for name in self.keywords:
             if name not in known:
-                yield f"keywords has {name!r}; {near_matches(name, known)}"
+                yield f"keywords has {name!r}; {close_or_known(name, known)}"
         if not self.samples:
             yield f"keywords lists nothing that can be tried; kinds are {', '.join(kinds)}"
 

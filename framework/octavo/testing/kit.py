@@ -22,7 +22,7 @@ from octavo_registry import (
 )
 from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.lazy import load_target
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 
 _IMPORT = """
 import importlib, json, sys
@@ -47,7 +47,7 @@ def _find(host: PluginHost, plugin: str) -> PluginRecord:
             return record
     names = [record.name for record in host.plugins]
     raise UnknownNameError(
-        f"no plugin named {plugin!r} is loaded; {near_matches(plugin, names)}; "
+        f"no plugin named {plugin!r} is loaded; {close_or_known(plugin, names)}; "
         f"one that is not installed is loaded with --plugin MODULE"
     )
 

@@ -13,7 +13,7 @@ from octavo_registry.errors import OctavoError
 from octavo_registry.faults import Faults
 from octavo_registry.hooks.listening import Listener
 from octavo_registry.lazy import LazyRegistry
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 from octavo_registry.options import OptionRegistry, takes_options
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def choosing(
             if not isinstance(answer, str):
                 raise TypeError(f"it returned {type(answer).__name__}, not a text or None")
             if known is not None and answer not in known:
-                near = near_matches(answer, known.names())
+                near = close_or_known(answer, known.names())
                 raise ValueError(f"it chose the {known.kind} {answer!r}, which nobody has; {near}")
             return answer
 

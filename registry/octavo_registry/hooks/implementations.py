@@ -21,7 +21,7 @@ from octavo_registry.hooks.guarded import (
 from octavo_registry.hooks.listening import Listener
 from octavo_registry.hooks.markers import hookimpl
 from octavo_registry.lazy import LazyRegistry
-from octavo_registry.naming import near_matches
+from octavo_registry.naming import close_or_known
 from octavo_registry.options import OptionRegistry
 from octavo_registry.registering import hooks_of
 
@@ -89,6 +89,6 @@ def implementations(
         elif not given["optionalhook"]:
             raise PluginError(
                 f"plugin {name!r} ({target}): there is no hook {hook!r}; "
-                f"{near_matches(hook, callers)}"
+                f"{close_or_known(hook, callers)}"
             )
     return found

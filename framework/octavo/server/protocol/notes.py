@@ -12,7 +12,7 @@ import msgspec
 from octavo.observability.metrics import Counter
 from octavo.server.http.errors import HttpError
 from octavo.wording import shown
-from octavo_registry.naming import misspelt, near_matches
+from octavo_registry.naming import close_or_known, meant
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +22,18 @@ MAX_NOTES: Final = 32
 """Most notes of one request that are told; more are counted."""
 MAX_UNKNOWN: Final = 64
 """Most names that are compared with all known ones, which takes some 0.2 ms each."""
-_OTHERS: Final = frozenset(
-    ("ec_transfer_params", "files", "images", "languages", "max_tokens", "min_tokens", "mode",
-     "models", "seed", "session", "speed", "top_a")
+_OF_OTHER_BODIES: Final = frozenset(
+    ("conversation_id", "ec_transfer_params", "files", "images", "inference_geos", "inputs",
+     "languages", "max_tokens", "min_tokens", "mode", "models", "operation", "requests", "seed",
+     "service_tiers", "session", "session_ids", "speed", "speeds", "token", "top_a",
+     "user_profile_ids", "workspace_ids", "workspaces")
 )  # fmt: skip
-"""Names of fields that other routes or servers have: they are no slips of any that are near."""
+"""Fields that other routes or servers have: they are no slips of those that are near."""
+_WITHIN_OTHERS: Final = frozenset(
+    ("code", "consent", "content", "context", "file_ids", "files", "model", "sources",
+     "tool", "tool_call_id", "tool_calls")
+)  # fmt: skip
+"""Keys that objects within bodies have elsewhere, and that are no slips either."""
 _MAX_HEADER_BYTES: Final = 1024
 _MAX_LOGGED: Final = 1024
 """Pairs of a field and a client that the log has told of; the oldest is forgotten."""
@@ -80,10 +87,9 @@ class Notes:
             return
         place = where or "this request"
         param = re.split(r"[.\[]", where)[0] or name[:64]
-        meant = None if name in _OTHERS else misspelt(name, known)
-        if self._refuses or meant is not None:
-            hint = f"; close: [{meant!r}]" if meant else _hint(name, known)
-            text = f"{shown(name)} is no field of {place}{hint}"
+        is_real = name in (_WITHIN_OTHERS if where else _OF_OTHER_BODIES)
+        if self._refuses or (not is_real and meant(name, known, surely=True)):
+            text = f"{shown(name)} is no field of {place}{_hint(name, known)}"
             raise HttpError(400, text, param=param, code="unknown_field")
         self._num_unknown += 1
         if self._num_unknown > MAX_UNKNOWN:
@@ -154,5 +160,5 @@ def _path(field: str) -> str:
 
 
 def _hint(name: str, known: Collection[str]) -> str:
-    hint = near_matches(name[:64], known)
+    hint = close_or_known(name, known)
     return f"; {hint}" if len(hint) < _MAX_HINT_CHARS else ""
