@@ -96,21 +96,24 @@ class ChatRenderer:
         plain = check_messages(chat.messages, self._capabilities)
         if strict:
             _check_is_read(template, kwargs, lists)
-        finish = self._guard(template).hide(plain, kwargs, lists)
-        fit_contents(plain, template, self._media_texts, self._capabilities)
-        fit_arguments(plain, template)
-        if strict:
-            fit_roles(plain, template)
-        marker = _mark_end(plain[-1]) if chat.continue_final_message else None
-        text = template.render(
-            plain,
-            **{**self._default_kwargs, **kwargs},
-            **lists,
-            add_generation_prompt=begins_answer,
-        )
-        text = text if marker is None else _cut_at(text, marker)
+
+        def write(messages: list[dict[str, Any]], others: Mapping[str, dict[str, Any]]) -> str:
+            fit_contents(messages, template, self._media_texts, self._capabilities)
+            fit_arguments(messages, template)
+            if strict:
+                fit_roles(messages, template)
+            marker = _mark_end(messages[-1]) if chat.continue_final_message else None
+            text = template.render(
+                messages,
+                **{**self._default_kwargs, **others["kwargs"]},
+                **others["lists"],
+                add_generation_prompt=begins_answer,
+            )
+            return text if marker is None else _cut_at(text, marker)
+
+        written = self._guard(template).rendered(write, plain, {"kwargs": kwargs, "lists": lists})
         check_shows_messages(template)
-        return finish(text)
+        return written
 
     def template(
         self, given: str | None = None, *, has_tools: bool = False, is_foreign: bool = False

@@ -14,10 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from octavo.errors import MessageError, PromptError
+from octavo.inputs.covering import Cover, Words
 from octavo.inputs.foreign_template import ForeignTemplate
+from octavo.inputs.messages import ROLES
 from octavo.inputs.template import ChatTemplate, changed
 from octavo_registry.tokenizer import ControlTokens, Tokenizer
 
+Write = Callable[[list[dict[str, Any]], dict[str, dict[str, Any]]], str]
+"""Makes a text of messages and what belongs to them."""
 OWN_ROLES: Final = ("system", "developer", "assistant")
 """Their text is the application's or the model's own, which may write ``<think>``."""
 _FIRST_PRIVATE: Final = 0x100000
@@ -110,13 +115,52 @@ class ContentGuard:
         self._template = template
         self._every = _Finder(vocabulary.special | written, vocabulary, template)
         self._own = _Finder(vocabulary.special, vocabulary, template) if written else self._every
+        self._words = Words(template.names, self._every.controls)
+        self._kept = self._words.pattern()
+        self._kept_of_own = self._words.pattern(written)
 
-    def hide(
+    def rendered(
+        self, write: Write, messages: list[dict[str, Any]], others: dict[str, dict[str, Any]]
+    ) -> ChatText:
+        """Render a chat, whose contents may be changed; ``others`` are its tools and the like.
+
+        A template that does to texts what is not foreseen may make control tokens of contents.
+        It writes a second time, with contents that nothing can be made of: they are its own only
+        where it writes the same ones then.
+        """
+        if not self._every.controls:
+            return _as_it_is(write(messages, others))
+        if self._template.is_foreseen:
+            return self._hide(messages, *others.values())(write(messages, others))
+        cover = Cover(self._words)
+        covered = [self._covered(message, cover) for message in messages]
+        covered_others = {
+            name: {key: cover.value(value, self._kept) for key, value in each.items()}
+            for name, each in others.items()
+        }
+        chat = self._hide(messages, *others.values())(write(messages, others))
+        try:
+            text = cover.uncovered(write(covered, covered_others))
+        except PromptError as error:
+            raise MessageError(
+                "the chat template refuses the messages once they can write no control tokens: "
+                f"{error}"
+            ) from error
+        if self._tokens(chat.shown) == self._tokens(text):
+            return chat
+        return self._chat_text(cover.restored(text), text)
+
+    def _covered(self, message: dict[str, Any], cover: Cover) -> dict[str, Any]:
+        kept = self._kept_of_own if message["role"] in OWN_ROLES else self._kept
+        return {**cover.value(message, kept), "role": cover.name(message["role"], ROLES)}
+
+    def _tokens(self, text: str) -> list[str]:
+        return [found[0] for found in self._every.whole.finditer(text)]
+
+    def _hide(
         self, messages: list[dict[str, Any]], *others: dict[str, Any]
     ) -> Callable[[str], ChatText]:
         """Change contents in place; return what makes a chat's text of what is then rendered."""
-        if not self._every.controls:
-            return _as_it_is
         own: list[str] = []
         rest: list[str] = []
         roles = []
@@ -137,11 +181,15 @@ class ContentGuard:
 
     def _shown(self, rendered: str, hidden: Hidden) -> ChatText:
         rendered = hidden.unescaped(rendered)
+        return self._chat_text(hidden.restored(rendered), rendered)
+
+    def _chat_text(self, text: str, shown: str) -> ChatText:
+        """Make it of a text and of what it was before contents had their characters back."""
         return ChatText(
-            text=hidden.restored(rendered),
-            marked=tuple(match.span() for match in self._every.whole.finditer(rendered)),
+            text=text,
+            marked=tuple(match.span() for match in self._every.whole.finditer(shown)),
             controls=self._every.controls,
-            shown=rendered,
+            shown=shown,
         )
 
 
@@ -165,9 +213,10 @@ class Hidden:
         return self._private[char]
 
     def unescaped(self, text: str) -> str:
-        """``text`` with private characters where a template has written them as JSON does."""
+        """``text`` with private characters where a template has written them as JSON or Python."""
         for private in self._private.values():
             text = text.replace(json.dumps(private)[1:-1], private)
+            text = text.replace(repr(private)[1:-1], private)
         return text
 
     def restored(self, text: str) -> str:

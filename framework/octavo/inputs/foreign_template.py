@@ -62,6 +62,7 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
     names: frozenset[str]
     literals: frozenset[str]
     changes: tuple[Change, ...]
+    is_foreseen: bool
 
 
 class TemplateAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ UNREADABLE: Final = "INVALID_JSON"
 """The key under which arguments stand that are no object, as Anthropic advises."""
 _TEXT_KEYS = {"text": "text", "refusal": "refusal"}
 """Part types that are text, and the key that holds it."""
-_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Names that clients use for the same thing; templates read the first or the second."""
 
@@ -104,10 +104,10 @@ def fit_roles(messages: list[dict[str, Any]], template: ChatTemplate | ForeignTe
     """Make developers systems for a template that has none; raise for what it would not show."""
     for index, message in enumerate(messages):
         role = message["role"]
-        if role not in _ROLES and not template.mentions(role):
+        if role not in ROLES and not template.mentions(role):
             raise MessageError(
                 f"messages[{index}].role={shown(role)} is not known to the chat template; "
-                f"known: {', '.join(sorted(_ROLES))}"
+                f"known: {', '.join(sorted(ROLES))}"
             )
         if role == "developer" and not template.mentions(role):
             message["role"] = "system"

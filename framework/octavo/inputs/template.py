@@ -17,6 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from octavo.errors import ConfigError, MessageError, PromptError
+from octavo.inputs.foreseen import is_foreseen
 from octavo_registry.faults import one_line
 
 
@@ -137,6 +138,11 @@ class ChatTemplate:
     def changes(self) -> tuple[Change, ...]:
         """What it does to letters of texts."""
         return tuple(_changes(self._tree))
+
+    @cached_property
+    def is_foreseen(self) -> bool:
+        """Whether it does nothing else to texts than ``changes`` and the like."""
+        return is_foreseen(self._tree)
 
     @cached_property
     def ignores_messages(self) -> bool:
