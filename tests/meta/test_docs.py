@@ -75,6 +75,16 @@ def test_the_table_of_kernels_is_what_there_is() -> None:
     assert sorted(re.findall(r"`(\w+)`", cells)) == sorted(KERNELS)
 
 
+def test_the_words_are_those_of_the_code() -> None:
+    sources = [path for top in ("framework", "registry") for path in (ROOT / top).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in sources)
+    names = re.findall(r"`([A-Za-z.]*[A-Z][A-Za-z]+)`", (DOCS / "words.md").read_text())
+    assert len(names) > 10
+    assert [
+        name for name in names if not re.search(rf"^class {name}\b|^{name} = ", code, re.M)
+    ] == []
+
+
 def test_every_command_is_documented() -> None:
     (summary, *_) = code_blocks(DOCS / "cli.md", "")
     listed = [line.split()[1] for line in summary.splitlines() if line.startswith("octavo ")]

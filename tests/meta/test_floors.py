@@ -8,13 +8,16 @@ the framework imports nothing from there.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-FRAMEWORK = Path(__file__).parents[2] / "framework"
+from markdown import ROOT, rows
+
+FRAMEWORK = ROOT / "framework"
 FLOORS = {
     "wording": 1,
     "version": 1,
@@ -99,6 +102,17 @@ def arrows() -> set[str]:
 
 def test_each_room_has_a_floor() -> None:
     assert {room_of(module) for module in MODULES} - {""} == set(FLOORS)
+
+
+def test_the_page_has_each_room_on_its_floor() -> None:
+    shown = {}
+    for floors, rooms, _ in rows(ROOT / "docs" / "architecture.md", "Rooms and floors"):
+        numbers = [int(number) for number in floors.split(", ")]
+        groups = rooms.split(", ") if len(numbers) > 1 else [rooms]
+        for number, group in zip(numbers, groups, strict=True):
+            names = re.findall(r"`([^`]+)`", group)
+            shown |= {name.replace("/", "."): number for name in names}
+    assert shown == FLOORS
 
 
 def test_a_room_imports_lower_floors_alone() -> None:
