@@ -10,12 +10,15 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from octavo.config import ModelConfig
 from octavo.errors import ConfigError, ModelError
 from octavo.layers.linear import ColumnParallelLinear
 from octavo.layers.loading import load_weights
+from octavo.model_folder import open_model
 from octavo.testing.kit import run
 from octavo_plugins.quantizations.mxfp4.quantization import Mxfp4Blocks
 from octavo_registry import ModelSpec, Part, Shard, Site
+from plan_equality import check_plan
 from quantized_checkpoints import (
     mxfp4,
 )
@@ -127,3 +130,22 @@ def test_words_are_read_as_compressed_tensors_does_which_wrote_them() -> None:
         load_weights(layer, its.items())
         layer.finish_weights()
         assert torch.equal(layer.method.dequantize(layer), expected_OI), form
+
+
+def test_what_modelopt_says_in_a_file_of_its_own_counts(tmp_path: Path) -> None:
+    pair = Pair("LlamaForCausalLM", tmp_path, FORMS["modelopt"])
+    pair.write()
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
+    apart = {"producer": {"name": "modelopt"}, "quantization": said}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(apart))
+    folder = open_model(ModelConfig(model=str(tmp_path)), HOST)
+    assert folder.quantization == "modelopt"
+    assert folder.quantization_config == {"quant_method": "modelopt", **said}
+    check_plan(tmp_path, HOST)
+    said["kv_cache_quant_algo"] = "FP8"
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(apart))
+    with pytest.raises(ConfigError, match="kv_cache_quant_algo='FP8'"):
+        check_plan(tmp_path, HOST)

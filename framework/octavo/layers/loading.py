@@ -114,7 +114,9 @@ def _fill(source: Source, tensor: Tensor) -> None:
             f"tensor {source.name!r}: expected {source.target.dtype}, found {tensor.dtype}; is "
             "config.json that of these weights?"
         )
-    source.target.data.copy_(tensor[source.part])
+    device = tensor.device
+    part = tuple(its.to(device) if isinstance(its, Tensor) else its for its in source.part)
+    source.target.data.copy_(tensor[part])
 
 
 def _may_convert(dtype: torch.dtype) -> bool:

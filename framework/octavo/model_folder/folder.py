@@ -72,6 +72,7 @@ def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -
     text = {**settings, **_object(path, "text_config", settings.get("text_config"))}
     check_entries(file, text)
     quantization_config = _object(path, "quantization_config", text.get("quantization_config"))
+    quantization_config = quantization_config or _quantization_apart(path)
     generation = path / "generation_config.json"
     generation_config = _read_json(generation) if generation.is_file() else {}
     return ModelFolder(
@@ -219,6 +220,15 @@ def _eos_token_ids(
     if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
         raise ModelError(f"{path}: eos_token_id={ids!r} must be token ids")
     return tuple(ids)
+
+
+def _quantization_apart(path: Path) -> dict[str, Any]:
+    """What ModelOpt writes into a file of its own; empty where there is none."""
+    file = path / "hf_quant_config.json"
+    if not file.is_file():
+        return {}
+    stored = _object(path, "quantization", _read_json(file).get("quantization"))
+    return {"quant_method": "modelopt", **stored}
 
 
 def _resolve_quantization(
