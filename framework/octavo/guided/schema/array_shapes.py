@@ -15,6 +15,10 @@ from octavo.guided.schema.source import unsupported
 from octavo.guided.schema.values import KINDS, identity
 
 MAX_ARRANGEMENTS = 256
+MAX_ROOM = 12
+"""Items in all of which those are looked for that are counted."""
+REACH = 8
+"""The first items, where there may be more."""
 
 
 def array_shapes(meaning: Meaning, body: Arrays) -> Iterator[ArrayShape]:
@@ -77,16 +81,34 @@ def _placed(meaning: Meaning, body: Arrays, count: Count) -> Iterator[Arrays]:
     if count.low == 0 and count.high is None:
         yield body
         return
-    if body.high is None:
-        raise unsupported(*count.blame, "without a small maxItems, no guide can enforce it")
-    yield from _positions(body, count, body.high - count.start)
+    if body.high is None or body.high - count.start > MAX_ROOM:
+        yield from _among_first(meaning, body, count)
+    else:
+        yield from _positions(body, count, body.high - count.start)
+
+
+def _among_first(meaning: Meaning, body: Arrays, count: Count) -> Iterator[Arrays]:
+    """Items that are counted stand among the first few: fewer arrays than are meant."""
+    if count.low > REACH:
+        raise unsupported(*count.blame, f"more than {REACH} items that qualify cannot be enforced")
+    skipped = (None,) * count.start
+    place, holds = count.item
+    for size in range(count.low, min(count.low if count.high is None else count.high, REACH) + 1):
+        for chosen in combinations(range(REACH), size):
+            meaning.spend()
+            length = chosen[-1] + 1 if chosen else 0
+            least = replace(body, low=max(body.low, count.start + length if chosen else 0))
+            if count.high is None:
+                found = tuple(count.item if index in chosen else None for index in range(length))
+                yield _with(least, ItemGroup(skipped + found, noted=False))
+            else:
+                found = tuple((place, holds is (index in chosen)) for index in range(length))
+                yield _with(least, ItemGroup(skipped + found, (place, not holds), noted=False))
 
 
 def _positions(body: Arrays, count: Count, room: int) -> Iterator[Arrays]:
     skipped = (None,) * count.start
     place, holds = count.item
-    if room > 12:
-        raise unsupported(*count.blame, f"among {room} items, no guide can enforce it")
     if count.high is None:
         for chosen in combinations(range(room), count.low):
             prefix = tuple(count.item if index in chosen else None for index in range(room))

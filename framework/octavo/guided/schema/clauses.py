@@ -58,7 +58,8 @@ def unnoted(clause: Clause) -> Clause:
         return replace(clause, body=replace(body, groups=groups))
     if isinstance(body, Arrays):
         items = tuple(replace(group, noted=False) for group in body.groups)
-        return replace(clause, body=replace(body, groups=items))
+        counts = tuple(replace(count, noted=False) for count in body.counts)
+        return replace(clause, body=replace(body, groups=items, counts=counts))
     return clause
 
 

@@ -34,6 +34,8 @@ class Count:
     high: int | None
     start: int = 0
     blame: tuple[str, str] = ("contains", "")
+    noted: bool = True
+    """Whether ``unevaluatedItems`` counts such items as looked at."""
 
 
 @dataclass(frozen=True, slots=True)

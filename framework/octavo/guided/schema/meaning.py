@@ -147,7 +147,7 @@ class Meaning:
         if rest is None:
             return found
         literal = (self.source.child(place, rest), True)
-        found = tuple(closed(clause, literal, place) for clause in found)
+        found = tuple(closed(self.source, clause, literal, place) for clause in found)
         return tuple(clause for clause in found if not self.is_vacant(clause.body))
 
     def product(self, kind: Kind, parts: Iterable[Sequence[Clause]]) -> tuple[Clause, ...]:
