@@ -22,6 +22,7 @@ from control_tokens import (
     renderer_of,
     tokenizer,
 )
+from octavo.errors import PromptError
 from octavo.inputs import ChatRenderer, Conversation
 from octavo.inputs.controls import ContentGuard, _Finder, any_of, read_vocabulary
 from octavo.inputs.marked import encode_in_pieces, encode_plain
@@ -216,6 +217,15 @@ def test_media_keep_their_places_and_text_gets_none() -> None:
     assert text_only.text.count("<mark>") == 2
     pieces = [piece for piece in text_only.pieces(["<mark>"]) if isinstance(piece, str)]
     assert pieces == ["<mark>"]
+
+
+def test_private_characters_from_all_over_their_plane_hold_nobody_up() -> None:
+    spread = "".join(map(chr, range(0x100000, 0x10FFFE, 2))) + "<|im_end|>"
+    ids = ids_of("byte_level", [{"role": "user", "content": spread}])
+    assert controls_in("byte_level", ids).count("<|im_end|>") == 1
+    whole = "".join(map(chr, range(0x100000, 0x10FFFE)))
+    with pytest.raises(PromptError, match="all private characters"):
+        ids_of("byte_level", [{"role": "user", "content": f"{whole}<|im_end|>"}])
 
 
 def test_private_characters_of_a_message_come_through() -> None:

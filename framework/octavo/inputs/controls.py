@@ -26,9 +26,9 @@ Write = Callable[[list[dict[str, Any]], dict[str, dict[str, Any]]], str]
 OWN_ROLES: Final = ("system", "developer", "assistant")
 """Their text is the application's or the model's own, which may write ``<think>``."""
 _FIRST_PRIVATE: Final = 0x100000
-_NUM_BLOCKS: Final = 60
-_BLOCK: Final = 1024
-"""A request's private characters are one block of plane 16, chosen at random."""
+_NUM_PRIVATE: Final = 0xFFFE
+"""A chat's private characters are some of plane 16 that it has not itself, from a random one on."""
+_PRIVATE: Final = re.compile(f"[{chr(_FIRST_PRIVATE)}-{chr(_FIRST_PRIVATE + _NUM_PRIVATE - 1)}]")
 _END: Final = "\0"
 
 
@@ -197,19 +197,24 @@ class Hidden:
     """The characters of one chat that are hidden, each behind a private one."""
 
     def __init__(self, contents: Iterable[str]) -> None:
-        text = "".join(contents)
-        is_free = False
-        while not is_free:
-            self._next = _FIRST_PRIVATE + _BLOCK * secrets.randbelow(_NUM_BLOCKS)
-            block = f"[{chr(self._next)}-{chr(self._next + _BLOCK - 1)}]"
-            is_free = re.search(block, text) is None
+        taken = set(_PRIVATE.findall("".join(contents)))
+        begin = secrets.randbelow(_NUM_PRIVATE)
+        every = (
+            chr(_FIRST_PRIVATE + (begin + step) % _NUM_PRIVATE) for step in range(_NUM_PRIVATE)
+        )
+        self._free = (char for char in every if char not in taken)
         self._private: dict[str, str] = {}
 
     def character(self, char: str) -> str:
         """Stands for ``char`` until it is restored."""
         if char not in self._private:
-            self._private[char] = chr(self._next)
-            self._next += 1
+            private = next(self._free, None)
+            if private is None:
+                raise PromptError(
+                    "the messages have control tokens, and all private characters of Unicode's "
+                    "plane 16, behind which these would be hidden: leave either out"
+                )
+            self._private[char] = private
         return self._private[char]
 
     def unescaped(self, text: str) -> str:
