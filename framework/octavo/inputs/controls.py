@@ -7,9 +7,7 @@ reads as a control token was written by the template.
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,6 +15,7 @@ from typing import Any, Final
 from octavo.errors import MessageError, PromptError
 from octavo.inputs.covering import Cover, Words
 from octavo.inputs.foreign_template import ForeignTemplate
+from octavo.inputs.hiding import Hidden
 from octavo.inputs.messages import ROLES
 from octavo.inputs.template import ChatTemplate, changed
 from octavo_registry.tokenizer import ControlTokens, Tokenizer
@@ -25,10 +24,6 @@ Write = Callable[[list[dict[str, Any]], dict[str, dict[str, Any]]], str]
 """Makes a text of messages and what belongs to them."""
 OWN_ROLES: Final = ("system", "developer", "assistant")
 """Their text is the application's or the model's own, which may write ``<think>``."""
-_FIRST_PRIVATE: Final = 0x100000
-_NUM_PRIVATE: Final = 0xFFFE
-"""A chat's private characters are some of plane 16 that it has not itself, from a random one on."""
-_PRIVATE: Final = re.compile(f"[{chr(_FIRST_PRIVATE)}-{chr(_FIRST_PRIVATE + _NUM_PRIVATE - 1)}]")
 _END: Final = "\0"
 
 
@@ -191,42 +186,6 @@ class ContentGuard:
             controls=self._every.controls,
             shown=shown,
         )
-
-
-class Hidden:
-    """The characters of one chat that are hidden, each behind a private one."""
-
-    def __init__(self, contents: Iterable[str]) -> None:
-        taken = set(_PRIVATE.findall("".join(contents)))
-        begin = secrets.randbelow(_NUM_PRIVATE)
-        every = (
-            chr(_FIRST_PRIVATE + (begin + step) % _NUM_PRIVATE) for step in range(_NUM_PRIVATE)
-        )
-        self._free = (char for char in every if char not in taken)
-        self._private: dict[str, str] = {}
-
-    def character(self, char: str) -> str:
-        """Stands for ``char`` until it is restored."""
-        if char not in self._private:
-            private = next(self._free, None)
-            if private is None:
-                raise PromptError(
-                    "the messages have control tokens, and all private characters of Unicode's "
-                    "plane 16, behind which these would be hidden: leave either out"
-                )
-            self._private[char] = private
-        return self._private[char]
-
-    def unescaped(self, text: str) -> str:
-        """``text`` with private characters where a template has written them as JSON or Python."""
-        for private in self._private.values():
-            text = text.replace(json.dumps(private)[1:-1], private)
-            text = text.replace(repr(private)[1:-1], private)
-        return text
-
-    def restored(self, text: str) -> str:
-        """``text`` as it is without hiding."""
-        return text.translate({ord(there): char for char, there in self._private.items()})
 
 
 class _Finder:
