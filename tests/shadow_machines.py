@@ -75,6 +75,11 @@ def _walker(words: bytes) -> MachineWalker:
     return MachineWalker(unpack(np.frombuffer(words, np.int32)))
 
 
+@lru_cache(maxsize=4096)
+def _allowed(walker: MachineWalker, place: Place) -> frozenset[int]:
+    return frozenset(t for t in range(256) if walker.walk(place, bytes([t])) is not None)
+
+
 class ShadowMachines:
     """The pool, and the rows' places, by the fields of the device's state."""
 
@@ -91,11 +96,9 @@ class ShadowMachines:
     def has(self, slot: int) -> bool:
         return bool(self._field("machine")[slot])
 
-    def allowed(self, slot: int) -> set[int]:
-        place, walker = self._place(slot), self._at(slot)
-        if place is None:
-            return set()
-        return {t for t in range(256) if walker.walk(place, bytes([t])) is not None}
+    def allowed(self, slot: int) -> frozenset[int]:
+        place = self._place(slot)
+        return frozenset() if place is None else _allowed(self._at(slot), place)
 
     def walk(self, slot: int, token: int) -> None:
         place = self._place(slot)

@@ -28,6 +28,8 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 PROGRAM: Final = Path(__file__).with_name("zygote_process.py")
 COPIED: Final = [sys.executable, "-P", "-m"]
+SMALL: Final = ("octavo.guided.", "octavo.inputs.")
+"""Processes that import little, and are copied themselves for each piece of their work."""
 READ_AT_START: Final = (
     *("CUDA", "HF_", "LC_", "LD_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON"),
     *("PYTORCH_", "TORCH_", "TRANSFORMERS_", "TZ"),
@@ -135,7 +137,7 @@ def as_copy(way: Mapping[str, Any]) -> tuple[Start | None, list[int]]:
         way["executable"] or way["shell"] or way["preexec_fn"]
     )
     argv = [os.fsdecode(part) for part in way["args"]] if is_plain else []
-    if argv[:3] != COPIED or not argv[3].startswith("octavo"):
+    if argv[:3] != COPIED or not argv[3].startswith("octavo") or argv[3].startswith(SMALL):
         return None, []
     streams = {0: way["p2cread"], 1: way["c2pwrite"], 2: way["errwrite"]}
     files = {number: number if file < 0 else file for number, file in streams.items()}

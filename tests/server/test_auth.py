@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from live_server import LiveServer, running_server
+from live_server import OCTAVO, LiveServer, running_server
 from server_faults import answer, body, connect, error_of, request_bytes
 
 KEY, FILE_KEY, VARIABLE_KEY = "sk-one", "sk-from-a-file", "sk-from-the-environment"
@@ -165,7 +164,7 @@ def test_what_cannot_protect_is_an_error_at_the_start(flags, variable, said) -> 
     environment = {k: v for k, v in os.environ.items() if k != "OCTAVO_API_KEY"}
     if variable is not None:
         environment["OCTAVO_API_KEY"] = variable
-    command = [sys.executable, "-m", "octavo", "serve", "octavo/tiny", "--port", "0", *flags]
+    command = [*OCTAVO, "serve", "octavo/tiny", "--port", "0", *flags]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert ended.returncode == 2
     assert said in ended.stderr
