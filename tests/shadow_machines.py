@@ -76,7 +76,7 @@ def _walker(words: bytes) -> MachineWalker:
 
 
 @lru_cache(maxsize=4096)
-def _allowed(walker: MachineWalker, place: Place) -> frozenset[int]:
+def _allowed(walker: MachineWalker, place: AutomatonState) -> frozenset[int]:
     return frozenset(t for t in range(256) if walker.walk(place, bytes([t])) is not None)
 
 
