@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from octavo.config import ModelConfig
 from octavo.errors import ConfigError, ModelError
+from octavo.layers.formats import by_feature, unpacked
 from octavo.layers.linear import ColumnParallelLinear
 from octavo.layers.loading import load_weights
 from octavo.model_folder import open_model
@@ -149,3 +151,45 @@ def test_what_modelopt_says_in_a_file_of_its_own_counts(tmp_path: Path) -> None:
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(apart))
     with pytest.raises(ConfigError, match="kv_cache_quant_algo='FP8'"):
         check_plan(tmp_path, HOST)
+
+
+def reversed_words(words: Tensor, bits: int, dim: int, order: Any = None) -> Tensor:
+    """The first number of a word in its highest bits."""
+    places = tuple(reversed(range(32 // bits)))
+    return unpacked(words, bits, dim, places)
+
+
+PLUGINS = "octavo_plugins.quantizations"
+MISTAKES = {
+    "order of gptq": ("awq", f"{PLUGINS}.awq.quantization.ORDER", tuple(range(8))),
+    "highest bits first": ("gptq", f"{PLUGINS}.gptq.quantization.unpacked", reversed_words),
+    "no g_idx": ("gptq", f"{PLUGINS}.gptq.quantization.GptqWords._groups", lambda *its: None),
+    "nibbles swapped": (
+        "compressed_tensors",
+        f"{PLUGINS}.compressed_tensors.words.unpacked",
+        reversed_words,
+    ),
+    "exponent off by one": ("mxfp4", f"{PLUGINS}.mxfp4.quantization.BIAS", 126),
+    "no sign": ("mxfp4", f"{PLUGINS}.mxfp4.quantization.HALVES", (0, 1, 2, 3, 4, 6, 8, 12) * 2),
+    "scales transposed": (
+        "fp8",
+        f"{PLUGINS}.scaled.by_feature",
+        lambda scale, axes, site: by_feature(scale.flip(1), axes, site),
+    ),
+    "a scale of the first part": (
+        "modelopt",
+        f"{PLUGINS}.scaled.by_feature",
+        lambda scale, axes, site: by_feature(scale[:1].expand_as(scale), axes, site),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_kit_notices_what_is_read_wrongly(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, target, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(target, wrong)
+    report = run(HOST, f"quantizations_{name}")
+    failed = [check.name for check in report.checks if not check.passed]
+    assert any("weights" in each for each in failed), report.as_text()
