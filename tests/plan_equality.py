@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 from octavo.config import EngineConfig
-from octavo.execution.memory_budget import plan
+from octavo.execution.memory_budget import budget_of
 from octavo.execution.worker import Worker
 from octavo.frontend.options import read_options
 from octavo.model_folder import open_model
@@ -47,7 +47,7 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 def check_plan(folder: Path, host: PluginHost, **options: Any) -> None:
     config = config_of(folder, kv_cache_memory_gib=0.01, max_num_seqs=4, **options)
-    budget = plan(config, host)
+    budget = budget_of(config, host)
     worker = Worker(config, open_model(config.model, host), host)
     runner = worker.runner
     assert budget.weight_bytes == pytest.approx(real_bytes(runner.model), rel=0.03)

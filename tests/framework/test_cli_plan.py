@@ -13,7 +13,7 @@ import torch
 from octavo.cache.budget import GIB
 from octavo.cli import main
 from octavo.errors import ConfigError
-from octavo.execution.memory_budget import Budget, plan
+from octavo.execution.memory_budget import Budget, budget_of
 from octavo.testing.random_model import make_random_model
 from octavo.testing.reference import write_with_reference, write_without_reference
 from octavo.testing.variants import Variant, variants_of
@@ -86,7 +86,7 @@ def test_so_they_are_in_another_dtype_than_that_of_the_files(host, tmp_path) -> 
 
 
 def test_nothing_is_allocated_and_no_weights_are_needed(host, llama_8b) -> None:
-    budget = plan(config_of(llama_8b), host, 140)
+    budget = budget_of(config_of(llama_8b), host, 140)
     assert budget.num_parameters == 8_030_261_248
     assert budget.file_bytes is None
     assert budget.weight_bytes == pytest.approx(2 * 8_030_261_248, rel=0.01)
@@ -99,7 +99,7 @@ def test_nothing_is_allocated_and_no_weights_are_needed(host, llama_8b) -> None:
 def test_the_pool_of_adapters_is_planned_beside_the_weights(host, llama_8b, tmp_path) -> None:
     check_plan(make_random_model(tmp_path), host, enable_lora=True, lora_pool_rank=40)
     plain, adapted = (
-        plan(config_of(llama_8b, enable_lora=enabled, max_loras=4), host, 140)
+        budget_of(config_of(llama_8b, enable_lora=enabled, max_loras=4), host, 140)
         for enabled in (False, True)
     )
     hidden, inner, kv, vocabulary = 4096, 14336, 1024, 128256
@@ -113,33 +113,35 @@ def test_the_pool_of_adapters_is_planned_beside_the_weights(host, llama_8b, tmp_
 
 
 def test_tensor_parallel_devices_share_weights_and_cache(host, llama_8b) -> None:
-    alone = plan(config_of(llama_8b), host, 140)
-    shared = plan(config_of(llama_8b, tensor_parallel_size=2), host, 140)
+    alone = budget_of(config_of(llama_8b), host, 140)
+    shared = budget_of(config_of(llama_8b, tensor_parallel_size=2), host, 140)
     assert shared.weight_bytes == pytest.approx(alone.weight_bytes / 2, rel=0.01)
     assert shared.bytes_per_token == alone.bytes_per_token / 2
 
 
 def test_headers_tell_the_bytes_in_files(host, tmp_path) -> None:
-    budget = plan(config_of(make_random_model(tmp_path, dtype="bfloat16", sharded=True)), host)
+    budget = budget_of(config_of(make_random_model(tmp_path, dtype="bfloat16", sharded=True)), host)
     assert budget.file_bytes == 2 * budget.num_parameters
 
 
 def test_the_language_model_of_another_is_planned_by_its_own_sizes(host, tmp_path) -> None:
     folder = make_random_model(tmp_path)
-    plain = plan(config_of(folder), host).workspace_bytes
+    plain = budget_of(config_of(folder), host).workspace_bytes
     config = json.loads((folder / "config.json").read_bytes())
     text = {"intermediate_size": 16 * config["intermediate_size"], "hidden_size": 64}
     (folder / "config.json").write_text(json.dumps({**config, "text_config": text}))
-    more = plan(config_of(folder, max_num_batched_tokens=2**20), host).workspace_bytes
+    more = budget_of(config_of(folder, max_num_batched_tokens=2**20), host).workspace_bytes
     (folder / "config.json").write_text(json.dumps({**config, "text_config": {}}))
-    assert more > 4 * plan(config_of(folder, max_num_batched_tokens=2**20), host).workspace_bytes
-    assert plan(config_of(folder), host).workspace_bytes == plain
+    assert (
+        more > 4 * budget_of(config_of(folder, max_num_batched_tokens=2**20), host).workspace_bytes
+    )
+    assert budget_of(config_of(folder), host).workspace_bytes == plain
 
 
 def test_layers_with_a_window_cost_a_sequence_and_not_a_token(host, tmp_path) -> None:
     layers = ["sliding_attention", "full_attention"]
     folder = make_random_model(tmp_path, sliding_window=20, layer_types=layers)
-    budget = plan(config_of(folder, max_num_batched_tokens=16), host)
+    budget = budget_of(config_of(folder, max_num_batched_tokens=16), host)
     one_layer = 2 * 2 * 16 * 4  # keys and values, heads, dims, bytes
     assert budget.bytes_per_token == one_layer
     # 20 tokens and three steps under way are 68: five blocks of 16 and the one that is begun.
@@ -174,7 +176,7 @@ def test_layers_with_a_window_cost_a_sequence_and_not_a_token(host, tmp_path) ->
     ],
 )
 def test_what_it_says_to_change_makes_it_fit(host, llama_8b, gib, options, change) -> None:
-    budget = plan(config_of(llama_8b, **options), host, gib)
+    budget = budget_of(config_of(llama_8b, **options), host, gib)
     assert budget.problem is not None
     assert budget.change is not None
     assert budget.change.startswith(change)
@@ -185,58 +187,60 @@ def test_what_it_says_to_change_makes_it_fit(host, llama_8b, gib, options, chang
             options = {**options, flag.removeprefix("--").replace("-", "_"): read}
     else:
         gib = int(budget.change.split()[3])
-    assert plan(config_of(llama_8b, **options), host, gib).problem is None
+    assert budget_of(config_of(llama_8b, **options), host, gib).problem is None
 
 
 def test_the_largest_context_is_one_that_an_engine_accepts_and_the_next_is_not(
     host, llama_8b
 ) -> None:
-    largest = plan(config_of(llama_8b), host, 28).largest_context
+    largest = budget_of(config_of(llama_8b), host, 28).largest_context
     assert 0 < largest < 131_072
-    budget = plan(config_of(llama_8b, max_model_len=largest), host, 28)
+    budget = budget_of(config_of(llama_8b, max_model_len=largest), host, 28)
     assert budget.problem is None
     assert budget.concurrency >= 1
     # A shorter context takes less workspace too, hence the distance.
-    assert plan(config_of(llama_8b, max_model_len=largest * 2), host, 28).problem is not None
+    assert budget_of(config_of(llama_8b, max_model_len=largest * 2), host, 28).problem is not None
 
 
 def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch) -> None:
     monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 14 * GIB)
-    problem = plan(config_of(llama_8b), host).problem
+    problem = budget_of(config_of(llama_8b), host).problem
     assert problem == "the weights alone are above the 14.00 GiB to be had"
     monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 18 * GIB)
-    budget = plan(config_of(llama_8b), host)
+    budget = budget_of(config_of(llama_8b), host)
     assert budget.problem == "one sequence of 131072 tokens is more than the KV cache holds"
-    assert plan(config_of(llama_8b, max_model_len=budget.largest_context), host).problem is None
+    assert (
+        budget_of(config_of(llama_8b, max_model_len=budget.largest_context), host).problem is None
+    )
     free = budget.usable_bytes - budget.weight_bytes - budget.workspace_bytes
     assert free // 2 - budget.block_bytes < budget.cache_bytes <= free // 2
-    asked = plan(config_of(llama_8b, kv_cache_memory_gib=4), host)
+    asked = budget_of(config_of(llama_8b, kv_cache_memory_gib=4), host)
     assert asked.problem == "20.01 GiB are needed, but of memory 18.00 GiB are free"
     monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 26 * GIB)
-    assert plan(config_of(llama_8b, max_model_len=32_752), host).problem is None
+    assert budget_of(config_of(llama_8b, max_model_len=32_752), host).problem is None
 
 
 def test_a_pool_for_a_cpu_is_as_large_as_one_sequence_needs_or_memory_has_room_for(
     host, llama_8b, monkeypatch
 ) -> None:
     monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 64 * GIB)
-    assert plan(config_of(llama_8b), host).change == "--kv-cache-memory-gib 16.002"
-    large = plan(config_of(llama_8b, kv_cache_memory_gib=500), host)
+    assert budget_of(config_of(llama_8b), host).change == "--kv-cache-memory-gib 16.002"
+    large = budget_of(config_of(llama_8b, kv_cache_memory_gib=500), host)
     assert large.problem is not None
     assert large.change is not None
     _, gib = large.change.split()
     assert 40 < float(gib) < 49
-    assert plan(config_of(llama_8b, kv_cache_memory_gib=float(gib)), host).problem is None
+    assert budget_of(config_of(llama_8b, kv_cache_memory_gib=float(gib)), host).problem is None
 
 
 def test_a_pool_is_not_told_to_be_larger_than_rows_can_fill(host, llama_8b) -> None:
     options = {"max_num_seqs": 2, "max_model_len": 160, "num_blocks": 10**6}
-    budget = plan(config_of(llama_8b, **options), host, 80)
+    budget = budget_of(config_of(llama_8b, **options), host, 80)
     assert budget.change == "--num-blocks 21"
 
 
 def test_an_automatic_context_counts_sequences_of_what_the_cache_holds(host, llama_8b) -> None:
-    budget = plan(config_of(llama_8b, max_model_len="auto", num_blocks=5), host, 80)
+    budget = budget_of(config_of(llama_8b, max_model_len="auto", num_blocks=5), host, 80)
     assert (budget.max_model_len, budget.largest_context, budget.concurrency) == (64, 64, 1.0)
     assert budget.problem is None
 
@@ -264,10 +268,10 @@ def test_a_device_of_no_size_is_refused(capsys, gib) -> None:
 @pytest.mark.parametrize("device", ["meta", "xpu:0", "tpu"])
 def test_a_device_that_no_model_runs_on_is_refused(host, llama_8b, device) -> None:
     with pytest.raises(ConfigError, match=rf"device='{device}' is .*; try 'cpu' or 'cuda'"):
-        plan(config_of(llama_8b, device=device), host)
+        budget_of(config_of(llama_8b, device=device), host)
 
 
 def test_a_plan_leaves_no_tensor_behind(host, llama_8b) -> None:
     """The meta device is for building alone: what is made later is real."""
-    plan(config_of(llama_8b), host, 140)
+    budget_of(config_of(llama_8b), host, 140)
     assert torch.zeros(1).device.type == "cpu"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from octavo import LLM, SamplingParams
-from octavo.execution.memory_budget import Budget, plan
+from octavo.execution.memory_budget import Budget, budget_of
 from octavo.frontend.options import read_options
 from octavo_registry import PluginHost
 
@@ -126,7 +126,7 @@ def engine(architecture: str, folder: Path, **options: Any) -> Iterator[tuple[LL
     config = {**ALL, **MODELS[architecture], "architectures": [architecture]}
     (folder / "config.json").write_text(json.dumps(config))
     flat = {"model": str(folder), **OPTIONS, **options}
-    budget = plan(read_options(flat, caller="test").config, PluginHost.discover())
+    budget = budget_of(read_options(flat, caller="test").config, PluginHost.discover())
     with LLM(**flat) as llm:
         yield llm, budget
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from machine_guides import short
-from octavo.execution.memory_budget import plan
+from octavo.execution.memory_budget import budget_of
 from octavo.frontend.options import read_options
 from octavo.guided.byte_machine import MachineGuide
 from octavo.residency.machines import MachinePool
@@ -155,7 +155,7 @@ def test_what_the_first_machine_brings_is_in_the_plan() -> None:
 def test_an_engine_without_a_tokenizer_has_no_room_for_machines_in_its_plan() -> None:
     def workspace(**options) -> int:
         flat = {"model": "octavo/tiny", "max_num_seqs": 8, **options}
-        budget = plan(read_options(flat, caller="test").config, PluginHost.discover(), 140)
+        budget = budget_of(read_options(flat, caller="test").config, PluginHost.discover(), 140)
         return budget.workspace_bytes
 
     room = workspace() - workspace(skip_tokenizer_init=True)
@@ -165,7 +165,7 @@ def test_an_engine_without_a_tokenizer_has_no_room_for_machines_in_its_plan() ->
 def test_tables_of_what_requests_name_are_in_the_plan() -> None:
     def workspace(slots: int) -> int:
         flat = {"model": "octavo/tiny", "max_num_seqs": slots, "max_num_batched_tokens": 4096}
-        budget = plan(read_options(flat, caller="test").config, PluginHost.discover(), 140)
+        budget = budget_of(read_options(flat, caller="test").config, PluginHost.discover(), 140)
         return budget.workspace_bytes
 
     more = workspace(1024) - workspace(512)

@@ -16,7 +16,7 @@ from transformers import WhisperForConditionalGeneration
 from media_equality import NUM_TOKENS, MediaCase, check_equal, run
 from octavo import LLM, SamplingParams
 from octavo.errors import PromptError
-from octavo.execution.memory_budget import plan
+from octavo.execution.memory_budget import budget_of
 from octavo.execution.runner import ModelRunner
 from octavo_plugins.models.whisper.rules import TokenRules
 from octavo_registry import PluginHost
@@ -267,7 +267,7 @@ def test_what_is_heard_wrongly_shows(reference, monkeypatch, change) -> None:
 
 
 def test_the_plan_counts_what_is_heard(reference) -> None:
-    budget = plan(
+    budget = budget_of(
         config_of(reference[0], kv_cache_memory_gib=0.01, block_size=8), PluginHost.discover()
     )
     assert budget.blocks_per_sequence == 64 // 8 + 3

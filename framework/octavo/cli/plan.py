@@ -35,7 +35,7 @@ class PlanCommand:
 
     def run(self, args: Namespace, host: PluginHost) -> int:
         """Return 1 when it does not fit."""
-        from octavo.execution.memory_budget import plan
+        from octavo.execution.memory_budget import budget_of
         from octavo.frontend.options import read_options
 
         if args.memory is not None and not 0 < args.memory <= MOST_GIB:
@@ -43,7 +43,7 @@ class PlanCommand:
         terminal = Terminal()
         config = read_options(engine_keywords(args, host), caller="octavo plan").config
         with terminal.working(f"planning {args.model}"):
-            budget = plan(config, host, args.memory)
+            budget = budget_of(config, host, args.memory)
         if args.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(budget), indent=2) + "\n")
         else:

@@ -147,7 +147,7 @@ def find_target(config: EngineConfig, memory_gib: float | None) -> Target:
     )
 
 
-def plan(config: EngineConfig, host: PluginHost, memory_gib: float | None = None) -> Budget:
+def budget_of(config: EngineConfig, host: PluginHost, memory_gib: float | None = None) -> Budget:
     """Add up what the engine would take, and where that is too much find what to change."""
     budget = _budget(config, host, memory_gib)
     if budget.problem is None:
