@@ -326,7 +326,9 @@ class LoRARequest:
     def checked(given: LoRARequest) -> LoRARequest:
         """Return what a caller gave for one; raises for anything else."""
         if not isinstance(given, LoRARequest):
-            raise ParameterError(f"lora_request={shown(given)} must be a LoRARequest")
+            raise ParameterError(
+                f"lora_request={shown(given)} must be a LoRARequest", param="lora_request"
+            )
         return given
 
     @property

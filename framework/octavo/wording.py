@@ -18,6 +18,15 @@ def listed(names: Sequence[str]) -> str:
     return first if len(names) <= MAX_LISTED else f"{first} and {len(names) - MAX_LISTED:,} more"
 
 
+def most_tokens(max_model_len: int) -> str:
+    """What an error says of a prompt that is too long.
+
+    Clients know it by these words of OpenAI's, and by "prompt is too long" of Anthropic's: they
+    shorten the conversation and ask again.
+    """
+    return f"this model's maximum context length is {max_model_len} tokens"
+
+
 def shown(value: object) -> str:
     """A value on one line of a message."""
     try:

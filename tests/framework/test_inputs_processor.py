@@ -88,7 +88,7 @@ def test_one_prompt_or_many_become_a_list() -> None:
         ([5, True], "token 1 is True of type bool"),
         ([5, "a"], "token 1 is 'a' of type str"),
         ([5, 2.0], "token 1 is 2.0 of type float"),
-        ([5] * CONTEXT, "has 64 tokens, and the context of 64 .* truncate_prompt_tokens=63"),
+        ([5] * CONTEXT, "prompt is too long: 64 tokens > 63 maximum, .* truncate_prompt_tokens=63"),
         ({"prompt": "a", "multi_modal_data": {"image": 1}}, "takes no image input, only: text"),
         ({"prompt": "a", "cache_salt": "ä"}, "cache_salt='ä' must have at most 128"),
         ({"prompt": "a", "cache_salt": []}, r"cache_salt=\[\] must have at most 128"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,25 @@ def test_an_error_has_no_name_that_its_route_does_not_know(path, said, told) -> 
     assert reply_to(BadRequestError(said), path).message == told
     if "<" not in said:
         assert reply_to(HttpError(400, said), path).message == said
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a " * 2000}]}),
+        ("/v1/responses", {"input": "a " * 2000}),
+        ("/v1/completions", {"prompt": "a " * 2000}),
+        (
+            "/v1/messages",
+            {"max_tokens": 1, "messages": [{"role": "user", "content": "a " * 2000}]},
+        ),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_told_in_words_that_clients_act_on(http, path, body) -> None:
+    """They are what coding agents look for before they shorten a conversation."""
+    reply = http.post(path, json=body)
+    assert reply.status_code == 400
+    message = reply.json()["error"]["message"]
+    assert re.search(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*1023 maximum", message)
+    assert "this model's maximum context length is 1024 tokens" in message
+    assert ("truncate_prompt_tokens" in message) == (path != "/v1/messages")

@@ -31,7 +31,7 @@ from octavo.model_folder.tokenizer_failures import TokenizerFailure, unnamed_fai
 from octavo.multimodal.given import GivenMedia
 from octavo.params import GuidedParams, SamplingParams
 from octavo.tools.answer_reader import AnswerReader
-from octavo.wording import shown
+from octavo.wording import most_tokens, shown
 from octavo_registry.faults import FAILURES
 from octavo_registry.model import ModelCapabilities
 from octavo_registry.tokenizer import Tokenizer
@@ -272,8 +272,8 @@ class InputProcessor:
     def _check_text(self, text: str) -> None:
         if len(text) > self._limits.max_model_len * MAX_CHARS_PER_TOKEN:
             raise PromptTooLongError(
-                f"the prompt has {len(text)} characters, more than a context of "
-                f"{self._limits.max_model_len} tokens can hold; shorten it"
+                f"the prompt is too long: {len(text)} characters, and "
+                f"{most_tokens(self._limits.max_model_len)}; shorten it"
             )
         try:
             text.encode()
@@ -305,8 +305,8 @@ class InputProcessor:
             num_tokens += len(self._ids(text[begin:end], False))
         if begin and keep is None:
             raise PromptTooLongError(
-                f"the prompt has {len(text)} characters, and already the last {len(text) - begin} "
-                f"are more tokens than the context of {limit}; shorten it, or set "
+                f"the prompt is too long: {len(text)} characters, the last {len(text) - begin} of "
+                f"them more tokens than fit, as {most_tokens(limit)}; shorten it, or set "
                 f"truncate_prompt_tokens={limit - 1} or less"
             )
         return begin, len(text)
@@ -338,8 +338,9 @@ class InputProcessor:
             raise PromptError("the prompt is empty: it has no tokens to continue")
         if num_tokens >= limit:
             raise PromptTooLongError(
-                f"the prompt has {num_tokens} tokens, and the context of {limit} must hold at "
-                f"least one more; shorten it, or set truncate_prompt_tokens={limit - 1} or less"
+                f"the prompt is too long: {num_tokens} tokens > {limit - 1} maximum, as "
+                f"{most_tokens(limit)}, of which an answer needs one; shorten it, or set "
+                f"truncate_prompt_tokens={limit - 1} or less"
             )
 
     def _checked_priority(self, priority: int) -> int:
