@@ -65,9 +65,12 @@ SOUND = {
             def create(self, layer, site, *, dtype, device):
                 filled = {{}}
                 for name in ("gate_up", "down"):
-                    for key, axes in (("codes", (Axis("out"), Axis("in"))), ("scale", (OUT,))):
+                    for key, kind, axes in (
+                        ("codes", torch.int8, (Axis("out"), Axis("in"))),
+                        ("scale", torch.float32, (OUT,)),
+                    ):
                         shape = getattr(site, name).shape(*axes)
-                        parameter = torch.zeros(site.num_experts, *shape)
+                        parameter = torch.zeros(site.num_experts, *shape, dtype=kind)
                         setattr(layer, name + key, torch.nn.Parameter(parameter, False))
                         filled[name + key] = ExpertsParameter(name, key, axes)
                 return filled
