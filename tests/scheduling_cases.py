@@ -43,6 +43,7 @@ FACTS = (
     "machines",
     "waiting for words",
 )
+STORE_FACTS = ("brought", "not brought", "came for nobody", "kept", "not kept")
 LATE_FACTS = ("ended", "left", "raised", "preempted")
 """Between the plan and the result of a repeated step, or by its result."""
 
@@ -59,9 +60,12 @@ class Case:
     block_tokens: int = 4
     has_processors: bool = False
     most_of_prompt: int = 0
+    has_store: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"
+        return f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}" + (
+            "-store" * self.has_store
+        )
 
 
 def sound(number: int, length: int) -> MediaInput:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections import Counter, deque
 from concurrent.futures import Future
 
@@ -32,8 +34,10 @@ from scheduling_cases import (
     Case,
     sound,
 )
-from shadow_device import ShadowDevice, ShadowStep, expected_tokens
+from shadow_device import ShadowDevice, expected_tokens
 from shadow_machines import machine_guide
+from shadow_step import ShadowStep
+from shadow_store import ShadowStore
 
 
 class Nobody:
@@ -69,7 +73,7 @@ class World:
     ``seen`` counts what repeated steps, those planned from the last one, went through: ``FACTS``.
     """
 
-    def __init__(self, case: Case, seen: Counter[str]) -> None:
+    def __init__(self, case: Case, seen: Counter[str], walk: str = "") -> None:
         block_tokens = case.block_tokens
         layout = make_layout(SPECS[case.kind], lambda spec: 64, block_tokens=block_tokens)
         config = EngineConfig(
@@ -94,6 +98,7 @@ class World:
             num_groups=len(layout.groups),
         )
         num_blocks = case.num_blocks * len(layout.groups)
+        self.store = ShadowStore(self, layout, random.Random(walk)) if case.has_store else None
         self.scheduler = Scheduler(
             config,
             layout,
@@ -103,6 +108,7 @@ class World:
             model_identity="m",
             vocab_size=VOCAB,
             machine_words=MACHINE_WORDS,
+            store=self.store,
         )
         self.hears = layout.max_cross_rows > 0
         self.results = StepResults(self.scheduler, enable_prefix_caching=True, faults=Nobody())
@@ -220,6 +226,21 @@ class World:
         check_indices(plan, self.device, rows, self.requests)
         self.seen["positions"] += plan.sizes[SECTIONS.index("positions")] > 0
         step = self.device.submit(plan)
+        tables = self.scheduler.placement.tables
+        held = itertools.chain.from_iterable(each for s in plan.slots for each in tables.held(s))
+        moved = [*plan.moves.swap_out, *map(reversed, plan.moves.swap_in)]
+        copied = [*itertools.chain.from_iterable(plan.moves.copy)]
+        if fetching := self.scheduler.fetching:
+            assert not (self.scheduler.suspects and fetching.is_busy), "a suspect is not alone"
+            coming = {
+                block
+                for fetch in fetching._fetches
+                for blocks in fetch.blocks_by_group
+                for block in blocks[fetch.first :].tolist()
+            }
+            assert not coming & {*copied, *(block for block, _ in plan.moves.swap_out)}
+        step.step_id = plan.step_id
+        step.blocks = frozenset((*map(int, held), *(block for block, _ in moved), *copied))
         if not self.device.broken:
             check_deltas(plan, self.device, rows, self.requests)
         self.under_way.append((is_repeated, record, step))
@@ -330,6 +351,14 @@ class World:
             for blocks in tables.held(slot):
                 assert sequence is not None or len(blocks) == 0
                 np.add.at(refs, blocks, 1)
+        if fetching := self.scheduler.fetching:
+            for fetch in fetching._fetches:
+                self.seen["came for nobody"] += fetch.sequence is None
+                for blocks in fetch.blocks_by_group:
+                    np.add.at(refs, blocks[blocks != 0], 1)
+            for stored in fetching._stored:
+                if stored.behind is None:
+                    np.add.at(refs, stored.blocks, 1)
         assert (refs == pool.refs).all()
         assert refs[0] == 0
         assert int((refs > 0).sum()) == pool.num_live

@@ -9,7 +9,6 @@ the plan says of parameters it compares with those that the slot's sequence brou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,6 +20,7 @@ from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateLayout
 from octavo.steps.plan import SECTIONS, LogprobArrays, StepPlan, StepResult, TokenMasks
 from shadow_machines import ShadowMachines
+from shadow_step import ShadowStep
 
 MASK = 2**63 - 1
 
@@ -129,25 +129,6 @@ def logprobs_of(token_ids: list[int], places: list[int], count: int) -> LogprobA
         logprobs=-(ids_R1 + np.arange(count + 1, dtype=np.float32)),
         ranks=np.array(places, np.int32),
     )
-
-
-@dataclass(slots=True)
-class ShadowStep:
-    """A step under way: it has run when its result is asked for, or raises."""
-
-    outcome: StepResult | Exception | Callable[[TokenMasks], StepResult]
-    """The last where it awaits masks."""
-
-    def result(self) -> StepResult:
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        assert isinstance(self.outcome, StepResult), "it awaits masks"
-        return self.outcome
-
-    def mask(self, masks: TokenMasks) -> None:
-        if not isinstance(self.outcome, Exception):
-            assert not isinstance(self.outcome, StepResult)
-            self.outcome = self.outcome(masks)
 
 
 class ShadowDevice:

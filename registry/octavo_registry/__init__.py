@@ -28,6 +28,7 @@ from octavo_registry.guided import (
 )
 from octavo_registry.hooks import hookimpl
 from octavo_registry.host import PluginHost
+from octavo_registry.kv_store import KVStore, KVStoreKey, LoadTicket, StoreTicket, Ticket
 from octavo_registry.layer_adapters import LayerAdapters
 from octavo_registry.lazy import Entry, LazyRegistry
 from octavo_registry.linear import (
@@ -124,10 +125,13 @@ __all__ = [
     "GuidedBackend",
     "HasWorkspace",
     "InputRegistry",
+    "KVStore",
+    "KVStoreKey",
     "LayerAdapters",
     "LayerCache",
     "LazyRegistry",
     "ListsAdapters",
+    "LoadTicket",
     "LogitsProcessor",
     "Manifest",
     "ManifestMismatchError",
@@ -171,8 +175,10 @@ __all__ = [
     "Site",
     "Step",
     "StepBounds",
+    "StoreTicket",
     "StoresRows",
     "Task",
+    "Ticket",
     "Tokenizer",
     "ToolCall",
     "ToolDefinition",

@@ -7,6 +7,7 @@ way, so that the device runs while the host plans the next and tells clients of 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import deque
 from functools import partial
 from typing import Any
@@ -27,25 +28,32 @@ from octavo.scheduling.guided import GuidedRows
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
+from octavo.weights.identity import content_identity
 from octavo_registry import EnginePlan, PluginHost
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 from octavo_registry.faults import FAILURES
 from octavo_registry.guided import GuideVocabulary
+from octavo_registry.kv_store import KVStore
 
 log = logging.getLogger(__name__)
 
 DEFAULT_EXECUTOR = "local"
 PROGRESS_SECONDS = 1.0
-COMPILE_WAIT_SECONDS = 0.01
-"""An engine with nothing to do but to wait for a guide looks for requests again after it."""
+IDLE_WAIT_SECONDS = 0.01
+"""An engine that only waits for a guide, or a store, looks for requests again after it."""
 
 
 class EngineCore:
     """One model on its workers. Not thread-safe: one thread calls everything."""
 
-    def __init__(self, config: EngineConfig, host: PluginHost) -> None:
+    def __init__(
+        self, config: EngineConfig, host: PluginHost, *, store: KVStore | None = None
+    ) -> None:
+        """``store`` has keys and values beyond the pool, under digests seeded by the content."""
         self._host = host
         folder = open_model(config.model, host)
+        if store is not None and not config.cache.enable_prefix_caching:
+            raise ConfigError("a KV store finds blocks by prefix; it needs enable_prefix_caching")
         name = config.parallel.executor or DEFAULT_EXECUTOR
         self._executor: Executor = host.executors.make(name, config, folder, host)
         facts: Any = self._executor.start()
@@ -59,7 +67,11 @@ class EngineCore:
             facts.state,
             num_blocks=facts.num_blocks,
             num_swap_blocks=facts.num_swap_blocks,
-            model_identity=f"{folder.path}:{folder.dtype}",
+            # Nobody else may know the digests, where nobody else is to find what they name.
+            model_identity=secrets.token_hex(16)
+            if store is None
+            else content_identity(folder, host, config.model),
+            store=store,
             vocab_size=folder.vocab_size,
             whole_media=folder.capabilities.media_attention == "bidirectional",
         )
@@ -161,6 +173,9 @@ class EngineCore:
             outputs = self._draw_guided(record)
         if outputs is not None:
             return outputs
+        fetching = self._scheduler.fetching
+        if fetching is not None and planned is None and not self._under_way:
+            fetching.wait(IDLE_WAIT_SECONDS)
         has_room = planned is not None and len(self._under_way) < self._depth
         return self._results.take_events() if has_room or not self._under_way else self._collect()
 
@@ -191,7 +206,7 @@ class EngineCore:
     def _add_compiled(self) -> None:
         """Queue requests whose guides are there; with nothing else to do, wait for one a moment."""
         is_idle = not self._scheduler.has_work
-        for request, guide in self._compiling.take(COMPILE_WAIT_SECONDS if is_idle else 0.0):
+        for request, guide in self._compiling.take(IDLE_WAIT_SECONDS if is_idle else 0.0):
             if isinstance(guide, Exception):
                 self._scheduler.refuse(request, guide)
             else:

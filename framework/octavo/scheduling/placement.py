@@ -87,6 +87,8 @@ class Placement:
         )
         self._free_swap_blocks = list(range(num_swap_blocks - 1, -1, -1))
         self.next_plan = NextPlan(StateDiff(state))
+        self.offer: Callable[[int, list[bytes], list[int]], None] | None = None
+        """Takes a group's full blocks, which are not findable yet."""
 
     def take_next_plan(self) -> NextPlan:
         """Hand what is collected to a plan and begin the next one."""
@@ -109,13 +111,7 @@ class Placement:
         sequence.machine_at = machine_at
         num_tokens = len(sequence.tokens)
         if self._caching:
-            extend_chain(
-                sequence.digests,
-                sequence.chain_seed,
-                sequence.tokens,
-                self.tables.layout.block_tokens,
-                sequence.media_marks,
-            )
+            self.digests_of(sequence)
         if sequence.swapped is not None:
             start = self._place_swapped(sequence, sequence.swapped)
         else:
@@ -137,6 +133,29 @@ class Placement:
             self.next_plan.attach.append(self._attached(sequence))
         sequence.leader = None
         return count
+
+    def digests_of(self, sequence: Sequence) -> list[bytes]:
+        """Return the digests of a waiting sequence's full blocks."""
+        extend_chain(
+            sequence.digests,
+            sequence.chain_seed,
+            sequence.tokens,
+            self.tables.layout.block_tokens,
+            sequence.media_marks,
+        )
+        return sequence.digests
+
+    def most_cached_blocks(self, sequence: Sequence) -> int:
+        """How many blocks of a waiting sequence may be found rather than computed."""
+        if not self._caching or sequence.wants_prompt_logprobs:
+            return 0
+        # At least one token must be computed, or there would be no logits to draw from.
+        return (len(sequence.tokens) - 1) // self.tables.layout.block_tokens
+
+    def has_room_for(self, sequence: Sequence) -> bool:
+        """Whether a sequence fits that shares no block."""
+        num_tokens = len(sequence.tokens)
+        return self._fits(self.tables.layout.blocks_for(num_tokens, self._lookahead))
 
     def start_over(self, waiting: Iterable[Sequence]) -> None:
         """Forget what blocks and their copies hold, and what the device was to be told of rows.
@@ -210,6 +229,8 @@ class Placement:
                 continue
             begin = max(first, int(tables.first_GS[group, slot]))
             blocks = tables.tables_GSB[group, slot, begin:num_full].tolist()
+            if self.offer is not None:
+                self.offer(group, sequence.digests[begin:num_full], blocks)
             for block, digest in zip(blocks, sequence.digests[begin:], strict=False):
                 self.pool.register(block, group, digest)
         if first == 0:  # its first step has run, which has filled these
@@ -233,8 +254,7 @@ class Placement:
         layout = self.tables.layout
         num_tokens = len(sequence.tokens)
         usable = self._caching and not sequence.wants_prompt_logprobs
-        # At least one token must be computed, or there would be no logits to draw from.
-        max_blocks = (num_tokens - 1) // layout.block_tokens if usable else 0
+        max_blocks = self.most_cached_blocks(sequence)
         length, blocks_by_group = longest_prefix(self.pool, layout, sequence.digests, max_blocks)
         adopted = np.concatenate(blocks_by_group)
         adopted = adopted[adopted != 0]
@@ -275,7 +295,7 @@ class Placement:
     def _place_swapped(self, sequence: Sequence, swapped: SwappedBlocks) -> int:
         layout = self.tables.layout
         # As for a fresh one, so that a sequence alone always fits: a pool holds one whole context.
-        if not self._fits(layout.blocks_for(len(sequence.tokens), self._lookahead)):
+        if not self.has_room_for(sequence):
             return -1
         entries = -(-swapped.num_tokens // layout.block_tokens)
         slot = self.slot_table.enter(sequence, swapped.num_tokens, self.next_plan.diff)

@@ -15,19 +15,21 @@ from octavo.residency.adapters import AdapterPool
 from octavo.residency.machines import MachinePool
 from octavo.scheduling.admission import Entering
 from octavo.scheduling.corrections import Corrections
+from octavo.scheduling.fetching import Fetching
 from octavo.scheduling.limits import refusal_of
 from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.repeated import RepeatedSteps
 from octavo.scheduling.sequence import Sequence
-from octavo.scheduling.slots import SlotTable
+from octavo.scheduling.slots import SlotTable, prompt_rows
 from octavo.scheduling.waiting import WaitingQueue
 from octavo.steps.layout import StateLayout
 from octavo.steps.loads import POOL_WORDS
 from octavo.steps.plan import StepPlan, pack_sections
 from octavo.steps.slot_fields import Ints, SlotIds
 from octavo_kernels.row_features import work_of
+from octavo_registry.kv_store import KVStore
 
 
 class Scheduler:
@@ -49,6 +51,7 @@ class Scheduler:
         vocab_size: int,
         whole_media: bool = False,
         machine_words: int = POOL_WORDS,
+        store: KVStore | None = None,
     ) -> None:
         """``whole_media``: no chunk of a prompt may end inside an item."""
         limits = config.scheduler
@@ -60,6 +63,7 @@ class Scheduler:
         self.placement = Placement(
             config, tables, self.slot_table, state, num_swap_blocks, self.adapters, self.machines
         )
+        self.fetching = None if store is None else Fetching(store, self.placement)
         self.waiting = WaitingQueue(by_priority=limits.scheduling_policy == "priority")
         self.sequences: dict[int, Sequence] = {}
         self.refused: list[SequenceEnd] = []
@@ -89,8 +93,9 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence has not ended, or an end has not been told yet."""
-        return bool(self.sequences or self.refused or self.num_under_way)
+        """Whether any sequence or copy has not ended, or an end has not been told yet."""
+        has_work = bool(self.sequences or self.refused or self.num_under_way)
+        return has_work or (self.fetching is not None and self.fetching.is_busy)
 
     def add(self, request: EngineRequest, guide: CompiledGuide | None = None) -> None:
         """Queue a request, or note why not; ``guide`` is the one that it asked for."""
@@ -163,7 +168,7 @@ class Scheduler:
             self.placement.vacate(sequence)
         elif sequence.leader is not None and sequence in sequence.leader.followers:
             sequence.leader.followers.remove(sequence)
-        else:
+        elif self.fetching is None or not self.fetching.abandon(sequence):
             self.placement.forget_swapped(sequence)
             self.waiting.remove(sequence)
         self._release_followers(sequence)
@@ -173,6 +178,7 @@ class Scheduler:
         """Preempt a running sequence: it waits again at its place in the order."""
         self.preempted.append(sequence.id)
         self.placement.preempt(sequence, after_fault=after_fault)
+        sequence.is_asked = False
         self.waiting.push(sequence)
 
     def start_over(self) -> None:
@@ -183,6 +189,8 @@ class Scheduler:
         """
         for slot in self.running_order().tolist():
             self.requeue(self.slot_table.at(slot), after_fault=True)
+        for sequence in () if self.fetching is None else self.fetching.start_over():
+            self.waiting.push(sequence)
         self.placement.start_over(self.sequences.values())
         self.media.forget_all()
         self.adapters.load_again()
@@ -204,6 +212,10 @@ class Scheduler:
 
     def schedule(self) -> tuple[StepPlan, StepRecord] | None:
         """Plan the next step; None when there is nothing to run now."""
+        if self.fetching is not None:
+            num_done = self._step_id - self.num_under_way
+            for sequence in self.fetching.take_ended(self._step_id, num_done):
+                self.waiting.push(sequence)
         if not self.suspects and not (self.slot_table.num_free and self.waiting.peek()):
             repeated = self._repeated.next(self._step_id + 1)
             if repeated is not None:
@@ -273,6 +285,9 @@ class Scheduler:
             sequence = self._entering.next()
             if sequence is None:
                 break
+            if self.fetching is not None and self.fetching.begin(sequence, self._step_id):
+                self.waiting.remove(sequence)
+                continue
             most = budget if sequence.request.media else min(budget, self._most_of_prompt)
             count = self.placement.place(sequence, most, self._clip)
             if sequence.slot < 0:
@@ -288,7 +303,8 @@ class Scheduler:
 
     def _schedule_suspect(self, budget: int) -> tuple[SlotIds, Ints]:
         """Run one sequence of a batch that raised, alone and with nothing else under way."""
-        if self.num_under_way:
+        # Blocks on their way to or from a store may leave too few for a sequence alone.
+        if self.num_under_way or (self.fetching is not None and self.fetching.is_busy):
             return np.zeros(0, np.intp), np.zeros(0, np.int32)
         sequence = min(self.suspects.values(), key=self.waiting.sort_key)
         slot, others = sequence.slot, self.running_order()
@@ -320,7 +336,9 @@ class Scheduler:
         query_starts = np.zeros(len(slots) + 1, np.int32)
         np.cumsum(counts, out=query_starts[1:])
         num_tokens = int(query_starts[-1])
-        prompt_tokens, prompt_targets, prompt_spans = self._prompt_rows(slots, counts, query_starts)
+        prompt_tokens, prompt_targets, prompt_spans = prompt_rows(
+            slot_table, slots, counts, query_starts
+        )
         logit_tokens = np.concatenate([query_starts[1:][draws] - 1, prompt_tokens])
         self.corrections.put(self.placement.next_plan.diff)
         carried = self.placement.take_next_plan()
@@ -379,22 +397,3 @@ class Scheduler:
         self.num_under_way += 1
         self._repeated.remember(plan, record)
         return plan, record
-
-    def _prompt_rows(
-        self, slots: SlotIds, counts: Ints, query_starts: Ints
-    ) -> tuple[Ints, Ints, list[tuple[Sequence, int]]]:
-        tokens: list[Ints] = []
-        targets: list[Ints] = []
-        spans = []
-        for row in np.flatnonzero(self.slot_table.prompt_logprobs_S[slots]).tolist():
-            slot = int(slots[row])
-            sequence = self.slot_table.at(slot)
-            start = int(self.slot_table.computed_S[slot])
-            end = min(start + int(counts[row]), sequence.prompt_len - 1)
-            if end > start:
-                first = query_starts[row]
-                tokens.append(np.arange(first, first + end - start, dtype=np.int32))
-                targets.append(self.slot_table.tokens_SL[slot, start + 1 : end + 1])
-                spans.append((sequence, end - start))
-        empty = np.zeros(0, np.int32)
-        return np.concatenate([empty, *tokens]), np.concatenate([empty, *targets]), spans

@@ -35,6 +35,7 @@ class Sequence:
         "guide",
         "id",
         "index",
+        "is_asked",
         "leader",
         "machine_at",
         "media_marks",
@@ -81,6 +82,8 @@ class Sequence:
         """The rank rows of its adapter while it runs."""
         self.digests: list[bytes] = []
         self.swapped: SwappedBlocks | None = None
+        self.is_asked = False
+        """Whether a store was asked for its prefix since it waits."""
         self.leader: Sequence | None = None
         self.followers: list[Sequence] = []
         self.guide: GuidedSequence | None = None
