@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -40,8 +41,8 @@ MOST_FILES: Final = 64
 def main() -> None:
     link = int(sys.argv[1])
     del sys.path[0]  # the folder of this file
-    given = os.environ.get("PYTHONPATH")
-    installed = sys.path[len(given.split(os.pathsep)) if given else 0 :]
+    given = given_paths(os.environ)
+    installed = [path for path in sys.path if path not in given]
     import_all()
     assert len(os.listdir("/proc/self/task")) == 1, "a copy would have one thread of several"
     gc.freeze()
@@ -172,13 +173,18 @@ def run(start: Start, installed: list[str]) -> None:
     os.chdir(start.folder)
     os.environ.clear()
     os.environ.update(start.environment)
-    given = start.environment.get("PYTHONPATH")
-    sys.path[:] = [*(given.split(os.pathsep) if given else ()), *installed]
+    sys.path[:] = dict.fromkeys([*given_paths(start.environment), *installed])  # each once
     open_streams()
     sys.argv[:] = start.argv
     set_command_line([sys.executable, "-P", "-m", *start.argv])
     sys.modules.pop(start.argv[0], None)  # it runs as __main__, as if it were met first
     runpy.run_module(start.argv[0], run_name="__main__", alter_sys=True)
+
+
+def given_paths(environment: Mapping[str, str]) -> list[str]:
+    """Where modules are looked for before those that are installed."""
+    given = environment.get("PYTHONPATH")
+    return given.split(os.pathsep) if given else []
 
 
 def open_streams() -> None:
