@@ -17,6 +17,7 @@ from octavo.errors import ConfigError
         ("seed: 1\nprot: 1", ":2: octavo serve has no option 'prot'; close: ['port'"),
         ("zzzz: 1", ":1: octavo serve has no option 'zzzz'; octavo serve --help lists all"),
         ("port: 1\nhost: x\nport: 2", ":3: port is given twice, first in line 1"),
+        ("port: 1\nconfig: b.yaml", ":2: a file of options cannot name another one"),
         ("seed: 1\nhost:", ":2: host needs a value"),
         ("log_requests: 3", ":1: log_requests must be true or false"),
         ("port: [1, 2]", ":1: port takes one value, not a list"),

@@ -40,6 +40,8 @@ class ConfigFile:
             self._lines[name] = key.start_mark.line + 1
             if before is not None:
                 raise self._wrong(name, f"{name} is given twice, first in line {before}")
+            if name == FLAG.removeprefix("--"):
+                raise self._wrong(name, "a file of options cannot name another one")
             self._nodes[name] = node
 
     def _read(self) -> yaml.Node | None:
