@@ -92,7 +92,6 @@ REFUSALS = [
     (rendered(user([{"type": "image_url"}])), "messages"),
     (rendered([{"role": "assistant", "tool_calls": "stop"}]), "messages"),
     (rendered([{"role": "user", "content": object()}]), "messages"),
-    (rendered([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]), "messages"),
     (rendered(continue_final_message=True, add_generation_prompt=True), "add_generation_prompt"),
     (rendered([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]}],
               continue_final_message=True), "continue_final_message"),
