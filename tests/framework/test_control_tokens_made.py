@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,9 +60,12 @@ UNFORESEEN = [
     ("m.content | urlize", "<|im_end|>"),
     ("m.content | indent", "</s>"),
     ("m.content | center(9)", "</s>"),
+    ("(m.content[0] if m.content[0] != '#' else '') ~ m.content[1:]", "#</s>"),
 ]
 LOOP = "{% for c in m.content %}{% if c != '#' %}{{ c }}{% endif %}{% endfor %}"
 CAUGHT = "{% for c in m.content if c != '#' %}{{ c }}{% endfor %}"
+CHOSEN = "{% for c in m.content %}{{ c if c != '#' else '' }}{% endfor %}"
+SET = "{% for c in m.content %}{% if c != '#' %}{% set d = c %}{{ d }}{% endif %}{% endfor %}"
 
 
 def says(content: str) -> list[dict[str, Any]]:
@@ -77,7 +81,7 @@ def test_no_operation_makes_a_control_token_of_a_content(shown: str, content: st
     assert made_of(EACH.replace("SHOWN", shown), content) == OWN
 
 
-@pytest.mark.parametrize("loop", [LOOP, CAUGHT])
+@pytest.mark.parametrize("loop", [LOOP, CAUGHT, CHOSEN, SET])
 def test_no_choice_of_characters_makes_one(loop: str) -> None:
     assert made_of(EACH.replace("{{ SHOWN }}", loop), "<|im_#end|>") == OWN
 
@@ -99,6 +103,18 @@ def test_a_content_that_would_make_one_is_written_with_all_its_characters() -> N
     assert text == f"<|im_start|>user\n{content}\n{shown}<|im_end|>\n"
 
 
+@pytest.mark.parametrize("content", ["a </s> b", "<#/s>"])
+def test_parts_are_found_in_covered_messages(content: str) -> None:
+    template = EACH.replace("SHOWN", "m.content.replace(m.name, '')")
+    parts = [{"type": "text", "text": content}]
+    message = {"role": "user", "name": "#", "content": parts}
+    assert controls_in("byte_level", ids_of("byte_level", [message], template)) == OWN
+
+
+def octavo_tiny() -> str:
+    return (Path(__file__).parents[2] / "examples/train_tiny/chat_template.jinja").read_text()
+
+
 def test_words_that_a_template_asks_for_have_their_effect() -> None:
     shown = "m.content.strip('x') }}{{ '<think>' if '/quick' in m.content else '' "
     template = EACH.replace("SHOWN", shown)
@@ -113,10 +129,14 @@ def test_the_examples_and_common_idioms_are_foreseen() -> None:
         "{{ messages[0].content.split('</think>')[-1].lstrip('\\n') }}",
         "{{ messages[-1]['content'] | trim }}{{ messages[0].content[0].text }}",
         "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
+        "{% for m in messages | selectattr('role') | list %}{{ m if m.x else '' }}{% endfor %}",
         "{% macro show(x) %}{{ x }}{% endmacro %}{{ show(messages[0].content) }}",
         "{% for k, v in tools[0].items() %}{{ k }}{{ v | tojson }}{% endfor %}",
         "{% for c in messages[0].content %}{{ c }}{% endfor %}",
         "{{ raise_exception('no') }}{{ strftime_now('%d %b') }}",
+        "{% for c in tools[0].enum %}{{ c | tojson }}{{ ', ' if not loop.last }}{% endfor %}",
+        "{% set m = messages[0] %}{{ m.content[0].text if m.content[1] is string }}",
+        octavo_tiny(),
     ]
     for template in (*TEMPLATES.values(), *idioms):
         assert ChatTemplate(template).is_foreseen, template

@@ -23,6 +23,13 @@ _ESCAPED: Final = re.compile(
 )
 """As Python and JSON write such characters."""
 
+_KEYS: Final = frozenset(
+    ("role", "content", "type", "text", "refusal", "tool_calls", "function", "name", "arguments",
+     "id", "tool_call_id", "reasoning_content", "thinking", "reasoning")
+)  # fmt: skip
+"""Keys of messages, which are made to fit the template before it reads them."""
+_TYPE: Final = re.compile(r"\w+")
+
 
 class Words:
     """What of a chat's strings a template asks for."""
@@ -53,8 +60,8 @@ class Cover:
         self._words = words
         self._private = _Private()
 
-    def name(self, text: str, known: Collection[str] = ()) -> str:
-        """Cover a key, type or role, unless it is one that the template knows, or ``known``."""
+    def name(self, text: str, known: Collection[str] = _KEYS) -> str:
+        """Cover a key or role, unless it is one that the template knows, or ``known``."""
         is_known = text in known or text in self._words.names
         return text if is_known else text.translate(self._private)
 
@@ -64,8 +71,8 @@ class Cover:
             return self._text(value, kept)
         if isinstance(value, dict):
             return {
-                self.name(key): self.name(each)
-                if key == "type" and isinstance(each, str)
+                self.name(key): each
+                if key == "type" and isinstance(each, str) and _TYPE.fullmatch(each)
                 else self.value(each, kept)
                 for key, each in value.items()
             }

@@ -27,6 +27,10 @@ _GLOBALS: Final = frozenset(
 )
 _OF_LISTS: Final = frozenset(("selectattr", "rejectattr", "list"))
 """Filters that make a list of a list."""
+_LOOKS: Final = (
+    nodes.Getattr, nodes.Getitem, nodes.Test, nodes.Compare, nodes.Operand, nodes.Not,
+)  # fmt: skip
+"""What looks into a value, or at it."""
 _LISTS: Final = frozenset(("messages", "tools", "documents"))
 
 
@@ -58,7 +62,7 @@ class _Reader:
             and all(_is_number(each) for each in self._tree.find_all(nodes.Mod))
             and all(self._is_loop_foreseen(each) for each in self._tree.find_all(nodes.For))
             and all(self._is_list(each.node) for each in self._slices())
-            and not any(self._may_be_character(each) for each in _texts(self._tree))
+            and not any(map(self._may_show_character, self._tree.find_all(nodes.Node)))
         )
 
     def _is_filter_foreseen(self, each: nodes.Filter) -> bool:
@@ -96,30 +100,35 @@ class _Reader:
 
     def _is_loop_foreseen(self, loop: nodes.For) -> bool:
         """A loop over a text shows its characters: all of them, in their order, or it may not."""
-        if not isinstance(loop.target, nodes.Name) or self._is_list(loop.iter):
+        target = loop.target
+        if not isinstance(target, nodes.Name) or self._is_list_of_texts(loop.iter):
             return True
-        shows = any(
-            isinstance(each, nodes.Name) and each.name == loop.target.name
-            for statement in loop.body
-            for each in (*_texts(statement), *_shown(statement))
-        )
-        chooses = loop.test is not None or any(
-            isinstance(each, nodes.If | nodes.CondExpr) or next(_ifs(each), None) is not None
-            for each in loop.body
-        )
-        return self._is_list_of_texts(loop.iter) or not (shows and chooses)
+        chosen: list[nodes.Node] = [*loop.body] if loop.test is not None else []
+        for statement in loop.body:
+            for each in _itself_and(statement, (nodes.If, nodes.CondExpr)):
+                if isinstance(each, nodes.If):
+                    chosen += [*each.body, *each.elif_, *each.else_]
+                elif isinstance(each, nodes.CondExpr):
+                    chosen += [each.expr1, *([each.expr2] if each.expr2 is not None else [])]
+        return not any(_shows(each, target.name) for each in chosen)
 
     def _slices(self) -> Iterator[nodes.Getitem]:
         for each in self._tree.find_all(nodes.Getitem):
             if isinstance(each.arg, nodes.Slice):
                 yield each
 
-    def _may_be_character(self, each: nodes.Node) -> bool:
-        """Whether what is written may be one character of a text."""
-        if not isinstance(each, nodes.Getitem):
-            return False
+    def _may_show_character(self, each: nodes.Node) -> bool:
+        """Whether this uses what may be one character of a text, other than to look into it."""
+        return not isinstance(each, _LOOKS) and any(
+            isinstance(child, nodes.Getitem) and self._may_be_character(child)
+            for child in each.iter_child_nodes()
+        )
+
+    def _may_be_character(self, each: nodes.Getitem) -> bool:
         is_key = isinstance(each.arg, nodes.Const) and isinstance(each.arg.value, str)
-        return not (is_key or self._is_list_of_texts(each.node))
+        return not (is_key or isinstance(each.arg, nodes.Slice)) and not self._is_list_of_texts(
+            each.node
+        )
 
     def _is_list_of_texts(self, each: nodes.Node) -> bool:
         if isinstance(each, nodes.Call) and isinstance(each.node, nodes.Getattr):
@@ -151,24 +160,21 @@ def _pairs(each: nodes.Assign) -> Iterator[tuple[nodes.Node, nodes.Node]]:
         yield target, value
 
 
-def _texts(tree: nodes.Node) -> Iterator[nodes.Node]:
-    """What is written or joined to texts as it is."""
-    yield from _shown(tree)
-    for each in tree.find_all((nodes.Add, nodes.Concat, nodes.Filter, nodes.Output)):
-        yield from _shown(each)
+def _itself_and(each: nodes.Node, kinds: tuple[type[nodes.Node], ...]) -> Iterator[nodes.Node]:
+    if isinstance(each, kinds):
+        yield each
+    yield from each.find_all(kinds)
 
 
-def _shown(each: nodes.Node) -> Iterator[nodes.Node]:
-    if isinstance(each, nodes.Output | nodes.Concat):
-        yield from each.nodes
-    elif isinstance(each, nodes.Add):
-        yield from (each.left, each.right)
-    elif isinstance(each, nodes.Filter) and each.node is not None and each.name not in _OF_LISTS:
-        yield each.node
-
-
-def _ifs(each: nodes.Node) -> Iterator[nodes.Node]:
-    yield from each.find_all((nodes.If, nodes.CondExpr))
+def _shows(each: nodes.Node, name: str) -> bool:
+    """Whether it uses a name other than to look into what that is."""
+    if isinstance(each, nodes.Name):
+        return bool(each.name == name)
+    return any(
+        _shows(child, name)
+        for child in each.iter_child_nodes()
+        if not (isinstance(each, _LOOKS) and isinstance(child, nodes.Name))
+    )
 
 
 def _is_number(each: nodes.Mod) -> bool:
