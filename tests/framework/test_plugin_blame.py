@@ -15,6 +15,7 @@ from octavo.testing.kit import run
 from octavo.testing.random_model import make_random_model
 from octavo.tools.checked import CheckedToolParser
 from octavo_registry import PluginHost
+from server_faults import until
 
 REGISTER = """
 from octavo_registry import hookimpl
@@ -116,7 +117,7 @@ def test_a_model_that_fails_in_a_step_is_named(folder, plugin, method, shown) ->
     assert output.error_type == "PluginError"
     if "logits" not in method:
         assert "plugin 'stepping' failed in a step" in output.error
-        assert ("stepping", "a step") in failures(module)
+        until(lambda: ("stepping", "a step") in failures(module))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_a_tokenizer_that_encodes_wrongly_is_no_mistake_of_the_client(
     assert shown in str(failed.value)
     assert not isinstance(failed.value, BadRequestError)
     assert reply_to(failed.value).status == 500
-    assert ("spelling", "tokenizer 'mine', encode") in failures(module)
+    until(lambda: ("spelling", "tokenizer 'mine', encode") in failures(module))
 
 
 def test_a_tokenizer_that_fails_at_the_start_is_named(folder, plugin) -> None:
@@ -185,7 +186,8 @@ def test_a_parser_that_ends_the_process_is_named(plugin, method) -> None:
     shown = f"'ending' failed in tool parser 'mine', {method.split('(')[0]}: SystemExit: 3"
     with pytest.raises(PluginError, match=shown):
         parser.stream([]) if "stream" in method else parser.form([], parallel=True)
-    assert ("ending", f"tool parser 'mine', {method.split('(')[0]}") in failures(module)
+    told = ("ending", f"tool parser 'mine', {method.split('(')[0]}")
+    until(lambda: told in failures(module))  # plugins hear of it in a thread
 
 
 def test_deltas_that_come_from_a_generator_are_all_there(plugin) -> None:

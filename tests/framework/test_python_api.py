@@ -42,8 +42,9 @@ def llm(folder: Path) -> Iterator[LLM]:
 def test_llm_and_async_llm_take_the_same_arguments(method: str) -> None:
     many = inspect.signature(getattr(LLM, method)).parameters
     one = inspect.signature(getattr(AsyncLLM, method)).parameters
-    assert set(many) - {"use_tqdm", "prompts"} == set(one) - {"request_id", "prompt"}
-    singles = {"prompts", "priority"}  # of many there is a list
+    of_many = {"use_tqdm", "prompts", "request_id"}
+    assert set(many) - of_many == set(one) - {"request_id", "prompt"}
+    singles = {"prompts", "priority", "request_id"}  # of many there is a list
     for name in (set(many) & set(one)) - singles:
         assert (many[name].default, many[name].kind) == (one[name].default, one[name].kind), name
 

@@ -219,7 +219,7 @@ def test_what_it_cannot_do_is_refused_with_a_reason(spec: CacheSpec, reason: str
 
 
 def test_queries_in_float32_are_refused_with_what_to_do() -> None:
-    q_THD, step = torch.zeros(1, 2, 64), cast(AttentionStep, SimpleNamespace(plan=None))
+    q_THD, step = torch.zeros(1, 2, 64), cast(AttentionStep, SimpleNamespace(prepared=None))
     with pytest.raises(PluginError, match="name 'paged'"):
         HopperAttention().attend(q_THD, None, None, cast(Pages, None), step, scale=1.0)
 

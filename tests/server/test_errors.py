@@ -92,6 +92,7 @@ REFUSALS = [
     (rendered(user([{"type": "image_url"}])), "messages"),
     (rendered([{"role": "assistant", "tool_calls": "stop"}]), "messages"),
     (rendered([{"role": "user", "content": object()}]), "messages"),
+    (rendered([{"role": "assistant", "tool_calls": [{"function": {"name": 5}}]}]), "messages"),
     (rendered(continue_final_message=True, add_generation_prompt=True), "add_generation_prompt"),
     (rendered([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]}],
               continue_final_message=True), "continue_final_message"),

@@ -52,7 +52,7 @@ async def post(path: str, num_pieces: int, **more: Any) -> httpx.Response:
     engine: Any = MagicMock(max_model_len=100)
     engine.config.model.max_logprobs = None
     engine.get_default_sampling_params.return_value = SamplingParams()
-    engine.chat.return_value = engine.generate.return_value = failing(num_pieces)
+    engine.answer.return_value = engine.generate.return_value = failing(num_pieces)
     host = PluginHost.discover()
     add_built_in_routes(host.routes)
     context = ServerContext(engine=engine, host=host, config=ServerConfig(), model_names=("m",))
