@@ -20,6 +20,7 @@ MEDIA_ROWS = 2 * MAX_CROSS_ROWS
 FULL = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
 WINDOW = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=7)
 CROSS = CacheSpec.cross(kv_heads=1, head_dim=8, dtype="float32", rows=MAX_CROSS_ROWS)
+MEDIA = CacheSpec.media(heads=1, width=8, dtype="float32", rows=MAX_CROSS_ROWS)
 LAST = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=1)
 SPECS = {
     "full": {"a": FULL, "b": FULL},
@@ -27,6 +28,7 @@ SPECS = {
     "mixed": {"a": FULL, "b": WINDOW, "c": WINDOW, "d": WINDOW},
     "last": {"a": FULL, "b": LAST},
     "cross": {"a": FULL, "b": CROSS},
+    "media": {"a": FULL, "b": FULL, "c": MEDIA},
 }
 
 

@@ -149,11 +149,12 @@ class ShadowDevice:
         self.state = state
         self.vocab_size = vocab_size
         self.arena = np.zeros(state.num_words, np.int32)
-        self.pages = np.full((num_blocks, layout.block_tokens), -1, np.int64)
+        most_tokens = max(group.block_tokens for group in layout.groups)
+        self.pages = np.full((num_blocks, most_tokens), -1, np.int64)
         self.filled: list[int] = []
         """Rows of media of which a step has made keys and values, by step."""
         self.encoded = np.zeros(num_media_rows, np.int64)
-        self.swap = np.full((num_swap_blocks, layout.block_tokens), -1, np.int64)
+        self.swap = np.full((num_swap_blocks, most_tokens), -1, np.int64)
         self.raise_for: int | None = None
         """Token id whose appearance in a step's queries makes the step raise."""
         self.steps_to_fault = -1
@@ -237,8 +238,10 @@ class ShadowDevice:
             self.encoded[each.rows] = content_of(each.item)
         if len(parts["cross_rows"]):
             self.filled.append(len(parts["cross_rows"]))
-            places = parts["cross_slots"].reshape(-1, len(parts["cross_rows"]))
-            self.pages.reshape(-1)[places] = self.encoded[parts["cross_rows"]]
+            by_group = parts["cross_slots"].reshape(-1, len(parts["cross_rows"]))
+            for index, places in zip(self.layout.cross_groups, by_group, strict=True):
+                blocks, offsets = np.divmod(places, self.layout.groups[index].block_tokens)
+                self.pages[blocks, offsets] = self.encoded[parts["cross_rows"]]
         digests = [
             self._run_row(int(slot), int(count)) for slot, count in zip(slots, counts, strict=True)
         ]
@@ -362,7 +365,7 @@ class ShadowDevice:
         for index in self.layout.cross_groups:
             table = self.field(f"table{index}")[slot]
             for position in range(self.field("cross_rows")[slot]):
-                block, offset = divmod(position, self.layout.block_tokens)
+                block, offset = divmod(position, self.layout.groups[index].block_tokens)
                 assert self.broken or table[block] != 0, "encoded media without a block"
                 digest = extend_digest(digest, int(self.pages[table[block], offset]))
         return digest

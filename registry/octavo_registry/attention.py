@@ -58,7 +58,11 @@ class AttentionBackend(Protocol):
         ...
 
     def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Any:
-        """Make the layer's view of its pages, a uint8 tensor [blocks, page_bytes]."""
+        """Make the layer's view of its pages, a uint8 tensor [blocks, page_bytes].
+
+        With a cache of kind "media" it is [lanes, blocks, bytes]: a block's ``block_tokens`` rows
+        lie lane by lane, as many in each.
+        """
         ...
 
     def prepare(self, step: AttentionStep, spec: CacheSpec) -> Any:
@@ -92,8 +96,11 @@ class AttentionBackend(Protocol):
 
 @runtime_checkable
 class StoresRows(Protocol):
-    """A backend for caches of kind "cross" too, whose layers attend with k and v of None."""
+    """A backend for caches of kind "cross" or "media", whose layers attend with k and v of None."""
 
-    def store(self, k_MKD: Tensor, v_MKD: Tensor, view: Any, slots_M: Tensor) -> None:
-        """Write keys and values of encoded media at these slots, as ``attend`` does of tokens."""
+    def store(self, k_MKD: Tensor, v_MKD: Tensor | None, view: Any, slots_M: Tensor) -> None:
+        """Write keys and values of encoded media at these slots, as ``attend`` does of tokens.
+
+        Of kind "media", k is the rows [M, 1, D] and v is None.
+        """
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CacheKind = Literal["full", "window", "latent", "cross", "state", "none"]
+CacheKind = Literal["full", "window", "latent", "cross", "media", "state", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class CacheSpec:
     shapes: tuple[tuple[int, ...], ...] = ()
     """Shapes of the tensors of a fixed-size state; only for kind "state"."""
     rows: int | None = None
-    """Most rows of encoded media that a sequence's tokens see; only for kind "cross"."""
+    """Most rows of encoded media that a sequence's tokens see; for kinds "cross" and "media"."""
     whole_rows: bool = False
     """Steps may have rows whose tokens see all of their row, as ``StepBounds.whole_R`` says."""
 
@@ -34,11 +34,11 @@ class CacheSpec:
             raise ValueError(f"window={self.window} does not fit kind={self.kind!r}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window={self.window} must be at least 1")
-        if (self.kind == "cross") != (self.rows is not None):
+        if (self.kind in ("cross", "media")) != (self.rows is not None):
             raise ValueError(f"rows={self.rows} does not fit kind={self.kind!r}")
         if self.rows is not None and self.rows < 1:
             raise ValueError(f"rows={self.rows} must be at least 1")
-        has_keys = self.kind in ("full", "window", "latent", "cross")
+        has_keys = self.kind in ("full", "window", "latent", "cross", "media")
         if has_keys and min(self.kv_heads, self.key_dim) < 1:
             raise ValueError(f"kind={self.kind!r} needs kv_heads and key_dim")
         if self.kind == "latent" and not 1 <= self.value_dim <= self.key_dim:
@@ -84,6 +84,17 @@ class CacheSpec:
             value_dim=head_dim,
             dtype=dtype,
             rows=rows,
+        )
+
+    @classmethod
+    def media(cls, *, heads: int, width: int, dtype: str, rows: int) -> CacheSpec:
+        """Up to so many rows of encoded media are kept as they are, once for all layers.
+
+        All ``heads`` of a query read them as keys and values of ``width`` entries. A model has one
+        layer of this kind at most, which others share.
+        """
+        return cls(
+            kind="media", kv_heads=heads, key_dim=width, value_dim=width, dtype=dtype, rows=rows
         )
 
     @classmethod

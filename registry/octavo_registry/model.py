@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -73,6 +73,11 @@ class Collectives(Protocol):
         ...
 
 
+def has_common_kind(spec: CacheSpec) -> bool:
+    """Whether a cache is of a kind that is made for every device."""
+    return spec.kind != "media"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """All that a model is built from. ``config`` is config.json as a plain dict."""
@@ -98,6 +103,9 @@ class ModelSpec:
     """Whether Python files of the folder may be run."""
     batch_invariant: bool = False
     """Products must give a row the same bits whatever rows stand beside it."""
+    takes_cache: Callable[[CacheSpec], bool] = has_common_kind
+    """Whether the engine's attention backends take such a cache, for models that can do with one of
+    several."""
     adapters: LayerAdapters | None = None
     """Goes around every linear's method and both ends of the vocabulary; None: the engine takes no
     adapters."""
@@ -170,13 +178,16 @@ class EncodesMedia(Protocol):
 
 @runtime_checkable
 class AttendsAcross(EncodesMedia, Protocol):
-    """A model with layers of ``CacheSpec.cross``, as decoders have that read an encoder's output.
+    """A model with layers of ``CacheSpec.cross`` or ``media``, as decoders behind an encoder have.
 
     The engine calls ``cross_rows`` once for each sequence, unless its cache has them by content.
     """
 
-    def cross_rows(self, rows_MW: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Keys and values [M, K, D] of an item's rows, for each of these layers by name."""
+    def cross_rows(self, rows_MW: Tensor) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+        """Keys and values [M, K, D] of an item's rows, for each of these layers by name.
+
+        For a layer of ``CacheSpec.media`` the rows [M, 1, D], and None.
+        """
         ...
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from octavo.cache.groups import make_layout
+from octavo.errors import CacheError
 from octavo.messages import EngineRequest, MediaInput, TokenSampling
 from octavo.scheduling.media import MediaScheduler
 from octavo_registry.cache import CacheSpec
-from scheduling_cases import FULL, MAX_CROSS_ROWS, Case, sound
+from scheduling_cases import FULL, MAX_CROSS_ROWS, MEDIA_ROWS, Case, sound
 from scheduling_world import World
 
 SAMPLING = TokenSampling(seed=0, max_tokens=6)
@@ -39,15 +40,14 @@ def test_a_sound_that_is_kept_is_neither_encoded_nor_filled_again() -> None:
     assert one.scheduler.media.num_encoded == 1, "its rows were still encoded"
 
 
-def test_a_step_fills_rows_until_its_budget_is_spent() -> None:
+def test_a_step_fills_rows_of_as_many_as_there_is_room_for() -> None:
     one = world()
     for head in (3, 4, 5):
         one.add([head, 2], 1, SAMPLING)
         one.add([head, 3], 1, SAMPLING)
     one.drain()
-    assert sum(one.device.filled) > MAX_CROSS_ROWS
-    # Who begins within the budget, which is as large, comes whole.
-    assert MAX_CROSS_ROWS < max(one.device.filled) < 2 * MAX_CROSS_ROWS
+    assert sum(one.device.filled) > MEDIA_ROWS
+    assert MAX_CROSS_ROWS < max(one.device.filled) <= MEDIA_ROWS
 
 
 def test_a_step_fills_no_more_rows_than_there_is_room_for() -> None:
@@ -193,6 +193,20 @@ def test_a_model_without_cross_attention_takes_no_such_item() -> None:
     one.scheduler.add(request)
     (end,) = one.results.take_events().ends
     assert "this model takes 0" in str(end.error)
+
+
+def test_media_as_they_are_fill_the_pages_of_all_lanes() -> None:
+    media = CacheSpec.media(heads=2, width=8, dtype="float32", rows=50)
+    specs = {"a": FULL, "b": FULL, "c": FULL, "m": media}
+    sizes = {FULL: 256, media: 128}
+    layout = make_layout(specs, sizes.__getitem__, block_tokens=4)
+    assert (layout.num_lanes, layout.lane_bytes) == (3, 256)
+    assert [group.block_tokens for group in layout.groups] == [4, 3 * 256 // 32]
+    assert layout.blocks_for(1, 0) == 1 + 3
+    with pytest.raises(CacheError, match="layers m, n: one layer keeps"):
+        make_layout({**specs, "n": media}, sizes.__getitem__, block_tokens=4)
+    wide = {FULL: 16, media: 128}
+    assert make_layout(specs, wide.__getitem__, block_tokens=4).lane_bytes == 32
 
 
 def test_a_sequence_is_counted_with_all_that_it_hears() -> None:

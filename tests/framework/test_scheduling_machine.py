@@ -31,6 +31,7 @@ CASES = [
     Case("cross", "swap", "priority", 3, num_blocks=12),
     Case("full", "recompute", "fcfs", 2, num_blocks=40, has_store=True),
     Case("mixed", "swap", "priority", 3, num_blocks=20, has_store=True),
+    Case("media", "recompute", "fcfs", 2, num_blocks=12),
 ]
 
 
@@ -54,8 +55,10 @@ def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_w
     if case.has_processors:  # they may change any draw, so that none is left out
         facts = [fact for fact in facts if fact != "appended"]
     if case.has_store:
-        facts = [*facts, *STORE_FACTS]
-    if case.kind != "cross":
+        # Few wait long enough for a store to leave meanwhile where others are swapped.
+        rare = {"came for nobody"} if case.mode == "swap" else set()
+        facts = [*facts, *(fact for fact in STORE_FACTS if fact not in rare)]
+    if case.kind not in ("cross", "media"):
         facts = [*facts, "positions"]
     if num_walks >= 200:
         assert [fact for fact in facts if seen[fact] < 10] == []

@@ -118,6 +118,18 @@ def test_the_kernels_for_gpus_read_what_they_store(reference) -> None:
         assert tokens(llm, prompts, replace(GREEDY, max_tokens=6)) == expected
 
 
+@pytest.mark.slow
+def test_the_encoders_output_is_read_itself_where_a_backend_takes_it(reference, cases) -> None:
+    named = {"attention_backend": "torch"}
+    check_equal(reference[0], cases, most_rows=POSITIONS, num_groups=2, **named)
+    host = PluginHost.discover()
+    asked = {"kv_cache_memory_gib": 0.01, "block_size": 4}
+    rows, keys = (budget_of(config_of(reference[0], **asked, **by), host) for by in (named, {}))
+    assert rows.cross_bytes_per_sequence < keys.cross_bytes_per_sequence
+    few = budget_of(config_of(reference[0], **asked, **named, max_num_seqs=8), host)
+    assert few.cross_bytes_per_sequence == keys.cross_bytes_per_sequence
+
+
 @pytest.mark.gpu
 def test_a_gpu_gives_the_same_tokens_by_recorded_steps(reference, caplog) -> None:
     caplog.set_level(logging.DEBUG, "octavo.execution.decode_graphs")
@@ -126,6 +138,8 @@ def test_a_gpu_gives_the_same_tokens_by_recorded_steps(reference, caplog) -> Non
     with open_llm(reference[0], device="cuda") as llm:
         for _ in range(2):
             assert tokens(llm, [prompt(head, i) for i, head in asked]) == expected
+            number, head = asked[-1]
+            assert tokens(llm, [prompt(head, number)]) == expected[-1:]
     assert any(text.startswith("recorded step") for text in caplog.messages)
 
 

@@ -15,6 +15,8 @@ class CacheGroup:
 
     spec: CacheSpec
     layers: tuple[str, ...]
+    block_tokens: int
+    """The layout's, but of kind "media", of which one layer's rows fill all lanes of a page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class CacheLayout:
         total = 0
         for group in self.groups:
             if group.spec.rows is not None:
-                total += -(-group.spec.rows // self.block_tokens)
+                total += -(-group.spec.rows // group.block_tokens)
                 continue
             window = group.spec.window
             seen = num_tokens if window is None else window + lookahead
@@ -73,26 +75,41 @@ def make_layout(
     """Group layers by spec and cut pages so that every group fills them with little waste.
 
     With several specs the lane count is the smallest number of layers that share one; a spec with
-    more layers is split into several groups, its last one padded.
+    more layers is split into several groups, its last one padded. Encoded media, which are one
+    layer's, have all lanes.
     """
     layers_by_spec: dict[CacheSpec, list[str]] = {}
     for name, spec in specs.items():
         if spec.kind == "none":
             continue
-        if spec.kind not in ("full", "window", "latent", "cross"):
+        if spec.kind not in ("full", "window", "latent", "cross", "media"):
             raise CacheError(f"layer {name}: the engine has no cache of kind {spec.kind!r}")
         layers_by_spec.setdefault(spec, []).append(name)
     if not layers_by_spec:
         raise CacheError("the model declares no attention layer with a cache")
-    num_lanes = min(len(names) for names in layers_by_spec.values())
+    for spec, names in layers_by_spec.items():
+        if spec.kind == "media" and len(names) > 1:
+            raise CacheError(f"layers {', '.join(names)}: one layer keeps encoded media, for all")
+    row_bytes = {
+        spec: page_bytes(spec) // block_tokens for spec in layers_by_spec if spec.kind == "media"
+    }
+    in_lanes = layers_by_spec.keys() - row_bytes.keys() or layers_by_spec.keys()
+    num_lanes = min(len(layers_by_spec[spec]) for spec in in_lanes)
+    lane_bytes = max(*(page_bytes(spec) for spec in in_lanes), *row_bytes.values(), 0)
     groups = [
-        CacheGroup(spec=spec, layers=tuple(names[start : start + num_lanes]))
+        CacheGroup(
+            spec=spec,
+            layers=tuple(names[start : start + num_lanes]),
+            block_tokens=num_lanes * (lane_bytes // row_bytes[spec])
+            if spec in row_bytes
+            else block_tokens,
+        )
         for spec, names in layers_by_spec.items()
         for start in range(0, len(names), num_lanes)
     ]
     return CacheLayout(
         groups=tuple(groups),
         num_lanes=num_lanes,
-        lane_bytes=max(page_bytes(spec) for spec in layers_by_spec),
+        lane_bytes=lane_bytes,
         block_tokens=block_tokens,
     )

@@ -92,11 +92,12 @@ class BlockTables:
     def cross_slots(self, slot: int, num_rows: int) -> list[Ints]:
         """Where the keys and values of a row's encoded media go, by cross group."""
         rows = np.arange(num_rows, dtype=np.int32)
-        columns, offsets = np.divmod(rows, np.int32(self.layout.block_tokens))
-        return [
-            self.tables_GSB[group, slot, columns] * np.int32(self.layout.block_tokens) + offsets
-            for group in self.cross_groups
-        ]
+        slots = []
+        for group in self.cross_groups:
+            block_tokens = np.int32(self.layout.groups[group].block_tokens)
+            columns, offsets = np.divmod(rows, block_tokens)
+            slots.append(self.tables_GSB[group, slot, columns] * block_tokens + offsets)
+        return slots
 
     def can_fork(self, parent: int, num_tokens: int) -> bool:
         """Whether a row still holds all that the token after its first ``num_tokens`` sees."""

@@ -14,6 +14,8 @@ from octavo.wording import shown
 from octavo_registry.modalities import MediaLimits
 
 MAX_DECODE_THREADS: Final = 8
+MEDIA_ROWS: Final = 16384
+CROSS_ROWS: Final = 24576
 BOUNDS: Final = ("count", "width", "height", "num_frames", "seconds")
 """What limit_mm_per_prompt may say of a plugin's own modality; a number alone is the count."""
 BOUNDS_OF: Final = {
@@ -54,9 +56,10 @@ class MediaConfig:
     max_video_frames: int = 512
     """Most frames: those that a model sees of a video it samples; all of an animation."""
     max_audio_seconds: float = 600.0
-    media_cache_tokens: int = 16384
+    media_cache_tokens: int | None = None
     """Placeholder tokens whose media stay encoded on the device; an item that takes more is
-    refused."""
+    refused. None: 16384, and 24576 where layers read an encoder's output (Whisper): sixteen sounds
+    of 30 seconds, which then are encoded together."""
     enable_mm_embeds: bool = False
     """Whether chats may bring rows that are encoded already: image_embeds and its like. For
     clients that are trusted: rows may be any numbers."""
@@ -70,13 +73,20 @@ class MediaConfig:
     mm_processor_cache_gb: float = 4.0
     """Host memory for what processors made of media, so that what comes again is not read again."""
 
+    def cached_rows(self, *, across: bool) -> int:
+        """Rows of encoded media on the device; ``across``: layers read an encoder's output."""
+        if self.media_cache_tokens is not None:
+            return self.media_cache_tokens
+        return CROSS_ROWS if across else MEDIA_ROWS
+
     def __post_init__(self) -> None:
         for domain in self.allowed_media_domains:
             _check_domain(domain)
         path = self.allowed_local_media_path
         if path is not None and not Path(path).is_absolute():
             raise ConfigError(f"allowed_local_media_path={path!r} must be an absolute path")
-        check_range("media_cache_tokens", self.media_cache_tokens, 1)
+        if self.media_cache_tokens is not None:
+            check_range("media_cache_tokens", self.media_cache_tokens, 1)
         check_range("mm_processor_cache_gb", self.mm_processor_cache_gb, 0)
         check_range("media_fetch_timeout", self.media_fetch_timeout, 1e-3, 600)
         check_range("media_decode_timeout", self.media_decode_timeout, 1e-3, 3600)

@@ -51,6 +51,12 @@ class CacheMemory:
         """Each layer's view of its lane, by layer name; ``backends`` are by group."""
         caches = {}
         for index, (group, backend) in enumerate(zip(layout.groups, backends, strict=True)):
+            if group.spec.kind == "media":  # in all lanes
+                row_bytes = backend.page_bytes(group.spec, 1)
+                num_bytes = group.block_tokens // layout.num_lanes * row_bytes
+                view = backend.views(self.pages[:, :, :num_bytes], group.spec, group.block_tokens)
+                caches[group.layers[0]] = LayerCache(backend=backend, view=view, group=index)
+                continue
             page_bytes = backend.page_bytes(group.spec, layout.block_tokens)
             for lane, name in enumerate(group.layers):
                 pages = self.pages[lane, :, :page_bytes]

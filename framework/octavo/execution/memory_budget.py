@@ -24,7 +24,7 @@ from octavo.cache.budget import GIB, DeviceMemory, size_pool
 from octavo.cache.groups import CacheLayout
 from octavo.config import CacheConfig, EngineConfig
 from octavo.errors import CacheError, ConfigError, ModelError
-from octavo.execution.sizing import Sizing, adapter_rows, size_engine
+from octavo.execution.sizing import Sizing, adapter_rows, cache_choice, size_engine
 from octavo.execution.worker import choose_device, device_memory
 from octavo.host_memory import host_memory
 from octavo.layers.unquantized import UnquantizedLinear, is_packed_on
@@ -189,6 +189,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
     folder = open_model(config.model, host, weights=False)
     num_devices = config.parallel.tensor_parallel_size
     adapters = adapter_rows(config)
+    target = find_target(config, memory_gib)
     model = build_model(
         folder,
         host,
@@ -197,9 +198,9 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         tp_size=num_devices,
         collectives=_NoCollectives() if num_devices > 1 else None,
         adapters=adapters,
+        takes_cache=cache_choice(config, folder, host, target.device),
     ).eval()
     finish_layers(model)  # what quantizations make of what they load
-    target = find_target(config, memory_gib)
     sizing = size_engine(
         cast(Model, model),
         config,
@@ -228,8 +229,8 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         workspace_bytes=sizing.workspace_bytes,
         cache_bytes=num_blocks * layout.page_bytes,
         bytes_per_token=full_groups * layout.page_bytes // layout.block_tokens,
-        window_bytes_per_sequence=_bytes_of(layout, "window", max_model_len, lookahead),
-        cross_bytes_per_sequence=_bytes_of(layout, "cross", max_model_len, lookahead),
+        window_bytes_per_sequence=_bytes_of(layout, ("window",), max_model_len, lookahead),
+        cross_bytes_per_sequence=_bytes_of(layout, ("cross", "media"), max_model_len, lookahead),
         num_blocks=num_blocks,
         block_tokens=layout.block_tokens,
         block_bytes=layout.page_bytes,
@@ -373,9 +374,11 @@ def _least_gib(config: EngineConfig, budget: Budget) -> int:
     return (int(gib) // step + 1) * step
 
 
-def _bytes_of(layout: CacheLayout, kind: CacheKind, num_tokens: int, lookahead: int) -> int:
-    """Most that the layers of one kind take for a sequence."""
-    groups = tuple(group for group in layout.groups if group.spec.kind == kind)
+def _bytes_of(
+    layout: CacheLayout, kinds: tuple[CacheKind, ...], num_tokens: int, lookahead: int
+) -> int:
+    """Most that the layers of these kinds take for a sequence."""
+    groups = tuple(group for group in layout.groups if group.spec.kind in kinds)
     return replace(layout, groups=groups).blocks_for(num_tokens, lookahead) * layout.page_bytes
 
 

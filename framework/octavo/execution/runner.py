@@ -280,10 +280,11 @@ class ModelRunner:
             rows = cut_rows(rows, cuts, inputs.positions_T)
         groups = []
         for index, backend in enumerate(self._backends):
-            most_rows = self._layout.groups[index].spec.rows
+            spec = self._layout.groups[index].spec
+            most_rows = spec.rows
             seen = rows if most_rows is None else self._across(rows, most_rows)
             group = AttentionStep(
-                block_tokens=block_tokens,
+                block_tokens=self._layout.groups[index].block_tokens,
                 query_starts_R1=rows.query_starts_R1,
                 context_lens_R=seen.context_lens_R,
                 token_rows_T=rows.token_rows_T,
@@ -294,7 +295,7 @@ class ModelRunner:
                 bounds=seen.bounds,
                 batch_invariant=self._batch_invariant,
             )
-            group.prepared = backend.prepare(group, self._layout.groups[index].spec)
+            group.prepared = backend.prepare(group, spec)
             groups.append(group)
         # Adapters are known by token. Up to half, what is gathered takes less than is left out.
         only_sampled = not sites and 2 * len(logit_tokens_R) <= num_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,12 @@ from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend, StoresRows
 from octavo_registry.cache import CacheSpec
-from octavo_registry.model import EncodesMedia, HasWorkspace, Model
+from octavo_registry.model import AttendsAcross, EncodesMedia, HasWorkspace, Model
 
 DEFAULT_SLOTS = {"cpu": 256, "cuda": 1024}
 """Sequences that run at the same time, where max_num_seqs does not say."""
+MEDIA_SLOTS = 16
+"""Fewer sequences read keys and values faster than encoded media."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +134,47 @@ def _page_bytes(name: str, backend: AttentionBackend, spec: CacheSpec, block_tok
 
 
 def _as_run(spec: CacheSpec, dtype: str, folder: ModelFolder) -> CacheSpec:
-    """A layer's, as its backend must know it."""
+    """A layer's, as its backend must know it; encoded media are no keys and values."""
     return dataclasses.replace(
         spec,
-        dtype=spec.dtype if dtype == "auto" else dtype,
+        dtype=spec.dtype if dtype == "auto" or spec.kind == "media" else dtype,
         whole_rows=folder.capabilities.media_attention == "bidirectional",
     )
+
+
+def cache_choice(
+    config: EngineConfig, folder: ModelFolder, host: PluginHost, device: torch.device
+) -> Callable[[CacheSpec], bool]:
+    """Whether a backend takes a layer's cache, for models that can do with one of several.
+
+    Encoded media as they are pay in steps of many sequences only.
+    """
+    num_slots = config.scheduler.max_num_seqs or DEFAULT_SLOTS[device.type]
+
+    def takes(spec: CacheSpec) -> bool:
+        if spec.kind == "media" and num_slots < MEDIA_SLOTS:
+            return False
+        name = _backend_name(spec, device, folder.dtype, config, host)
+        if name is None:
+            return False
+        backend: AttentionBackend = host.attention_backends.make(name)
+        with host.attention_backends.guard(name, f"attention backend {name!r}, supports"):
+            return backend.supports(spec, device) is None
+
+    return takes
+
+
+def _backend_name(
+    spec: CacheSpec, device: torch.device, query_dtype: str, config: EngineConfig, host: PluginHost
+) -> str | None:
+    """The one that the config names, or that a plugin chooses."""
+    named = config.model.attention_backend
+    if named is not None:
+        return named
+    chosen: str | None = host.hook.select_attention_backend(
+        spec=spec, device=device, query_dtype=query_dtype
+    )
+    return chosen
 
 
 def _choose_backend(
@@ -146,9 +184,7 @@ def _choose_backend(
     config: EngineConfig,
     host: PluginHost,
 ) -> AttentionBackend:
-    name = config.model.attention_backend
-    if name is None:
-        name = host.hook.select_attention_backend(spec=spec, device=device, query_dtype=query_dtype)
+    name = _backend_name(spec, device, query_dtype, config, host)
     if name is None:
         raise ConfigError(f"no plugin has an attention backend for {spec} on {device}; name one")
     backend: AttentionBackend = host.attention_backends.make(name)
@@ -158,7 +194,7 @@ def _choose_backend(
             raise TypeError(f"it returned {type(reason).__name__}, not a reason or None")
     if reason is not None:
         raise ConfigError(f"attention backend {name!r} cannot run {spec} on {device}: {reason}")
-    if spec.kind == "cross" and not isinstance(backend, StoresRows):
+    if spec.rows is not None and not isinstance(backend, StoresRows):
         raise ConfigError(f"attention backend {name!r} has no ``store``, which {spec} needs")
     if config.model.batch_invariant and not backend.batch_invariant:
         raise ConfigError(
@@ -214,7 +250,7 @@ def _workspace(
     )
     media = 0
     if isinstance(model, EncodesMedia):
-        num_rows = config.media.media_cache_tokens
+        num_rows = config.media.cached_rows(across=isinstance(model, AttendsAcross))
         media = item_bytes * num_rows * model.media_row_size + model.encode_bytes(num_rows)
     return (
         4 * num_slots * folder.max_model_len

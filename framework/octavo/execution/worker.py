@@ -13,7 +13,7 @@ from octavo.errors import CacheError, ConfigError
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.runner import ModelRunner
-from octavo.execution.sizing import adapter_rows, size_engine
+from octavo.execution.sizing import adapter_rows, cache_choice, size_engine
 from octavo.host_memory import host_memory
 from octavo.layers.adapted import AdapterRows
 from octavo.messages import AdapterFacts
@@ -54,7 +54,14 @@ class Worker:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         adapters = adapter_rows(config)
-        model = load_model(folder, host, config=config.model, device=self.device, adapters=adapters)
+        model = load_model(
+            folder,
+            host,
+            config=config.model,
+            device=self.device,
+            adapters=adapters,
+            takes_cache=cache_choice(config, folder, host, self.device),
+        )
         sizing = size_engine(model, config, folder, host, device=self.device, adapters=adapters)
         layout, num_slots = sizing.layout, sizing.num_slots
         here = device_memory(self.device)
@@ -84,7 +91,7 @@ class Worker:
         encoder = None
         if isinstance(model, EncodesMedia):
             dtype: torch.dtype = getattr(torch, folder.dtype)
-            num_rows = config.media.media_cache_tokens
+            num_rows = config.media.cached_rows(across=layout.max_cross_rows > 0)
             encoder = MediaEncoder(model, num_rows, dtype, self.device)
         memory = CacheMemory(layout, size.num_blocks, size.num_swap_blocks, self.device)
         self.runner = ModelRunner(

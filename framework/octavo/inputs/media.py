@@ -210,7 +210,7 @@ class MediaInputs:
         return made
 
     def _check_room(self, given: GivenMedia, media: MediaInput) -> None:
-        room = self._config.media_cache_tokens
+        room = self._config.cached_rows(across=media.cross_rows > 0)
         if media.num_rows > room:
             raise MediaTooLargeError(
                 f"{given.place}: it takes {media.num_rows} tokens; media_cache_tokens={room} "

@@ -127,6 +127,26 @@ class CrossAttention(nn.Module):
         )
 
 
+class MediaAttention(nn.Module):
+    """Attention of all heads to the rows of a sequence's encoded media themselves.
+
+    Where a head's keys are products of the rows with its part of a weight, its queries can be
+    multiplied by it instead, and what is read of the rows by its part of the values' weight. So the
+    cache has a row once, for all layers, and reading it costs half of what keys and values do.
+    """
+
+    def __init__(self, name: str, spec: CacheSpec) -> None:
+        super().__init__()
+        self.name = name
+        self.cache_spec = spec
+
+    def forward(self, q_THW: Tensor, step: Step, scale: float) -> Tensor:
+        """What the queries make of the rows; [T, H, W], as wide as they are."""
+        cache = step.layers[self.name]
+        group = step.groups[cache.group]
+        return cache.backend.attend(q_THW, None, None, cache.view, group, scale=scale, causal=False)
+
+
 class SelfAttention(nn.Module):
     """Projections around an ``Attention`` over rotated heads, as most decoders have them.
 
@@ -256,6 +276,6 @@ def window_of(config: Mapping[str, Any], index: int, *, pattern: int = 0) -> int
 
 def cache_specs(model: nn.Module) -> dict[str, CacheSpec]:
     """What ``Model.cache_specs`` returns: the cache of each attention layer in the model."""
-    kinds = (Attention, CrossAttention)
+    kinds = (Attention, CrossAttention, MediaAttention)
     layers = (module for module in model.modules() if isinstance(module, kinds))
     return {layer.name: layer.cache_spec for layer in layers}

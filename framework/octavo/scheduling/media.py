@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from octavo.cache.groups import CacheLayout
 from octavo.cache.tables import BlockTables
+from octavo.config import EngineConfig
 from octavo.errors import PromptError
 from octavo.messages import EngineRequest, MediaInput
 from octavo.scheduling.sequence import Sequence
@@ -42,6 +44,14 @@ class MediaScheduler:
 
     ``whole``: the tokens of an item see each other, so that they must run in one step.
     """
+
+    @classmethod
+    def of(cls, config: EngineConfig, layout: CacheLayout, *, whole: bool) -> MediaScheduler:
+        """As an engine has it; rows that no token stands for are no part of a step's tokens."""
+        across = layout.max_cross_rows
+        num_rows = config.media.cached_rows(across=across > 0)
+        budget = num_rows if across else config.scheduler.max_num_batched_tokens
+        return cls(num_rows, budget, whole=whole, max_cross_rows=across)
 
     def __init__(
         self, num_rows: int, budget: int, *, whole: bool = False, max_cross_rows: int = 0

@@ -234,8 +234,9 @@ class Placement:
             for block, digest in zip(blocks, sequence.digests[begin:], strict=False):
                 self.pool.register(block, group, digest)
         if first == 0:  # its first step has run, which has filled these
-            digests = self._cross_digests(sequence)
-            for group in tables.cross_groups:
+            for group, digests in zip(
+                tables.cross_groups, self._cross_digests(sequence), strict=True
+            ):
                 blocks = tables.tables_GSB[group, slot, : len(digests)].tolist()
                 for block, digest in zip(blocks, digests, strict=True):
                     self.pool.register(block, group, digest)
@@ -318,23 +319,31 @@ class Placement:
         There is room: it was admitted as if none held it.
         """
         tables, slot = self.tables, sequence.slot
-        digests = self._cross_digests(sequence)
-        if not digests:
+        if not sequence.num_cross_rows:
             return
-        found = [find_all(self.pool, group, digests) for group in tables.cross_groups]
+        by_group = self._cross_digests(sequence)
+        found = [
+            find_all(self.pool, group, digests)
+            for group, digests in zip(tables.cross_groups, by_group, strict=True)
+        ]
         known = [blocks for blocks in found if blocks is not None]
         if len(known) == len(found):
             for blocks in known:
                 self.pool.share(blocks)
         else:
-            known = [self.pool.allocate(len(digests)) for _ in found]
+            known = [self.pool.allocate(len(digests)) for digests in by_group]
             self.slot_table.cross_due_S[slot] = True
         tables.start_cross(slot, known, self.next_plan.diff)
 
-    def _cross_digests(self, sequence: Sequence) -> list[bytes]:
-        """Digests of the blocks of a sequence's encoded media."""
-        num_blocks = -(-sequence.num_cross_rows // self.tables.layout.block_tokens)
-        return cross_digests(sequence.chain_seed, num_blocks)
+    def _cross_digests(self, sequence: Sequence) -> list[list[bytes]]:
+        """Digests of the blocks of a sequence's encoded media, by cross group."""
+        groups = self.tables.layout.groups
+        return [
+            cross_digests(
+                sequence.chain_seed, -(-sequence.num_cross_rows // groups[group].block_tokens)
+            )
+            for group in self.tables.cross_groups
+        ]
 
     def _swap_out(self, slot: int) -> SwappedBlocks | None:
         """Copy the blocks of confirmed tokens to the host; None when there is no room for them.

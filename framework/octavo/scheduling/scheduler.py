@@ -74,12 +74,7 @@ class Scheduler:
         """Sequences by id of a batch that raised; they run alone until they have passed it."""
         self.num_under_way = 0
         self.corrections = Corrections(self.slot_table)
-        self.media = MediaScheduler(
-            config.media.media_cache_tokens,
-            limits.max_num_batched_tokens,
-            whole=whole_media,
-            max_cross_rows=layout.max_cross_rows,
-        )
+        self.media = MediaScheduler.of(config, layout, whole=whole_media)
         self._config = limits
         self._most_of_prompt = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
         self._model_identity = model_identity

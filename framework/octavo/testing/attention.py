@@ -49,7 +49,7 @@ def check_attention(host: PluginHost, name: str) -> list[Check]:
     make = partial(host.attention_backends.make, name)
     checks: list[Check] = []
     refused = []
-    for kind in ("full", "window", "latent", "cross"):
+    for kind in ("full", "window", "latent", "cross", "media"):
         found, reason = _supported(make(), kind)
         if found is None:
             refused.append(f"{kind}: {reason}")
@@ -93,6 +93,8 @@ def _spec(kind: str, head_dim: int, dtype: str) -> CacheSpec:
             return CacheSpec.latent(key_dim=key_dim, value_dim=value_dim, dtype=dtype)
         case "cross":
             return CacheSpec.cross(rows=40, **heads)
+        case "media":
+            return CacheSpec.media(heads=HEADS, width=3 * head_dim, dtype=dtype, rows=40)
     return CacheSpec.full(**heads)
 
 
@@ -100,7 +102,7 @@ def _checks(
     title: str, make: Callable[[], AttentionBackend], spec: CacheSpec, device: torch.device
 ) -> Iterator[Check]:
     where = f"equals a dense softmax ({spec.dtype} on {device})"
-    if spec.kind == "cross":
+    if spec.rows is not None:
         yield tried(f"{title} {where}", _cross_problems(make(), spec, device))
         return
     plain = tried(f"{title} {where}", _Trial(make(), spec, device).problems())
@@ -322,7 +324,7 @@ def _cross_problems(
 ) -> Iterator[str]:
     """Rows of encoded media are stored once; tokens of a sequence see all of them."""
     if not isinstance(backend, StoresRows):
-        yield "it supports the kind cross, and has no store"
+        yield f"it supports the kind {spec.kind}, and has no store"
         return
     trial = _Trial(backend, spec, device)
     builder = StepBuilder(
@@ -333,8 +335,12 @@ def _cross_problems(
     group = builder.step([(0, num_rows)]).groups[0]
     view = builder.layers["layer"].view
     q_THD = trial._random(num_tokens, HEADS, spec.key_dim)
-    k_MKD, v_MKD = (trial._random(num_rows, KV_HEADS, spec.key_dim) for _ in range(2))
-    backend.store(k_MKD, v_MKD, view, group.slots_T)
+    if spec.kind == "media":  # keys and values of all heads at once
+        k_MKD = v_MKD = trial._random(num_rows, 1, spec.key_dim)
+        backend.store(k_MKD, None, view, group.slots_T)
+    else:
+        k_MKD, v_MKD = (trial._random(num_rows, KV_HEADS, spec.key_dim) for _ in range(2))
+        backend.store(k_MKD, v_MKD, view, group.slots_T)
     step = _queries_of(group, num_tokens, num_rows)
     step.prepared = backend.prepare(step, spec)
     found_THD = backend.attend(q_THD.clone(), None, None, view, step, scale=0.3, causal=False)

@@ -50,7 +50,11 @@ class StepBuilder:
             self.pages[name] = lane
             self.layers[name] = LayerCache(
                 backend=backend,
-                view=backend.views(lane[:, :page_bytes], spec, block_tokens),
+                view=backend.views(
+                    lane[None, :, :page_bytes] if spec.kind == "media" else lane[:, :page_bytes],
+                    spec,
+                    block_tokens,
+                ),
                 group=self.specs.index(spec),
             )
         self._random = random.Random(seed)

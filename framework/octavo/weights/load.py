@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -16,10 +16,17 @@ from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.dummy import fill_dummy
 from octavo.weights.staging import staged_tensors
 from octavo_registry import PluginHost
+from octavo_registry.cache import CacheSpec
 from octavo_registry.faults import one_line
 from octavo_registry.layer_adapters import LayerAdapters
 from octavo_registry.linear import Quantization
-from octavo_registry.model import Collectives, FinishesWeights, Model, ModelSpec
+from octavo_registry.model import (
+    Collectives,
+    FinishesWeights,
+    Model,
+    ModelSpec,
+    has_common_kind,
+)
 
 MAX_NAMES_SHOWN = 10
 OWN_PREFIXES = (("", ""),)
@@ -38,6 +45,7 @@ def load_model(
     first_layer: int = 0,
     last_layer: int | None = None,
     adapters: LayerAdapters | None = None,
+    takes_cache: Callable[[CacheSpec], bool] = has_common_kind,
 ) -> Model:
     """Return the model with all weights loaded and gradients off, ready for ``forward``.
 
@@ -55,6 +63,7 @@ def load_model(
         first_layer=first_layer,
         last_layer=last_layer,
         adapters=adapters,
+        takes_cache=takes_cache,
     )
     with torch.no_grad():
         if dummy:
@@ -78,6 +87,7 @@ def build_model(
     last_layer: int | None = None,
     collectives: Collectives | None = None,
     adapters: LayerAdapters | None = None,
+    takes_cache: Callable[[CacheSpec], bool] = has_common_kind,
 ) -> nn.Module:
     """Return the model with its weights not filled; on the meta device they take no memory."""
     spec = ModelSpec(
@@ -96,6 +106,7 @@ def build_model(
         folder=folder.path,
         trust_remote_code=config.trust_remote_code,
         batch_invariant=config.batch_invariant,
+        takes_cache=takes_cache,
         adapters=adapters,
     )
     if adapters is not None and not folder.capabilities.lora:

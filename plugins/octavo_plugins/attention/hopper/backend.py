@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo_kernels import hopper_decode, hopper_prefill
+from octavo_kernels import hopper_decode, hopper_latent, hopper_prefill
 from octavo_kernels.hopper_decode import decode
 from octavo_kernels.hopper_prefill import prefill
 from octavo_kernels.store_kv import store_kv
+from octavo_plugins.attention.media import MediaPages, row_bytes_of
 from octavo_plugins.attention.refusals import check_block_tokens, check_window, misfit
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
@@ -69,9 +70,14 @@ class HopperAttention:
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
-        if reason := misfit(spec, ("full", "window", "cross"), DTYPES):
+        if reason := misfit(spec, ("full", "window", "cross", "media"), DTYPES):
             return reason
-        if spec.key_dim not in HEAD_DIMS:
+        if spec.kind == "media":
+            if spec.dtype == "fp8":
+                return "encoded media are not kept in 8 bits"
+            if reason := hopper_latent.misfit(spec.kv_heads, spec.key_dim):
+                return reason
+        elif spec.key_dim not in HEAD_DIMS:
             return f"key_dim={spec.key_dim} must be one of {HEAD_DIMS}"
         if device.type != "cuda":
             return f"device={str(device)!r} is not a GPU"
@@ -82,18 +88,22 @@ class HopperAttention:
 
     def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
         """Keys and values of a block's tokens, and nothing else."""
+        if spec.kind == "media":
+            return row_bytes_of(spec) * block_tokens
         check_block_tokens("hopper", block_tokens, BLOCK_TOKENS)
         return 2 * spec.kv_heads * block_tokens * spec.key_dim * DTYPES[spec.dtype].itemsize
 
-    def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
+    def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages | MediaPages:
         """The pages, whose blocks may lie further apart than their bytes, by axes."""
+        if spec.kind == "media":
+            return MediaPages.of(pages, spec)
         shape = (len(pages), 2, spec.kv_heads, block_tokens, spec.key_dim)
         cache = pages.view(DTYPES[spec.dtype]).view(shape)
         return Pages(cache, cache[:, 0], cache[:, 1])
 
     def prepare(self, step: AttentionStep, spec: CacheSpec) -> PreparedStep:
         """Find where the rows of one token end; the kernels share out work by device lengths."""
-        if spec.kind == "cross":
+        if spec.rows is not None:
             step = _by_token(step)
         query_lens_R = step.bounds.query_lens_R
         longer_R = np.flatnonzero(query_lens_R != 1)
@@ -104,7 +114,7 @@ class HopperAttention:
         num_decoded = int(longer_R[0]) if len(longer_R) else len(query_lens_R)
         return PreparedStep(
             step,
-            spec.kind == "cross",
+            spec.rows is not None,
             num_decoded,
             len(query_lens_R),
             step.table_rows_R[:num_decoded],
@@ -118,7 +128,7 @@ class HopperAttention:
         q_THD: Tensor,
         k_TKD: Tensor | None,
         v_TKD: Tensor | None,
-        view: Pages,
+        view: Pages | MediaPages,
         step: AttentionStep,
         *,
         scale: float,
@@ -141,6 +151,8 @@ class HopperAttention:
             raise PluginError(
                 f"attention backend 'hopper' knows neither alibi nor causal={causal}; name another"
             )
+        if isinstance(view, MediaPages):
+            return _attend_media(q_THD, view, step, scale)
         check_window("hopper", window, prepared.kept_tokens, causal=True)
         by = transform or NO_TRANSFORM
         num_decoded, is_mixed = prepared.num_decoded, prepared.num_decoded < prepared.num_rows
@@ -203,9 +215,31 @@ class HopperAttention:
             )
         return out_THD
 
-    def store(self, k_MKD: Tensor, v_MKD: Tensor, view: Pages, slots_M: Tensor) -> None:
+    def store(
+        self, k_MKD: Tensor, v_MKD: Tensor | None, view: Pages | MediaPages, slots_M: Tensor
+    ) -> None:
         """See ``StoresRows``; there are no queries, which would be left as they are."""
+        if isinstance(view, MediaPages):
+            view.store(k_MKD[:, 0], slots_M)
+            return
+        assert v_MKD is not None
         store_kv(k_MKD, k_MKD, v_MKD, view.keys_BKND, view.values_BKND, slots_M)
+
+
+def _attend_media(q_THD: Tensor, view: MediaPages, step: AttentionStep, scale: float) -> Tensor:
+    """Heads outermost, as the products around it have them."""
+    q_HTD = q_THD.transpose(0, 1)
+    out_HTD = torch.empty(q_HTD.shape, dtype=q_THD.dtype, device=q_THD.device)
+    hopper_latent.attend(
+        q_HTD,
+        view.cache_LBND,
+        step.table_SB,
+        step.table_rows_R,
+        step.context_lens_R,
+        out_HTD,
+        scale=scale,
+    )
+    return out_HTD.transpose(0, 1)
 
 
 def _by_token(step: AttentionStep) -> AttentionStep:

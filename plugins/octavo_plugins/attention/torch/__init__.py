@@ -21,6 +21,9 @@ def register_attention_backends(backends: LazyRegistry[AttentionBackend]) -> Non
 
 
 @hookimpl(trylast=True)
-def select_attention_backend(spec: CacheSpec, device: torch.device) -> str:
-    """Take what no other plugin has chosen: this one runs anywhere."""
-    return "torch"
+def select_attention_backend(spec: CacheSpec, device: torch.device) -> str | None:
+    """Take what no other plugin has chosen: this one runs anywhere.
+
+    But for encoded media as they are, which without a kernel for them cost more than they save.
+    """
+    return None if spec.kind == "media" else "torch"

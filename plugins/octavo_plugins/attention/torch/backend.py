@@ -10,7 +10,9 @@ from torch import Tensor
 
 from octavo_kernels.rms_norm import rms_norm
 from octavo_kernels.rotary import rotary_
+from octavo_plugins.attention.media import MediaPages, row_bytes_of
 from octavo_plugins.attention.refusals import misfit
+from octavo_plugins.attention.torch.media import attend_media
 from octavo_plugins.attention.torch.pages import Pages, slot_bytes_of
 from octavo_plugins.attention.torch.prepared import PreparedStep
 from octavo_plugins.attention.torch.ragged import hush_sparse_warnings
@@ -20,6 +22,7 @@ from octavo_registry.cache import CacheSpec
 from octavo_registry.step import AttentionStep
 
 DTYPES = ("float32", "bfloat16", "float16")
+KINDS = ("full", "window", "latent", "cross", "media")
 
 
 class TorchAttention:
@@ -38,26 +41,30 @@ class TorchAttention:
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
-        return misfit(spec, ("full", "window", "latent", "cross"), DTYPES, whole_rows=True)
+        return misfit(spec, KINDS, DTYPES, whole_rows=True)
 
     def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
         """Keys and values of a block's tokens, and nothing else."""
+        if spec.kind == "media":
+            return row_bytes_of(spec) * block_tokens
         return slot_bytes_of(spec) * block_tokens
 
-    def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages:
+    def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Pages | MediaPages:
         """The pages as slots."""
+        if spec.kind == "media":
+            return MediaPages.of(pages, spec)
         return Pages.of(pages, spec, block_tokens)
 
-    def prepare(self, step: AttentionStep, spec: CacheSpec) -> PreparedStep:
+    def prepare(self, step: AttentionStep, spec: CacheSpec) -> PreparedStep | None:
         """Wait with all but the host's arithmetic until the first layer tells its head count."""
-        return PreparedStep(step, spec)
+        return None if spec.kind == "media" else PreparedStep(step, spec)
 
     def attend(
         self,
         q_THD: Tensor,
         k_TKD: Tensor | None,
         v_TKD: Tensor | None,
-        view: Pages,
+        view: Pages | MediaPages,
         step: AttentionStep,
         *,
         scale: float,
@@ -69,6 +76,8 @@ class TorchAttention:
         transform: QKTransform | None = None,
     ) -> Tensor:
         """Softmax in float32; each query sees its row's cached positions up to its own."""
+        if isinstance(view, MediaPages):
+            return attend_media(q_THD, view, step, scale)
         scoring = Scoring(
             scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, alibi=alibi
         )
@@ -88,8 +97,14 @@ class TorchAttention:
             out_THD.index_copy_(0, batch.tokens_T, batch.attend(batch_q_THD, view, scoring))
         return out_THD
 
-    def store(self, k_MKD: Tensor, v_MKD: Tensor, view: Pages, slots_M: Tensor) -> None:
+    def store(
+        self, k_MKD: Tensor, v_MKD: Tensor | None, view: Pages | MediaPages, slots_M: Tensor
+    ) -> None:
         """See ``StoresRows``."""
+        if isinstance(view, MediaPages):
+            view.store(k_MKD[:, 0], slots_M)
+            return
+        assert v_MKD is not None
         kv_MSKD = torch.stack((k_MKD, v_MKD), dim=1).to(view.slots_PSKD.dtype)
         view.slots_PSKD.index_copy_(0, view.places(slots_M), kv_MSKD)
 

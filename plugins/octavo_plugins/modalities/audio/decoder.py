@@ -81,7 +81,8 @@ class AudioDecoder:
         scale = np.float32(1 / FULL_SCALE.get(samples.dtype.name, 1.0))
         clip = _Clip(rate, wanted, limits)
         for start in range(0, samples_CT.shape[1], CHUNK):
-            clip.add(samples_CT[:, start : start + CHUNK].astype(np.float32) * scale)
+            chunk_CT = samples_CT[:, start : start + CHUNK].astype(np.float32, copy=False)
+            clip.add(chunk_CT if scale == 1 else chunk_CT * scale)
         return clip.finish()
 
     def is_item(self, given: Sequence[Any]) -> bool:
@@ -112,7 +113,8 @@ class _Clip:
         if num_samples and not (samples_CT.min() >= -LOUDEST and samples_CT.max() <= LOUDEST):
             raise MediaError(f"it has samples that are not finite, or beyond {LOUDEST:g}")
         self._limits.reserve(2 * num_samples * SAMPLE_BYTES)  # also in one piece at the end
-        self._chunks.append(librosa.to_mono(samples_CT))
+        one_channel = len(samples_CT) == 1
+        self._chunks.append(samples_CT[0] if one_channel else librosa.to_mono(samples_CT))
 
     def finish(self) -> AudioClip:
         if self._num_samples == 0:

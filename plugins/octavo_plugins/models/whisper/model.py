@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from octavo.layers.attention import Attention, CrossAttention
+from octavo.layers.attention import Attention, MediaAttention
 from octavo.layers.embedding import PositionEmbedding, VocabParallelEmbedding
 from octavo.layers.language_model import LanguageModel
 from octavo.layers.linear import ColumnParallelLinear, RowParallelLinear
@@ -18,6 +18,7 @@ from octavo.layers.mel import HOP, LogMel
 from octavo.layers.mlp import activation_of
 from octavo.layers.norm import LayerNorm
 from octavo.layers.speech import EPS, QueryValueBias, SpeechEncoder
+from octavo_plugins.models.whisper.hearing import EncoderAttention, RowsAttention, media_attention
 from octavo_plugins.models.whisper.rules import TokenRules
 from octavo_registry.model import ModelSpec, SequenceTokens
 from octavo_registry.step import MediaRows, Step
@@ -52,10 +53,14 @@ class Whisper(LanguageModel):
         """Spectra, and what the encoder holds: more than keys and values of a layer."""
         return self._mel.encode_bytes(2 * num_rows) + self.encoder.encode_bytes(num_rows)
 
-    def cross_rows(self, rows_MW: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Keys and values of each layer of the decoder."""
+    def cross_rows(self, rows_MW: Tensor) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+        """Keys and values of each layer of the decoder, or the rows themselves for all of them."""
+        if self.decoder.media is not None:
+            yield self.decoder.media.name, rows_MW.unsqueeze(1), None
+            return
         for layer in self.decoder.layers:
             assert isinstance(layer, DecoderLayer)
+            assert isinstance(layer.encoder_attn, EncoderAttention)
             yield layer.encoder_attn.keys_and_values(rows_MW)
 
     def embed(self, tokens_T: Tensor, media: MediaRows | None) -> Tensor:
@@ -90,8 +95,10 @@ class Decoder(nn.Module):
         self.embed_positions = PositionEmbedding(
             f"{name}.embed_positions", config["max_target_positions"], hidden, spec=spec
         )
+        self.media = media_attention(f"{name}.media", spec)
         self.layers = nn.ModuleList(
-            DecoderLayer(f"{name}.layers.{i}", spec) for i in range(config["decoder_layers"])
+            DecoderLayer(f"{name}.layers.{i}", spec, self.media)
+            for i in range(config["decoder_layers"])
         )
         self.layer_norm = LayerNorm(f"{name}.layer_norm", hidden, EPS, spec=spec)
 
@@ -107,7 +114,7 @@ class Decoder(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention to the tokens before, to the sound, and an MLP, each behind its norm."""
 
-    def __init__(self, name: str, spec: ModelSpec) -> None:
+    def __init__(self, name: str, spec: ModelSpec, media: MediaAttention | None) -> None:
         super().__init__()
         config = spec.config
         hidden, inner = config["d_model"], config["decoder_ffn_dim"]
@@ -119,7 +126,11 @@ class DecoderLayer(nn.Module):
         self.encoder_attn_layer_norm = LayerNorm(
             f"{name}.encoder_attn_layer_norm", hidden, EPS, spec=spec
         )
-        self.encoder_attn = EncoderAttention(f"{name}.encoder_attn", spec)
+        self.encoder_attn: EncoderAttention | RowsAttention
+        if media is None:
+            self.encoder_attn = EncoderAttention(f"{name}.encoder_attn", spec)
+        else:
+            self.encoder_attn = RowsAttention(f"{name}.encoder_attn", spec, media)
         self.final_layer_norm = LayerNorm(f"{name}.final_layer_norm", hidden, EPS, spec=spec)
         self.fc1 = ColumnParallelLinear(f"{name}.fc1", hidden, {"fc1": inner}, bias=True, spec=spec)
         self.fc2 = RowParallelLinear(f"{name}.fc2", inner, hidden, bias=True, spec=spec)
@@ -151,43 +162,3 @@ class SelfAttention(nn.Module):
         """Add the layer's result for x to the residual stream in place, and return it."""
         out_THE = self.attention(*self.qkv_proj.heads_of(x_TD), step)
         return self.out_proj.add_to(residual_TD, out_THE.flatten(1))
-
-
-class EncoderAttention(nn.Module):
-    """Projections around the attention over what the encoder has made of a sound."""
-
-    def __init__(self, name: str, spec: ModelSpec) -> None:
-        super().__init__()
-        config = spec.config
-        hidden, heads = config["d_model"], config["decoder_attention_heads"]
-        self._head_dim = hidden // heads
-
-        def projection(child: str, *, bias: bool = True) -> ColumnParallelLinear:
-            return ColumnParallelLinear(
-                f"{name}.{child}", hidden, {child: hidden}, bias=bias, spec=spec
-            )
-
-        self.q_proj = projection("q_proj")
-        self.k_proj = projection("k_proj", bias=False)
-        self.v_proj = projection("v_proj")
-        self.attention = CrossAttention(
-            f"{name}.attention",
-            kv_heads=self.k_proj.out_features // self._head_dim,
-            head_dim=self._head_dim,
-            rows=config["max_source_positions"],
-            spec=spec,
-        )
-        self.out_proj = RowParallelLinear(f"{name}.out_proj", hidden, hidden, bias=True, spec=spec)
-
-    def keys_and_values(self, rows_MD: Tensor) -> tuple[str, Tensor, Tensor]:
-        """Those of the encoder's output [M, H, E], under the name of this layer's cache."""
-        k_MHE, v_MHE = (
-            linear(rows_MD).unflatten(-1, (-1, self._head_dim))
-            for linear in (self.k_proj, self.v_proj)
-        )
-        return self.attention.name, k_MHE, v_MHE
-
-    def add_to(self, residual_TD: Tensor, x_TD: Tensor, step: Step) -> Tensor:
-        """Add the layer's result for x to the residual stream in place, and return it."""
-        q_THE = self.q_proj(x_TD).unflatten(-1, (-1, self._head_dim))
-        return self.out_proj.add_to(residual_TD, self.attention(q_THE, step).flatten(1))
