@@ -207,7 +207,10 @@ def test_a_conversation_that_is_full_points_to_reset(model, capsys, monkeypatch)
     typed(monkeypatch, "hello", "word " * 300)
     assert main(["chat", str(model), "--system", "Be brief.", *FLAGS]) == 2
     told = capsys.readouterr().err
-    assert "the conversation is full; /reset forgets it and begins anew (the prompt has" in told
+    assert (
+        "the conversation is full; /reset forgets it and begins anew (the prompt is too long: "
+        in told
+    )
     assert told.count("\n") == 1
 
 
