@@ -61,10 +61,18 @@ UNFORESEEN = [
     ("m.content | indent", "</s>"),
     ("m.content | center(9)", "</s>"),
     ("(m.content[0] if m.content[0] != '#' else '') ~ m.content[1:]", "#</s>"),
+    ("m.content.split() | map(attribute=0) | join", "</ sx >x"),
+    ("m.content.split() | map(attribute='0') | join", "<# /x sx >x"),
+    ("m.content.split() | join('', attribute=0)", "<# /x sx >x"),
+    ("m.content.split() | join('', 0)", "<# /x sx >x"),
+    ("m.content | rejectattr(0, 'equalto', '#') | join", "<|im_#end|>"),
+    ("m.content | rejectattr('0', 'equalto', '#') | join", "<|im_#end|>"),
 ]
 LOOP = "{% for c in m.content %}{% if c != '#' %}{{ c }}{% endif %}{% endfor %}"
 CAUGHT = "{% for c in m.content if c != '#' %}{{ c }}{% endfor %}"
 CHOSEN = "{% for c in m.content %}{{ c if c != '#' else '' }}{% endfor %}"
+NEXT = "{% for c in m.content %}{{ loop.previtem if loop.previtem != '#' else '' }}{% endfor %}"
+NOT_ALL = "{% for c in m.content %}{% if c == '#' %}{% continue %}{% endif %}{{ c }}{% endfor %}"
 SET = "{% for c in m.content %}{% if c != '#' %}{% set d = c %}{{ d }}{% endif %}{% endfor %}"
 
 
@@ -81,9 +89,31 @@ def test_no_operation_makes_a_control_token_of_a_content(shown: str, content: st
     assert made_of(EACH.replace("SHOWN", shown), content) == OWN
 
 
-@pytest.mark.parametrize("loop", [LOOP, CAUGHT, CHOSEN, SET])
+@pytest.mark.parametrize("loop", [LOOP, CAUGHT, CHOSEN, NEXT, NOT_ALL, SET])
 def test_no_choice_of_characters_makes_one(loop: str) -> None:
-    assert made_of(EACH.replace("{{ SHOWN }}", loop), "<|im_#end|>") == OWN
+    assert made_of(EACH.replace("{{ SHOWN }}", loop), "<|im_#end|>#") == OWN
+
+
+TURNS = "{% for c in m.content %}{{ loop.cycle(c, '') }}{% endfor %}"
+FIRST = "{% for c in m.content %}{{ c }}{% break %}{% endfor %}/s>"
+APART = "{% set a, b = m.content %}{{ a }}/s>"
+PAIRS = "{% for a, b in m.content.split() %}{{ a }}{% endfor %}"
+WORDS = "{% for w in m.content.split() %}{% if w != '#' %}{{ w }}{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "content"),
+    [
+        (TURNS, "<#/#s#>#"),
+        (FIRST, "<#"),
+        (APART, "<#"),
+        (PAIRS, "<# /# s# >#"),
+        (WORDS, "<|im_ # end|>"),
+    ],
+)
+def test_no_part_of_a_text_that_is_taken_apart_makes_one(shown: str, content: str) -> None:
+    template = EACH.replace("{{ SHOWN }}", shown).replace("\n{{ m.content }}\n", "")
+    assert made_of(template, content) == OWN
 
 
 def test_contents_that_make_none_are_written_as_ever() -> None:

@@ -32,6 +32,10 @@ _LOOKS: Final = (
 )  # fmt: skip
 """What looks into a value, or at it."""
 _LISTS: Final = frozenset(("messages", "tools", "documents"))
+_ATTRIBUTES: Final = {"selectattr": 0, "rejectattr": 0, "sum": 0, "join": 1, "min": 1, "max": 1}
+"""Where filters take the name of what they look up in each item; a number is an index."""
+_NEIGHBOURS: Final = frozenset(("previtem", "nextitem", "cycle"))
+"""What a loop's ``loop`` gives that may be another character, or not each of them."""
 
 
 def is_foreseen(tree: nodes.Template) -> bool:
@@ -62,10 +66,13 @@ class _Reader:
             and all(_is_number(each) for each in self._tree.find_all(nodes.Mod))
             and all(self._is_loop_foreseen(each) for each in self._tree.find_all(nodes.For))
             and all(self._is_list(each.node) for each in self._slices())
+            and all(_is_whole(each) for each in self._tree.find_all(nodes.Assign))
             and not any(map(self._may_show_character, self._tree.find_all(nodes.Node)))
         )
 
     def _is_filter_foreseen(self, each: nodes.Filter) -> bool:
+        if not all(map(_is_name, _attributes(each))):
+            return False
         if each.name in _TRIMS:
             return _trims_blanks(each.args, each.kwargs)
         if each.name == "replace":
@@ -101,8 +108,12 @@ class _Reader:
     def _is_loop_foreseen(self, loop: nodes.For) -> bool:
         """A loop over a text shows its characters: all of them, in their order, or it may not."""
         target = loop.target
-        if not isinstance(target, nodes.Name) or self._is_list_of_texts(loop.iter):
+        if not isinstance(target, nodes.Name):
+            return _is_of_pairs(loop.iter)
+        if self._is_list(loop.iter) or _is_of_pairs(loop.iter):
             return True
+        if any(map(_leaves_some_out, loop.find_all((nodes.Getattr, nodes.Break, nodes.Continue)))):
+            return False
         chosen: list[nodes.Node] = [*loop.body] if loop.test is not None else []
         for statement in loop.body:
             for each in _itself_and(statement, (nodes.If, nodes.CondExpr)):
@@ -133,9 +144,7 @@ class _Reader:
     def _is_list_of_texts(self, each: nodes.Node) -> bool:
         if isinstance(each, nodes.Call) and isinstance(each.node, nodes.Getattr):
             return each.node.attr in ("split", "splitlines", "keys", "values", "items")
-        if isinstance(each, nodes.List | nodes.Tuple):
-            return True
-        return self._is_list(each)
+        return isinstance(each, nodes.List | nodes.Tuple) or self._is_list(each)
 
     def _is_list(self, each: nodes.Node | None) -> bool:
         if isinstance(each, nodes.Name):
@@ -158,6 +167,37 @@ def _pairs(each: nodes.Assign) -> Iterator[tuple[nodes.Node, nodes.Node]]:
         yield from zip(target.items, value.items, strict=False)
     else:
         yield target, value
+
+
+def _is_whole(each: nodes.Assign) -> bool:
+    """Whether what is set is the whole value: a text may be taken apart into its characters."""
+    return not isinstance(each.target, nodes.Tuple) or isinstance(each.node, nodes.Tuple)
+
+
+def _is_of_pairs(each: nodes.Node) -> bool:
+    """Whether this is a list of keys, values or both, or one that is written out."""
+    if isinstance(each, nodes.Call) and isinstance(each.node, nodes.Getattr):
+        return each.node.attr in ("items", "keys", "values")
+    is_filter = isinstance(each, nodes.Filter) and each.name in ("items", "dictsort")
+    return is_filter or isinstance(each, nodes.List | nodes.Tuple)
+
+
+def _leaves_some_out(each: nodes.Node) -> bool:
+    """Whether this, in a loop over a text, may show other characters than all in their order."""
+    return not isinstance(each, nodes.Getattr) or each.attr in _NEIGHBOURS
+
+
+def _attributes(each: nodes.Filter) -> Iterator[nodes.Node]:
+    """What a filter looks up in each item."""
+    if each.name in _ATTRIBUTES:
+        yield from each.args[_ATTRIBUTES[each.name] :][:1]
+    yield from (given.value for given in each.kwargs if given.key == "attribute")
+
+
+def _is_name(each: nodes.Node) -> bool:
+    if not isinstance(each, nodes.Const) or not isinstance(each.value, str):
+        return False
+    return not any(part.isdigit() for part in each.value.split("."))
 
 
 def _itself_and(each: nodes.Node, kinds: tuple[type[nodes.Node], ...]) -> Iterator[nodes.Node]:
