@@ -82,6 +82,26 @@ def test_sessions_of_claude_code_share_the_prefix_of_their_prompts(http) -> None
     assert alone["input_tokens"] + alone["cache_read_input_tokens"] == count
 
 
+BILL = "x-anthropic-billing-header: cc_version=2.1;"
+
+
+@pytest.mark.parametrize(
+    ("system", "kept"),
+    [
+        (BILL, None),
+        (f"{BILL}\n\nBe brief.\nBe kind.", "Be brief.\nBe kind."),
+        ([{"type": "text", "text": f"{BILL}\nBe brief."}], "Be brief."),
+        ([{"type": "text", "text": f"Be brief.\n{BILL}"}], f"Be brief.\n{BILL}"),
+    ],
+)
+def test_only_the_line_for_bills_is_left_out(system: Any, kept: str | None) -> None:
+    request = CountRequest(messages=HELLO, system=system)
+    messages = request_messages(request, Notes(), lambda: ChatTemplate(ANY_ROLE))
+    shown = [each["content"] for each in messages if each["role"] == "system"]
+    texts = [each if isinstance(each, str) else each[0]["text"] for each in shown]
+    assert texts == ([] if kept is None else [kept])
+
+
 def test_a_client_that_looks_whether_anybody_listens_is_answered(http) -> None:
     reply = http.head("/")
     assert (reply.status_code, reply.text) == (200, "")

@@ -274,14 +274,24 @@ def _for_the_model(
 
     It differs from session to session, so that no two would share a prefix of their prompts.
     """
-    if not isinstance(system, list):
-        return system
-    kept = [each for each in system if not _is_for_bills(each)]
-    if len(kept) < len(system):
+    kept: str | list[dict[str, Any]] | None
+    if isinstance(system, list):
+        kept = [block for block in map(_without_line, system) if block is not None]
+    else:
+        kept = None if system is None else _behind_line(system)
+    if kept != system:
         notes.add("system", f"has a text of {_FOR_BILLS}, which was left out")
     return kept
 
 
-def _is_for_bills(block: Any) -> bool:
+def _without_line(block: Any) -> Any:
+    """A block of the system's, or None where it holds nothing but the line."""
     text = block.get("text") if isinstance(block, dict) else None
-    return isinstance(text, str) and text.startswith(f"{_FOR_BILLS}:")
+    if not isinstance(text, str) or (kept := _behind_line(text)) == text:
+        return block
+    return {**block, "text": kept} if kept else None
+
+
+def _behind_line(text: str) -> str:
+    """What follows the line, or the text where it does not begin with it."""
+    return text.partition("\n")[2].lstrip("\n") if text.startswith(f"{_FOR_BILLS}:") else text
