@@ -11,7 +11,7 @@ from typing import IO
 import msgspec
 from msgspec import structs
 
-from octavo.errors import BadRequestError, UnsupportedConstraint
+from octavo.errors import BadRequestError
 from octavo.guided.byte_machine import machine_guide
 from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
 from octavo.guided.choose import asked_guide, choose_guide, first_that_compiles, read_asked
@@ -22,7 +22,7 @@ from octavo.guided.trial import has_tokens, heap_bytes, walk
 from octavo.messages import AskedGuide, GuideRequest
 from octavo.params import GuidedParams
 from octavo_registry import PluginHost
-from octavo_registry.faults import one_line
+from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.guided import Constraint, GuidedBackend
 
 
@@ -79,11 +79,14 @@ class _Compiler:
             self._copy = None if self._to_load else self._new_copy()
 
     def learn(self) -> None:
-        """Compile all formats once: copies made from then on need not read their patterns."""
+        """Compile all formats once: copies made from then on need not read their patterns.
+
+        Nobody waits for the outcome: a plugin's backend that fails on them may take others.
+        """
         if self._has_learnt:
             return
         self._has_learnt = True
-        with suppress(UnsupportedConstraint, _NotLoaded):
+        with suppress(*FAILURES):
             self._compiled(asked_guide(GuidedParams(json=formats.EACH)), on_device=False)
         gc.freeze()
 
