@@ -162,8 +162,11 @@ class ResponseStore:
 
         def keep(database: sqlite3.Connection) -> int | None:
             now = time.time()
-            before = _find(database, owner, id)
-            if before is not None and before.is_active and not before.is_lost:
+            in_the_making = database.execute(
+                "SELECT 1 FROM responses WHERE owner = ? AND id = ? AND alive >= ?",
+                (owner, id, now - LOST_SECONDS),
+            ).fetchone()
+            if in_the_making:
                 raise IdTakenError(f"{id[:128]!r} is the id of an answer that is in the making")
             database.execute("DELETE FROM responses WHERE owner = ? AND id = ?", (owner, id))
             number = database.execute(
@@ -175,8 +178,10 @@ class ResponseStore:
             if runner is None:
                 end_row(database, number, response)
             self.make_room(database)
-            found = _find(database, owner, id)  # the room may have none for itself
-            return None if found is None else found.number
+            is_kept = database.execute(
+                "SELECT 1 FROM responses WHERE number = ?", (number,)
+            ).fetchone()
+            return number if is_kept else None  # it may be what there is no room for
 
         try:
             return await self.write(keep)
