@@ -86,7 +86,7 @@ class ReordersOutputs(Protocol):
 
 @runtime_checkable
 class WritesBiases(Protocol):
-    """A ``QuantizationMethod`` whose tools write biases of zeros for layers without any."""
+    """A method, of experts too, whose tools write biases of zeros for linears without any."""
 
     writes_biases: bool
     """True; such tensors are passed over where they are zero."""

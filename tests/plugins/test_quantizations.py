@@ -171,6 +171,25 @@ def test_biases_of_zeros_that_gptq_writes_are_passed_over_and_others_refused(
         without.found()
 
 
+@pytest.mark.parametrize("architecture", ["Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM"])
+def test_biases_of_zeros_are_passed_over_at_experts_latent_weights_and_the_head(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quantized_checkpoints.PLAIN", ("norm", "embed_tokens", ".gate"))
+    pair = Pair(architecture, tmp_path, FORMS["gptq"])
+    pair.config = {**pair.config, "lm_head": True}
+    tensors = pair.quantized.tensors
+    for name in [each for each in tensors if each.endswith(".scales")]:
+        tensors[name.replace("scales", "bias")] = torch.zeros(tensors[name].shape[1])
+    assert {"lm_head.bias", "model.layers.1.mlp.experts.2.down_proj.bias"} <= tensors.keys()
+    assert_near(pair.found(), pair.expected())
+    tensors["model.layers.1.mlp.experts.2.down_proj.bias"] += 0.1
+    with pytest.raises(
+        ModelError, match=r"down_proj\.bias' is not zero, and the model has nothing"
+    ):
+        pair.found()
+
+
 def test_experts_in_different_forms_are_refused_by_their_names(tmp_path: Path) -> None:
     pair = Pair("Qwen3MoeForCausalLM", tmp_path, FORMS["fp8"])
     pair.config = {**pair.config, "ignored_layers": ["model.layers.1.mlp.experts.2.up_proj"]}

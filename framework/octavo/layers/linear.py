@@ -14,7 +14,15 @@ from octavo.errors import ModelError
 from octavo.layers.apart import Apart
 from octavo.layers.loading import Source
 from octavo.layers.sharding import collectives_of, kv_heads_shard, rank_shard
-from octavo.layers.stored import check_invariance, made, merged, method_at, sources, stored_sources
+from octavo.layers.stored import (
+    check_invariance,
+    made,
+    merged,
+    method_at,
+    sources,
+    stored_sources,
+    zero_biases,
+)
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_kernels.gated_activation import gated_activation, plain_activation
 from octavo_registry.linear import (
@@ -22,7 +30,6 @@ from octavo_registry.linear import (
     FusedProducts,
     PlainActivation,
     QuantizationMethod,
-    WritesBiases,
 )
 from octavo_registry.model import ModelSpec
 from octavo_registry.sites import Axis, Shard, Site, SiteKind
@@ -90,16 +97,8 @@ class Linear(nn.Module):
         if self.bias is not None:
             bias = {"bias": (Axis("out"),)}
             yield from sources(self, self.site, bias, orders=self._orders)
-        elif any(isinstance(each, WritesBiases) for each in getattr(method, "methods", [method])):
-            totals = {name: part.total for name, part in self.site.parts}
-            for name, total in totals.items():
-                yield Source(
-                    name=f"{name}.bias",
-                    shape=(total,),
-                    part=(),
-                    target=torch.empty(0),
-                    parameter=None,
-                )
+        else:
+            yield from zero_biases(method, self.site.parts)
 
     def finish_weights(self) -> None:
         """See ``FinishesWeights``."""

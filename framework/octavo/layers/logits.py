@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from octavo.layers.embedding import VocabParallelEmbedding, VocabRows
 from octavo.layers.loading import Source
 from octavo.layers.sharding import collectives_of
-from octavo.layers.stored import Axes, check_invariance, made, method_at, sources
+from octavo.layers.stored import Axes, check_invariance, made, method_at, sources, zero_biases
 from octavo.layers.unquantized import UnquantizedLinear
 from octavo_registry.linear import QuantizationMethod
 from octavo_registry.model import ModelSpec
@@ -84,5 +84,6 @@ class LMHead(nn.Module):
         """See ``LoadsWeights``; a tied weight is filled by its embedding."""
         if self._axes is not None:
             yield from sources(self, self.site, self._axes)
+            yield from zero_biases(getattr(self.method, "inner", self.method), self.site.parts)
         elif self.tied_to is None:
             yield self.rows.source(f"{self._checkpoint_name}.weight", self.weight)

@@ -18,10 +18,11 @@ from octavo.layers.linear import Linear
 from octavo.layers.loading import Source
 from octavo.layers.mlp import GATED_ACTIVATIONS, GatedMLP
 from octavo.layers.sharding import collectives_of, rank_shard
-from octavo.layers.stored import check_invariance
+from octavo.layers.stored import check_invariance, zero_biases
 from octavo.layers.stored_experts import (
     ExpertTensors,
     StackedTensors,
+    expert_parts,
     expert_sources,
     experts_method_at,
     experts_site,
@@ -181,6 +182,8 @@ class MoE(nn.Module):
         if self.choice_bias is not None:
             yield _whole(f"{self.name}.{self.routing.choice_bias}", self.choice_bias)
         yield from expert_sources(self, self.checkpoint, self.site, self._filled)
+        if self.gate_up_bias is None:
+            yield from zero_biases(self.method, expert_parts(self.checkpoint, self.site))
 
     def finish_weights(self) -> None:
         """See ``FinishesWeights``."""

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 from octavo.errors import ModelError, PluginError
 from octavo.layers.loading import Source
 from octavo.layers.sharding import entries_of
-from octavo_registry.linear import Quantization, QuantizationMethod, ReordersOutputs
+from octavo_registry.linear import (
+    Quantization,
+    QuantizationMethod,
+    ReordersOutputs,
+    WritesBiases,
+)
 from octavo_registry.model import ModelSpec
 from octavo_registry.sites import Axis, Part, Shard, Site
 
@@ -79,6 +84,7 @@ class StoredWeight(nn.Module):
     def sources(self) -> Iterator[Source]:
         """See ``LoadsWeights``."""
         yield from sources(self, self.site, self._axes)
+        yield from zero_biases(self._method, self.site.parts)
 
 
 def check(name: str, parameter: object, axes: Sequence[Axis], site: Site) -> None:
@@ -143,6 +149,21 @@ def stored_sources(
         method.reorder(rank_order(site, orders))
         orders = {}
     yield from sources(layer, site, axes, transposed=transposed, orders=orders)
+
+
+def zero_biases(method: object, parts: Iterable[Part]) -> Iterator[Source]:
+    """The biases that a method's tools may have written for linears without any."""
+    methods = getattr(method, "methods", [method])
+    if any(isinstance(each, WritesBiases) for each in methods):
+        totals = {name: outputs.total for name, outputs in parts}
+        for name, total in totals.items():
+            yield Source(
+                name=f"{name}.bias",
+                shape=(total,),
+                part=(),
+                target=torch.empty(0),
+                parameter=None,
+            )
 
 
 def source(

@@ -124,6 +124,14 @@ def expert_sources(
                 yield source(name, parameter, parameter.data[expert], filled.axes, stack, index)
 
 
+def expert_parts(checkpoint: ExpertTensors | StackedTensors, site: ExpertsSite) -> Iterator[Part]:
+    """The outputs of each expert's linears, where the checkpoint has these one by one."""
+    if isinstance(checkpoint, ExpertTensors):
+        for expert in range(site.num_experts):
+            for name, outputs in (*site.gate_up.parts, *site.down.parts):
+                yield Part(name.format(expert), outputs)
+
+
 def _stacked(
     checkpoint: StackedTensors,
     parameter: nn.Parameter,

@@ -94,6 +94,7 @@ def method_for(
     site: Site | ExpertsSite,
     form_of: Callable[[str], WeightFormat | None],
     linear: type[FormatLinear] = FormatLinear,
+    experts: type[FormatExperts] = FormatExperts,
 ) -> Method:
     """Return the method of a site, by the form that each of its linears is stored in."""
     forms = {name: form_of(name) for name in site.names}
@@ -105,7 +106,7 @@ def method_for(
                 f"{other} and {site.names[0]} are stored in different forms, and all experts of a "
                 "layer are multiplied together; that cannot be done yet"
             )
-        return None if first is None else FormatExperts(first)
+        return None if first is None else experts(first)
     if other is not None:
         own = [forms[part.name] for part in site.parts]
         return Apart([None if form is None else linear(form) for form in own])

@@ -16,6 +16,7 @@ from torch import Tensor
 from octavo.errors import ConfigError, ModelError
 from octavo.layers.formats import (
     CodedWeight,
+    FormatExperts,
     FormatLinear,
     StoredTensor,
     only_features,
@@ -104,6 +105,12 @@ class GptqLinear(FormatLinear):
     writes_biases = True
 
 
+class GptqExperts(FormatExperts):
+    """See ``GptqLinear``: for those of experts too."""
+
+    writes_biases = True
+
+
 class Gptq:
     """All linears and experts but those that ``dynamic`` takes out; routers stay plain."""
 
@@ -158,4 +165,4 @@ class Gptq:
         """See ``Quantization``."""
         if site.kind in ("router", "embedding") or (site.kind == "head" and not self._has_head):
             return None
-        return method_for(site, self._form_of, GptqLinear)
+        return method_for(site, self._form_of, GptqLinear, GptqExperts)
