@@ -57,6 +57,14 @@ def test_another_tensor_setting_or_dtype_is_another_model(host, copy) -> None:
     assert len(set(found)) == len(found)
 
 
+def test_code_of_the_folder_counts_where_it_may_run(host, copy) -> None:
+    (copy / "modeling.py").write_text("A = 1")
+    first, trusted = identity(host, copy), identity(host, copy, trust_remote_code=True)
+    (copy / "modeling.py").write_text("A = 2")
+    assert identity(host, copy) == first
+    assert identity(host, copy, trust_remote_code=True) not in (first, trusted)
+
+
 def test_of_made_up_weights_the_seed_counts_and_no_file_does(host, copy) -> None:
     made_up = {"load_format": "dummy", "dtype": "float32"}
     first = identity(host, copy, **made_up)

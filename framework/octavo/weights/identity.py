@@ -23,9 +23,10 @@ PIECE_BYTES: Final = 8 << 20
 def content_identity(folder: ModelFolder, host: PluginHost, config: ModelConfig) -> str:
     """SHA-256 of all that makes a model's keys and values, wherever its files lie.
 
-    These are the settings, the tensors (not how they are spread over files) and the releases of the
-    code that runs them. Files are read by threads, from the page cache where a worker loads them
-    too, and are no part of it where weights are made up.
+    These are the settings, the tensors (not how they are spread over files), the releases of the
+    code that runs them, and the folder's own code where it may run. Files of weights are read by
+    threads, from the page cache where a worker loads them too, and are no part of it where weights
+    are made up.
     """
     plugin = host.models.info(folder.implementation).plugin
     releases = [record.version for record in host.plugins if record.name == plugin]
@@ -36,6 +37,11 @@ def content_identity(folder: ModelFolder, host: PluginHost, config: ModelConfig)
         "quantization": [folder.quantization, dict(folder.quantization_config)],
         "releases": [__version__, plugin, *releases],
     }
+    if config.trust_remote_code:
+        settings["code"] = [
+            (str(file.relative_to(folder.path)), hashlib.sha256(file.read_bytes()).hexdigest())
+            for file in sorted(folder.path.rglob("*.py"))
+        ]
     folders = [folder.path, *(path for path, _ in folder.parts)]
     if config.load_format == "dummy":
         settings["seed"] = config.seed
