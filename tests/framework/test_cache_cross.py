@@ -203,10 +203,12 @@ def test_media_as_they_are_fill_the_pages_of_all_lanes() -> None:
     assert (layout.num_lanes, layout.lane_bytes) == (3, 256)
     assert [group.block_tokens for group in layout.groups] == [4, 3 * 256 // 32]
     assert layout.blocks_for(1, 0) == 1 + 3
+    assert layout.table_blocks(4) == 3
     with pytest.raises(CacheError, match="layers m, n: one layer keeps"):
         make_layout({**specs, "n": media}, sizes.__getitem__, block_tokens=4)
     wide = {FULL: 16, media: 128}
-    assert make_layout(specs, wide.__getitem__, block_tokens=4).lane_bytes == 32
+    wide_layout = make_layout({"a": FULL, "m": media}, wide.__getitem__, block_tokens=4)
+    assert (wide_layout.lane_bytes, wide_layout.table_blocks(4)) == (32, 50)
 
 
 def test_a_sequence_is_counted_with_all_that_it_hears() -> None:

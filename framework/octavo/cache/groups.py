@@ -48,7 +48,8 @@ class CacheLayout:
 
     def table_blocks(self, max_model_len: int) -> int:
         """Entries of a block table."""
-        return -(-max(max_model_len, self.max_cross_rows) // self.block_tokens)
+        across = [-(-(g.spec.rows or 0) // g.block_tokens) for g in self.groups]
+        return max(-(-max_model_len // self.block_tokens), *across)
 
     def blocks_for(self, num_tokens: int, lookahead: int) -> int:
         """Most blocks that a sequence of so many tokens holds at a time, over all groups.
