@@ -19,7 +19,7 @@ class Spans:
     def gap_for(self, length: int, among: Sequence[Span] | None = None) -> int | None:
         """The first place of a gap; None where there is none.
 
-        ``among`` are the runs that count as taken, in order, if not all.
+        ``among`` are the spans that count as taken, in order, if not all.
         """
         free = 0
         for first, taken in self._taken if among is None else among:
