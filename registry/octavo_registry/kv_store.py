@@ -27,7 +27,7 @@ class Ticket(Protocol):
     """A copy of blocks that is under way."""
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the copy has ended, well or not; waits so long for it. What raises has ended.
+        """Whether the copy has ended, well or not; waits so long for it. What raises has failed.
 
         It ends by itself in any case, by a time-out of the store's own: until then its blocks are
         nobody else's. From then on the store neither reads nor writes them.

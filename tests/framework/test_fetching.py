@@ -8,6 +8,7 @@ import logging
 import types
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -89,6 +90,34 @@ def test_a_store_that_fails_or_knows_nothing_leaves_all_to_be_computed() -> None
     assert world.scheduler.fetching.num_failures > 0
 
 
+@pytest.mark.parametrize("method", ["load", "store"])
+def test_what_a_ticket_cannot_tell_of_its_copy_is_not_used(method: str) -> None:
+    world = stocked() if method == "load" else World(CASE, Counter())
+    world.store.rng = Calm()
+    inner, kept = getattr(world.store, method), len(world.store.pages)
+
+    def raising(*args: object) -> object:
+        ticket, given = inner(*args), ["no answer"]
+        ends_within = ticket.ends_within
+
+        def once(seconds: float) -> bool:
+            assert ends_within(seconds)
+            if given:
+                raise RuntimeError(given.pop())
+            return True
+
+        ticket.ends_within = once
+        return ticket
+
+    setattr(world.store, method, raising)
+    world.add(PROMPT, 1, TokenSampling(seed=1, max_tokens=2))
+    world.drain()
+    fetching = world.scheduler.fetching
+    assert fetching.num_failures > 0
+    assert fetching.num_fetched_blocks == 0
+    assert len(world.store.pages) == kept
+
+
 def test_a_store_is_asked_once_while_a_sequence_waits_and_again_after_a_preemption() -> None:
     world, calls = stocked(), []
     lookup = world.store.lookup
@@ -159,16 +188,16 @@ MUTANTS = {
         "fetch.ticket is None",
     ),
     "uses blocks that did not come": (
-        "fetch.sequence is not None and self._succeeds(fetch.ticket)",
+        "fetch.sequence is not None and fetch.is_right and self._succeeds(ticket)",
         "fetch.sequence is not None",
     ),
     "uses what came while a step raised": (
-        "fetch.sequence is not None and self._succeeds(fetch.ticket)",
-        "self._succeeds(fetch.ticket)",
+        "fetch.sequence is not None and fetch.is_right and self._succeeds(ticket)",
+        "self._succeeds(ticket)",
     ),
     "goes on before the blocks are there": (
-        "fetch.ticket is not None and self._has_ended(fetch.ticket, 0.0)",
-        "fetch.ticket is not None",
+        "ticket is not None and self._has_ended(fetch, ticket, 0.0)",
+        "ticket is not None",
     ),
     "gives back blocks that are still written": (
         "                if fetch.ticket is None:\n                    self._release(fetch)",
@@ -195,6 +224,8 @@ MUTANTS = {
         "each.behind is not None and (not each.is_right or each.behind <= num_done)",
         "each.behind is not None",
     ),
+    "takes a copy for whole whose ticket cannot tell": ("fetch.is_right and ", ""),
+    "keeps a copy whose ticket cannot tell": ("            copy.is_right = False\n", ""),
     "forgets that somebody waits": ("ended.append(fetch.sequence)", "pass"),
 }
 SCHEDULER_MUTANTS = {
@@ -223,6 +254,12 @@ def mutated(module: types.ModuleType, old: str, new: str) -> types.ModuleType:
 
 
 DIRECT = {
+    "takes a copy for whole whose ticket cannot tell": partial(
+        test_what_a_ticket_cannot_tell_of_its_copy_is_not_used, "load"
+    ),
+    "keeps a copy whose ticket cannot tell": partial(
+        test_what_a_ticket_cannot_tell_of_its_copy_is_not_used, "store"
+    ),
     "uses what came while a step raised": (
         test_blocks_that_were_on_their_way_when_a_step_raised_are_not_used
     ),

@@ -37,6 +37,8 @@ class Fetch:
     behind: int
     """Steps up to this one may still write to the blocks, which others held before."""
     ticket: LoadTicket | None = None
+    is_right: bool = True
+    """False: the ticket does not know how its copy stands."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +49,7 @@ class Stored:
     blocks: Blocks
     """Held until the copy has ended."""
     is_right: bool = True
-    """False: a step has raised since it began."""
+    """False: a step has raised since it began, or the ticket does not know how it stands."""
     behind: int | None = None
     """The copy has ended: it is right if no step up to this one raises."""
 
@@ -126,8 +128,9 @@ class Fetching:
         for fetch in [*self._fetches]:
             if fetch.ticket is None and fetch.behind <= num_done:
                 self._load(fetch)
-            if fetch.ticket is not None and self._has_ended(fetch.ticket, 0.0):
-                if fetch.sequence is not None and self._succeeds(fetch.ticket):
+            ticket = fetch.ticket
+            if ticket is not None and self._has_ended(fetch, ticket, 0.0):
+                if fetch.sequence is not None and fetch.is_right and self._succeeds(ticket):
                     self._register(fetch)
                 self._release(fetch)
             if fetch not in self._fetches and fetch.sequence is not None:
@@ -136,10 +139,10 @@ class Fetching:
 
     def wait(self, seconds: float) -> None:
         """Wait so long for a copy that is under way, if there is one."""
-        copies: list[Ticket] = [each.ticket for each in self._fetches if each.ticket is not None]
-        copies += [each.ticket for each in self._stored if each.behind is None]
-        if copies:
-            self._has_ended(copies[0], seconds)
+        copies: list[Fetch | Stored] = [each for each in self._fetches if each.ticket is not None]
+        copies += [each for each in self._stored if each.behind is None]
+        if copies and copies[0].ticket is not None:
+            self._has_ended(copies[0], copies[0].ticket, seconds)
 
     def abandon(self, sequence: Sequence) -> bool:
         """Forget who waits; the blocks are free when the ticket has ended. False: it does not."""
@@ -175,7 +178,7 @@ class Fetching:
     def _settle(self, step_id: int, num_done: int) -> None:
         """Give back blocks whose copies have ended, and tell the store which copies are right."""
         for each in [*self._stored]:
-            if each.behind is None and self._has_ended(each.ticket, 0.0):
+            if each.behind is None and self._has_ended(each, each.ticket, 0.0):
                 self._pool.release(each.blocks)
                 each.behind = step_id
             if each.behind is not None and (not each.is_right or each.behind <= num_done):
@@ -204,10 +207,13 @@ class Fetching:
         for blocks in fetch.blocks_by_group:
             self._pool.release(blocks[blocks != 0])
 
-    def _has_ended(self, ticket: Ticket, seconds: float) -> bool:
+    def _has_ended(self, copy: Fetch | Stored, ticket: Ticket, seconds: float) -> bool:
         try:
             return ticket.ends_within(seconds)
-        except FAILURES:
+        except FAILURES as error:
+            if copy.is_right:  # else it is known
+                self._note(error)
+            copy.is_right = False
             return True
 
     def _succeeds(self, ticket: LoadTicket) -> bool:
