@@ -157,9 +157,8 @@ def cache_choice(
         name = _backend_name(spec, device, folder.dtype, config, host)
         if name is None:
             return False
-        backend: AttentionBackend = host.attention_backends.make(name)
-        with host.attention_backends.guard(name, f"attention backend {name!r}, supports"):
-            return backend.supports(spec, device) is None
+        _, reason = _asked_backend(name, spec, device, host)
+        return reason is None
 
     return takes
 
@@ -177,6 +176,18 @@ def _backend_name(
     return chosen
 
 
+def _asked_backend(
+    name: str, spec: CacheSpec, device: torch.device, host: PluginHost
+) -> tuple[AttentionBackend, str | None]:
+    """The backend of that name, and why it does not take the cache; None: it does."""
+    backend: AttentionBackend = host.attention_backends.make(name)
+    with host.attention_backends.guard(name, f"attention backend {name!r}, supports"):
+        reason = backend.supports(spec, device)
+        if not isinstance(reason, str | None):
+            raise TypeError(f"it returned {type(reason).__name__}, not a reason or None")
+    return backend, reason
+
+
 def _choose_backend(
     spec: CacheSpec,
     device: torch.device,
@@ -187,11 +198,7 @@ def _choose_backend(
     name = _backend_name(spec, device, query_dtype, config, host)
     if name is None:
         raise ConfigError(f"no plugin has an attention backend for {spec} on {device}; name one")
-    backend: AttentionBackend = host.attention_backends.make(name)
-    with host.attention_backends.guard(name, f"attention backend {name!r}, supports"):
-        reason = backend.supports(spec, device)
-        if not isinstance(reason, str | None):
-            raise TypeError(f"it returned {type(reason).__name__}, not a reason or None")
+    backend, reason = _asked_backend(name, spec, device, host)
     if reason is not None:
         raise ConfigError(f"attention backend {name!r} cannot run {spec} on {device}: {reason}")
     if spec.rows is not None and not isinstance(backend, StoresRows):

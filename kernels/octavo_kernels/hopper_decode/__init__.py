@@ -16,6 +16,7 @@ from torch import Tensor
 
 from octavo_kernels.build import F, KernelSpec, P
 from octavo_kernels.hopper_decode import reference
+from octavo_kernels.hopper_products import num_processors
 from octavo_kernels.library import DTYPE_CODES, library, stream_of
 
 SPEC = KernelSpec(
@@ -267,7 +268,7 @@ def _geometry(
     geometry.rows, geometry.kv_heads, geometry.group = rows, kv_heads, heads // kv_heads
     geometry.head_dim, geometry.block_shift = head_dim, block_tokens.bit_length() - 1
     geometry.window = window or 2**31 - 1
-    geometry.blocks, geometry.team = _grid(rows * kv_heads, _processors(device.index))
+    geometry.blocks, geometry.team = _grid(rows * kv_heads, num_processors(device.index))
     return ctypes.byref(geometry)
 
 
@@ -278,11 +279,6 @@ def _grid(segments: int, processors: int) -> tuple[int, int]:
     # Clusters with two blocks on a processor start late: 8 x 1024 tokens took 17.5 us, not 13.1.
     team = min(MAX_TEAM, 1 << max(processors // segments, 1).bit_length() - 1)
     return team * segments, team
-
-
-@functools.cache
-def _processors(device_index: int) -> int:
-    return torch.cuda.get_device_properties(device_index).multi_processor_count
 
 
 @functools.cache
@@ -298,7 +294,7 @@ def _workspace(device_index: int) -> Tensor:
             "captured; call it once before"
         )
     num_bytes = MAX_GROUP * (max(HEAD_DIMS) + 4) * 4  # Partial in merge.cuh
-    shape = (_processors(device_index) * BLOCKS_EACH * WARPS, num_bytes)
+    shape = (num_processors(device_index) * BLOCKS_EACH * WARPS, num_bytes)
     return torch.full(shape, 0xFF, dtype=torch.uint8, device=f"cuda:{device_index}")
 
 

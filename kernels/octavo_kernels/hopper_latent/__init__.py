@@ -15,6 +15,7 @@ from torch import Tensor
 
 from octavo_kernels.build import F, KernelSpec, P
 from octavo_kernels.hopper_latent import reference
+from octavo_kernels.hopper_products import num_processors
 from octavo_kernels.library import DTYPE_CODES, library, stream_of
 
 SPEC = KernelSpec(
@@ -67,7 +68,8 @@ def attend(
     _check(q_HRD, cache_LBND, out_HRD, table_SB, table_rows_R, context_lens_R)
     lanes, _, lane_rows, _ = cache_LBND.shape
     lane_stride, block_stride, *_ = (2 * stride for stride in cache_LBND.stride())
-    blocks, by_row = _grid(rows, processors(device.index))
+    kernel = library(SPEC, device.index)  # raises on a GPU that it is not for
+    blocks, by_row = _grid(rows, num_processors(device.index))
     geometry = Geometry(
         q_HRD.stride(1),
         q_HRD.stride(0),
@@ -78,7 +80,7 @@ def attend(
         table_SB.stride(0),
         *(DTYPE_CODES[q_HRD.dtype], rows, heads, dim, lanes, lane_rows, blocks, by_row),
     )
-    library(SPEC, device.index).octavo_hopper_latent(
+    kernel.octavo_hopper_latent(
         ctypes.byref(geometry),
         q_HRD.data_ptr(),
         cache_LBND.data_ptr(),
@@ -150,12 +152,6 @@ def _check(
 
 
 @functools.cache
-def processors(device_index: int) -> int:
-    """Of the device, each of which runs one block of threads."""
-    return torch.cuda.get_device_properties(device_index).multi_processor_count
-
-
-@functools.cache
 def _workspace(device_index: int) -> Tensor:
     """Where partial results go, two of each block of threads.
 
@@ -168,7 +164,7 @@ def _workspace(device_index: int) -> Tensor:
             "captured; call it once before"
         )
     partial = MAX_HEADS * (max(DIMS) * 2 + 8)
-    num_bytes = processors(device_index) * (16 + 2 * partial)
+    num_bytes = num_processors(device_index) * (16 + 2 * partial)
     return torch.empty(num_bytes, dtype=torch.uint8, device=f"cuda:{device_index}")
 
 
