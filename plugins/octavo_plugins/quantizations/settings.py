@@ -111,3 +111,19 @@ def method_for(
         own = [forms[part.name] for part in site.parts]
         return Apart([None if form is None else linear(form) for form in own])
     return None if first is None else linear(first)
+
+
+class OneForm:
+    """A quantization that stores all linears and experts alike, but those that a list names."""
+
+    _form: WeightFormat
+    _plain: tuple[str, ...]
+
+    def method_of(self, site: Site | ExpertsSite) -> Method:
+        """See ``Quantization``."""
+        if site.kind in ("router", "embedding", "head"):
+            return None
+        return method_for(site, self._form_of)
+
+    def _form_of(self, name: str) -> WeightFormat | None:
+        return None if is_named(name, self._plain) else self._form

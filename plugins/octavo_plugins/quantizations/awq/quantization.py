@@ -15,12 +15,11 @@ from torch import Tensor
 from octavo.layers.formats import (
     CodedWeight,
     StoredTensor,
-    WeightFormat,
     only_features,
     unpacked,
 )
-from octavo_plugins.quantizations.settings import Method, Settings, groups_of, is_named, method_for
-from octavo_registry import Axis, ExpertsSite, Site
+from octavo_plugins.quantizations.settings import OneForm, Settings, groups_of
+from octavo_registry import Axis, Site
 
 WORD: Final = 8
 ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -62,7 +61,7 @@ class AwqWords:
         )
 
 
-class Awq:
+class Awq(OneForm):
     """All linears and experts but those that the list names; routers stay plain."""
 
     def __init__(self, config: Mapping[str, Any], model_config: Mapping[str, Any]) -> None:
@@ -78,12 +77,3 @@ class Awq:
         settings.skip("backend", "do_fuse", "exllama_config", "fuse_max_seq_len")
         settings.skip("modules_to_fuse", "w_bit", "q_group_size")
         settings.finish()
-
-    def method_of(self, site: Site | ExpertsSite) -> Method:
-        """See ``Quantization``."""
-        if site.kind in ("router", "embedding", "head"):
-            return None
-        return method_for(site, self._form_of)
-
-    def _form_of(self, name: str) -> WeightFormat | None:
-        return None if is_named(name, self._plain) else self._form

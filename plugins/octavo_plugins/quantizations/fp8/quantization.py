@@ -10,11 +10,10 @@ import torch
 from octavo.errors import ConfigError
 from octavo.layers.formats import WeightFormat
 from octavo_plugins.quantizations.scaled import per_block, per_part
-from octavo_plugins.quantizations.settings import Method, Settings, is_named, method_for
-from octavo_registry import ExpertsSite, Site
+from octavo_plugins.quantizations.settings import OneForm, Settings
 
 
-class Fp8:
+class Fp8(OneForm):
     """All linears and experts but those that the lists name; routers stay plain."""
 
     def __init__(self, config: Mapping[str, Any], model_config: Mapping[str, Any]) -> None:
@@ -36,12 +35,3 @@ class Fp8:
                     "an activation_scheme that is dynamic"
                 )
             self._form = per_block("weight_scale_inv", *block)
-
-    def method_of(self, site: Site | ExpertsSite) -> Method:
-        """See ``Quantization``."""
-        if site.kind in ("router", "embedding", "head"):
-            return None
-        return method_for(site, self._form_of)
-
-    def _form_of(self, name: str) -> WeightFormat | None:
-        return None if is_named(name, self._plain) else self._form

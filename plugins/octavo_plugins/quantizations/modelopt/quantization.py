@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
-from octavo.layers.formats import WeightFormat
 from octavo_plugins.quantizations.scaled import per_part
-from octavo_plugins.quantizations.settings import Method, Settings, is_named, method_for
-from octavo_registry import ExpertsSite, Site
+from octavo_plugins.quantizations.settings import OneForm, Settings
 
 
-class ModelOpt:
+class ModelOpt(OneForm):
     """All linears and experts but those that the lists name; routers stay plain."""
 
     def __init__(self, config: Mapping[str, Any], model_config: Mapping[str, Any]) -> None:
@@ -26,12 +24,3 @@ class ModelOpt:
         settings.skip("config_groups", "producer")
         settings.finish()
         self._form = per_part(torch.float8_e4m3fn, static=True)
-
-    def method_of(self, site: Site | ExpertsSite) -> Method:
-        """See ``Quantization``."""
-        if site.kind in ("router", "embedding", "head"):
-            return None
-        return method_for(site, self._form_of)
-
-    def _form_of(self, name: str) -> WeightFormat | None:
-        return None if is_named(name, self._plain) else self._form
