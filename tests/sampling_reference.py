@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,9 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.messages import TokenSampling
-from octavo.sampling.sampler import SampledTokens, Sampler
-from octavo.sampling.state import SampleBatch, SamplingState, TokenMask
+from octavo.sampling.forward import Forward, Sampled
+from octavo.sampling.sampler import Sampler
+from octavo.steps.device_state import DeviceState
 from octavo.steps.features import RowFeature, features_of
+from octavo.steps.layout import StateLayout
+from octavo.steps.plan import SECTIONS, Attached, StepPlan, TokenMasks
+from octavo.steps.staging import Staging
+from octavo_kernels.row_features import work_of
+from octavo_kernels.sample import SamplingState
+from octavo_registry.model import Model
 
 NUM_STOP_IDS = 8
 
@@ -34,6 +42,13 @@ class Row:
         return self.prompt + self.output
 
 
+class LogitsAsHidden:
+    """A model whose hidden states are its logits."""
+
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        return hidden_RD
+
+
 @dataclass
 class Bench:
     """A sampler whose slot i holds row i."""
@@ -41,74 +56,122 @@ class Bench:
     rows: Sequence[Row]
     vocab_size: int
     device: str = "cpu"
+    logprobs_mode: str = "raw_logprobs"
     sampler: Sampler = field(init=False)
     state: SamplingState = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = make_state(self.rows, self.device)
-        self.sampler = Sampler(self.vocab_size, self.state)
-        for slot, row in enumerate(self.rows):
-            if features_of(row.sampling) & (RowFeature.BIAS | RowFeature.BAD_WORDS):
-                self.sampler.attach(slot, row.sampling)
+        device = torch.device(self.device)
+        state = make_state(self.rows, device)
+        self.state = state.sampling
+        self.sampler = Sampler(
+            model=cast(Model, LogitsAsHidden()),
+            state=state,
+            vocab_size=self.vocab_size,
+            processors=(),
+            adapters=None,
+            staging=Staging(device, 1),
+            logprobs_mode=self.logprobs_mode,
+        )
+        named = RowFeature.BIAS | RowFeature.BAD_WORDS
+        attach = [
+            Attached(slot, row.sampling)
+            for slot, row in enumerate(self.rows)
+            if features_of(row.sampling) & named
+        ]
+        self.sampler.begin(make_plan(self.rows, attach=attach))
 
     def sample(
         self,
         logits_RV: Tensor,
         slots: Sequence[int] | None = None,
         num_logprobs: int = -1,
-        mask: TokenMask | None = None,
-    ) -> SampledTokens:
-        return self.sampler.sample(logits_RV, self.batch(slots, num_logprobs, mask))
+        masks: TokenMasks | None = None,
+        of_allowed: NDArray[np.bool_] | None = None,
+    ) -> Sampled:
+        forward = self.forward(logits_RV, slots, num_logprobs, of_allowed)
+        return self.sampler.sample(forward, masks)
 
-    def batch(
+    def forward(
         self,
+        logits_RV: Tensor,
         slots: Sequence[int] | None = None,
         num_logprobs: int = -1,
-        mask: TokenMask | None = None,
-    ) -> SampleBatch:
+        of_allowed: NDArray[np.bool_] | None = None,
+    ) -> Forward:
         slots = range(len(self.rows)) if slots is None else slots
+        slots_R = torch.tensor(list(slots), dtype=torch.int32, device=self.device)
         rows = [self.rows[slot] for slot in slots]
-        return SampleBatch(
-            slots_R=torch.tensor(list(slots), dtype=torch.int32, device=self.device),
-            features_R=np.array([features_of(row.sampling) for row in rows], np.int32),
-            num_logprobs=num_logprobs,
-            mask=mask,
+        return Forward(
+            plan=make_plan(rows, slots, num_logprobs=num_logprobs, of_allowed=of_allowed),
+            hidden_RD=logits_RV,
+            slots_R=slots_R,
+            query_starts_R1=torch.arange(len(rows) + 1, dtype=torch.int32, device=self.device),
+            sample_slots_R=slots_R,
+            prompt_targets=slots_R[:0],
+            spans=None,
         )
 
 
-def make_state(rows: Sequence[Row], device: str = "cpu") -> SamplingState:
+def make_plan(
+    rows: Sequence[Row],
+    slots: Sequence[int] | None = None,
+    *,
+    num_logprobs: int = -1,
+    of_allowed: NDArray[np.bool_] | None = None,
+    attach: Sequence[Attached] = (),
+) -> StepPlan:
+    """A step that samples for these rows."""
+    features_R = np.array([features_of(row.sampling) for row in rows], np.int32)
+    ones_R = np.ones(len(rows), np.int32)
+    return StepPlan(
+        step_id=1,
+        buffer=np.zeros(0, np.int32),
+        sizes=(0,) * len(SECTIONS),
+        num_tokens=len(rows),
+        slots=np.array(range(len(rows)) if slots is None else slots, np.intp),
+        query_lens=ones_R,
+        context_lens=ones_R,
+        features=features_R,
+        work=work_of(features_R),
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=-1,
+        of_allowed=np.zeros(len(rows), np.bool_) if of_allowed is None else of_allowed,
+        attach=list(attach),
+    )
+
+
+def make_state(rows: Sequence[Row], device: torch.device) -> DeviceState:
     max_len = max(len(row.tokens) for row in rows) + 1
-    params = [row.sampling for row in rows]
+    layout = StateLayout(num_slots=len(rows), max_model_len=max_len, max_blocks=1, num_groups=1)
+    device_state = DeviceState(layout, device)
+    state, params = device_state.sampling, [row.sampling for row in rows]
     tokens = np.full((len(rows), max_len), 10**6, np.int32)  # poison past the end
-    stop_ids = np.full((len(rows), NUM_STOP_IDS), -1, np.int32)
+    stop_ids = np.full((len(rows), state.stop_ids_SK.shape[1]), -1, np.int32)
     for slot, row in enumerate(rows):
         tokens[slot, : len(row.tokens)] = row.tokens
         ids = row.sampling.stop_token_ids + row.sampling.eos_token_ids
         stop_ids[slot, : len(ids)] = ids
     seeds = np.array([p.seed & (2**64 - 1) for p in params], np.uint64)
 
-    def ints(values: Sequence[int] | NDArray[np.int32]) -> Tensor:
-        return torch.tensor(np.array(values, np.int32), device=device)
+    def put(field_S: Tensor, values: Sequence[float] | NDArray[np.int32]) -> None:
+        field_S[: len(rows)] = torch.tensor(values, dtype=field_S.dtype, device=device)
 
-    def floats(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device)
-
-    return SamplingState(
-        tokens_SL=ints(tokens),
-        num_tokens_S=ints([len(row.tokens) for row in rows]),
-        prompt_len_S=ints([len(row.prompt) for row in rows]),
-        features_S=ints([int(features_of(p)) for p in params]),
-        temperature_S=floats([p.temperature for p in params]),
-        top_p_S=floats([p.top_p for p in params]),
-        min_p_S=floats([p.min_p for p in params]),
-        presence_S=floats([p.presence_penalty for p in params]),
-        frequency_S=floats([p.frequency_penalty for p in params]),
-        repetition_S=floats([p.repetition_penalty for p in params]),
-        top_k_S=ints([p.top_k for p in params]),
-        seed_S2=ints(seeds.view(np.int32).reshape(-1, 2)),
-        min_len_S=ints([len(row.prompt) + row.sampling.min_tokens for row in rows]),
-        stop_ids_SK=ints(stop_ids),
-    )
+    put(state.tokens_SL, tokens)
+    put(state.num_tokens_S, [len(row.tokens) for row in rows])
+    put(state.prompt_len_S, [len(row.prompt) for row in rows])
+    put(state.features_S, [int(features_of(p)) for p in params])
+    put(state.temperature_S, [p.temperature for p in params])
+    put(state.top_p_S, [p.top_p for p in params])
+    put(state.min_p_S, [p.min_p for p in params])
+    put(state.presence_S, [p.presence_penalty for p in params])
+    put(state.frequency_S, [p.frequency_penalty for p in params])
+    put(state.repetition_S, [p.repetition_penalty for p in params])
+    put(state.top_k_S, [max(p.top_k, 0) for p in params])
+    put(state.seed_S2, seeds.view(np.int32).reshape(-1, 2))
+    put(state.min_len_S, [len(row.prompt) + row.sampling.min_tokens for row in rows])
+    put(state.stop_ids_SK, stop_ids)
+    return device_state
 
 
 def edited_scores(logits: Logits, row: Row) -> list[float]:
@@ -138,7 +201,7 @@ def edited_scores(logits: Logits, row: Row) -> list[float]:
 
 
 def distribution(logits: Logits, row: Row) -> NDArray[np.float64]:
-    """What a random row's token is drawn from."""
+    """What a random row's token is sampled from."""
     sampling = row.sampling
     scores = [score / sampling.temperature for score in edited_scores(logits, row)]
     best = max(scores)

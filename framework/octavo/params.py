@@ -131,7 +131,7 @@ class SamplingParams:
     """0 or -1 keeps all."""
     min_p: float = 0.0
     seed: int | None = None
-    """Random numbers depend on seed and position alone; None or -1 draws a seed per request."""
+    """Random numbers follow from seed and position alone; None or -1: a random seed per request."""
     stop: str | tuple[str, ...] | list[str] | None = ()
     stop_token_ids: tuple[int, ...] | list[int] | None = ()
     ignore_eos: bool = False

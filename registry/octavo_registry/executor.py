@@ -56,7 +56,7 @@ class Executor(Protocol):
         ...
 
     def mask(self, masks: Any) -> None:
-        """Let the newest step draw its tokens, by the TokenMasks that its plan says it awaits.
+        """Let the newest step sample its tokens, by the TokenMasks that its plan says it awaits.
 
         Called once before anything else is submitted, also for a step that has raised.
         """

@@ -96,7 +96,7 @@ class ModelSpec:
     """Layers first_layer <= i < last_layer live here; None means to the end (pipeline stages)."""
     quantization: Quantization | None = None
     generation_config: Mapping[str, Any] = field(default_factory=dict)
-    """generation_config.json, for what it says of which tokens may be drawn."""
+    """generation_config.json, for what it says of which tokens may be sampled."""
     folder: Path | None = None
     """Where the model lies; None: nowhere, as for a model with made-up weights in a test."""
     trust_remote_code: bool = False
@@ -211,7 +211,7 @@ class RulesOutTokens(Protocol):
     def rule_out(self, logits_RV: Tensor, slots_R: Tensor, so_far: SequenceTokens) -> Tensor:
         """Logits with -inf for what must not come next in the sequences of these slots.
 
-        They may be overwritten. Called for rows that draw, before anything else changes their
+        They may be overwritten. Called for rows that sample, before anything else changes their
         logits; what is said of ``forward`` holds here too.
         """
         ...

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from octavo.messages import TokenSampling
+from octavo.sampling.forward import Sampled
 from octavo.sampling.logprobs import token_logprobs
 from octavo.sampling.sparse import SparseParameters, table_bytes
-from octavo.sampling.state import TokenMask
-from sampling_reference import NUM_STOP_IDS, Bench, Row, expected_token
+from octavo.steps.plan import Attached, TokenMasks
+from sampling_reference import NUM_STOP_IDS, Bench, Row, expected_token, make_plan
 
 VOCAB = 300
 
@@ -175,14 +176,11 @@ def test_bits_of_a_mask_ban_tokens_of_their_rows_only() -> None:
     allowed = rng.random((2, VOCAB)) < 0.1
     padded = np.pad(allowed, ((0, 0), (0, 320 - VOCAB)), constant_values=True)
     words = np.packbits(padded, axis=1, bitorder="little").view(np.int32)
-    mask = TokenMask(
-        lines_R=torch.tensor([-1, 1, -1, 0], dtype=torch.int32),
-        bits_MW=torch.tensor(words),
-        in_logprobs_R=np.array([False, True, False, False]),
-    )
+    masks = TokenMasks(rows_M=np.array([3, 1], np.int32), bits_MW=words)
+    of_allowed = np.array([False, True, False, False])
     logits = normal_logits(4, 8)
     bench = Bench([Row(params())] * 4, VOCAB)
-    sampled = bench.sample(logits.clone(), mask=mask, num_logprobs=1)
+    sampled = bench.sample(logits.clone(), masks=masks, of_allowed=of_allowed, num_logprobs=1)
     banned = torch.zeros(4, VOCAB, dtype=torch.bool)
     banned[[3, 1]] = ~torch.tensor(allowed)
     best = logits.masked_fill(banned, -torch.inf).argmax(1)
@@ -242,7 +240,7 @@ def test_a_slots_next_sequence_inherits_no_bias_allowed_tokens_or_bad_words() ->
     second = params(logit_bias={8: 1.0}, bad_word_ids=((9,),))
     bench = Bench([Row(first)], VOCAB)
     assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 5
-    bench.sampler.attach(0, second)
+    bench.sampler.begin(make_plan(bench.rows, attach=[Attached(0, second)]))
     assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 8
 
 
@@ -250,7 +248,7 @@ TABLES = ("bias_ids_SN", "biases_SN", "allowed_SW", "bad_words_SNL")
 
 
 def test_a_recorded_draw_reads_what_is_attached_later() -> None:
-    sparse = SparseParameters(Bench([Row(params())] * 3, VOCAB).state, VOCAB, at_start=True)
+    sparse = SparseParameters(Bench([Row(params())] * 2, VOCAB).state, VOCAB, at_start=True)
     recorded = sparse.state  # a recording keeps the addresses of these
     tables = [getattr(recorded, name) for name in TABLES]
     assert sum(table.nbytes for table in tables) == table_bytes(2, VOCAB)
@@ -317,9 +315,10 @@ def test_more_log_probabilities_than_tokens_gives_all_tokens() -> None:
 
 
 def test_no_rows_is_no_tokens() -> None:
-    sampled = Bench([Row(params())], VOCAB).sample(torch.zeros(0, VOCAB), [], num_logprobs=2)
-    assert sampled.logprobs is not None
-    assert len(sampled.tokens_R) == len(sampled.logprobs.ranks_R) == 0
+    nothing = torch.zeros(0, VOCAB)
+    assert Bench([Row(params())], VOCAB).sample(nothing, [], num_logprobs=2) == Sampled()
+    logprobs = token_logprobs(nothing, torch.zeros(0, dtype=torch.int32), 2)
+    assert logprobs.token_ids_RK1.shape == logprobs.logprobs_RK1.shape == (0, 3)
 
 
 @pytest.mark.parametrize("broken", [float("nan"), -float("nan"), float("-inf"), float("inf")])
@@ -342,10 +341,10 @@ def test_cuda_draws_the_same_tokens_and_never_waits_for_the_device() -> None:
     logits = normal_logits(200, 13)
     expected = Bench(rows, VOCAB).sample(logits.clone(), num_logprobs=3)
     bench = Bench(rows, VOCAB, device="cuda")
-    on_device, batch = logits.cuda(), bench.batch(num_logprobs=3)
+    forward = bench.forward(logits.cuda(), num_logprobs=3)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        sampled = bench.sampler.sample(on_device, batch)
+        sampled = bench.sampler.sample(forward, None)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(sampled.tokens_R.cpu(), expected.tokens_R)

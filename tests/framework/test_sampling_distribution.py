@@ -60,9 +60,9 @@ def draw_tokens(row: Row, vary: str) -> NDArray[np.int64]:
     for first in range(0, NUM_DRAWS, NUM_ROWS):
         numbers = torch.arange(first, first + NUM_ROWS, dtype=torch.int32)
         if vary == "seed":
-            bench.state.seed_S2[:, 0] = numbers
+            bench.state.seed_S2[:NUM_ROWS, 0] = numbers
         else:
-            bench.state.num_tokens_S[:] = numbers + 1
+            bench.state.num_tokens_S[:NUM_ROWS] = numbers + 1
         tokens.append(bench.sample(torch.tensor(LOGITS).repeat(NUM_ROWS, 1)).tokens_R.numpy())
     return np.concatenate(tokens)
 

@@ -27,7 +27,7 @@ SAMPLING_FLAGS = (
     "repetition_penalty",
     "skip_special_tokens",
 )
-"""``--seed`` is the engine's, from which requests draw theirs."""
+"""``--seed`` is the engine's, from which requests take theirs."""
 
 
 def add_engine_flags(parser: ArgumentParser, *, with_model: bool = True) -> None:

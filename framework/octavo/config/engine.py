@@ -76,10 +76,10 @@ class ModelConfig:
     logprobs_mode: Literal[
         "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"
     ] = "raw_logprobs"
-    """What logprobs of outputs are: of the model itself, or of what tokens are drawn by, after
+    """What logprobs of outputs are: of the model itself, or of what tokens are sampled by, after
     penalties, temperature and cuts; or the logits. Those of prompts are the model's own."""
     seed: int = 0
-    """Requests without a seed of their own draw one from it, so a script repeats its tokens."""
+    """Requests without a seed of their own take one from it, so a script repeats its tokens."""
     device: str = "auto"
     num_threads: int | None = None
     """CPU threads of the model; None: torch's choice, and fewer for a model that is small."""

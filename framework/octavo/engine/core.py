@@ -88,7 +88,7 @@ class EngineCore:
         self._depth = config.scheduler.async_depth
         self._under_way: deque[tuple[StepRecord, PendingStep]] = deque()
         self._awaiting: StepRecord | None = None
-        """The newest step under way, if its tokens are to be drawn when their masks are known."""
+        """The newest step under way, if its tokens are to be sampled when their masks are known."""
         self._dead: str | None = None
         self.ready = EngineReady(
             max_model_len=facts.max_model_len,
@@ -156,7 +156,7 @@ class EngineCore:
             raise EngineDeadError(self._dead)
         if self._compiling:
             self._add_compiled()
-        outputs = None if self._awaiting is None else self._draw_guided(self._awaiting)
+        outputs = None if self._awaiting is None else self._sample_guided(self._awaiting)
         planned = None
         while self._awaiting is None and len(self._under_way) < self._depth:
             planned = self._scheduler.schedule()
@@ -170,7 +170,7 @@ class EngineCore:
             if outputs is not None or not plan.awaits_masks:
                 break
             # The step behind it is launched at once, too: its outputs are read while that runs.
-            outputs = self._draw_guided(record)
+            outputs = self._sample_guided(record)
         if outputs is not None:
             return outputs
         fetching = self._scheduler.fetching
@@ -179,7 +179,7 @@ class EngineCore:
         has_room = planned is not None and len(self._under_way) < self._depth
         return self._results.take_events() if has_room or not self._under_way else self._collect()
 
-    def _draw_guided(self, record: StepRecord) -> StepOutputs:
+    def _sample_guided(self, record: StepRecord) -> StepOutputs:
         """The newest step's masks follow from the tokens of the steps before it."""
         outputs = self._collect() if len(self._under_way) > 1 else self._results.take_events()
         if len(self._under_way) == 1:

@@ -1,4 +1,4 @@
-"""One step on one device: apply the diff, run the model over the packed rows, draw the tokens.
+"""One step on one device: apply the diff, run the model over the packed rows, sample the tokens.
 
 Axis suffixes: T tokens of the step, R rows, D hidden, V vocabulary. The host never waits here on
 CUDA: what it needs of a step it gets from ``Sampled`` one step later.
@@ -20,9 +20,9 @@ from octavo.execution.cut_rows import AttentionRows, cut_rows
 from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterSpans, SiteKinds, family_of
-from octavo.sampling.drawer import Drawer
 from octavo.sampling.forward import Forward, Sampled
 from octavo.sampling.processors import GuardedProcessor
+from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
 from octavo.steps.layout import StateLayout
 from octavo.steps.loads import RowCuts
@@ -67,7 +67,7 @@ class ModelRunner:
         self._layout = layout
         self._backends = list(backends)
         self._layers = memory.layer_caches(layout, self._backends)
-        self._drawer = Drawer(
+        self._sampler = Sampler(
             model=model,
             state=self.state,
             vocab_size=vocab_size,
@@ -124,7 +124,7 @@ class ModelRunner:
     def run(self, plan: StepPlan) -> Sampled | None:
         """Launch a step; its results are ready when the device has come so far.
 
-        None for one that awaits masks: ``draw`` completes it.
+        None for one that awaits masks: ``sample`` completes it.
         """
         if self._graphs is not None and plan.is_decode and self._graphs.takes(plan.num_rows):
             return self._run_recorded(plan, self._graphs)
@@ -164,7 +164,7 @@ class ModelRunner:
         )
 
     @torch.inference_mode()
-    def draw(self, masks: TokenMasks) -> Sampled:
+    def sample(self, masks: TokenMasks) -> Sampled:
         """Complete the step that awaits masks."""
         forward, self._unsampled = self._unsampled, None
         if forward is None:
@@ -180,7 +180,7 @@ class ModelRunner:
             self.state.apply(diff[:num_words], diff[num_words:])
         self._begin(plan)
         slots_R = graphs.place(plan.slots)
-        if self._drawer.needs_no_host(plan):
+        if self._sampler.needs_no_host(plan):
             whole = self._whole_step(plan.work, self._sites(plan), masked=plan.masked)
             tokens_R = graphs.run(slots_R, *whole)
             return Sampled(tokens_R[:num_rows])
@@ -208,7 +208,7 @@ class ModelRunner:
         return self._sample_and_advance(forward, None)
 
     def _sample_and_advance(self, forward: Forward, masks: TokenMasks | None) -> Sampled:
-        sampled = self._drawer.draw(forward, masks)
+        sampled = self._sampler.sample(forward, masks)
         tokens_R = forward.sample_slots_R[:0] if sampled.tokens_R is None else sampled.tokens_R
         sampled_slots_R = forward.sample_slots_R[: len(tokens_R)]
         self.state.advance(forward.slots_R, forward.query_starts_R1, sampled_slots_R, tokens_R)
@@ -234,18 +234,18 @@ class ModelRunner:
         self, work: Work, sites: SiteKinds, *, masked: bool = False
     ) -> tuple[str, StepFunction]:
         """A step of some kind whose rows need nothing of the host between forward and sampling."""
-        draw = partial(self._decode_and_draw, work=work, sites=sites, masked=masked)
-        return f"step {int(work)}{family_of(sites)}{' masked' if masked else ''}", draw
+        step = partial(self._decode_and_sample, work=work, sites=sites, masked=masked)
+        return f"step {int(work)}{family_of(sites)}{' masked' if masked else ''}", step
 
     def _sites(self, plan: StepPlan) -> SiteKinds:
         """Where the adapters of a step may add."""
         return self._adapters.sites if plan.has_adapters and self._adapters else NO_SITES
 
-    def _decode_and_draw(
+    def _decode_and_sample(
         self, slots_R: Tensor, *, work: Work, sites: SiteKinds, masked: bool
     ) -> Tensor:
         hidden_RD = self._decode(slots_R, sites)
-        tokens_R = self._drawer.draw_in_place(hidden_RD, slots_R, work, masked=masked)
+        tokens_R = self._sampler.sample_in_place(hidden_RD, slots_R, work, masked=masked)
         self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
 
@@ -255,7 +255,7 @@ class ModelRunner:
         if self._adapters is not None:
             for load in plan.adapters:
                 self._adapters.load(load)
-        self._drawer.begin(plan)
+        self._sampler.begin(plan)
 
     def _forward(
         self,

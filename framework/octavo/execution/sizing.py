@@ -19,7 +19,7 @@ from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.mlp import GatedMLP
 from octavo.model_folder import ModelFolder
 from octavo.sampling.automata import machine_bytes
-from octavo.sampling.drawer import LOGIT_ROWS
+from octavo.sampling.sampler import LOGIT_ROWS
 from octavo.sampling.sparse import table_bytes
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
@@ -265,7 +265,7 @@ def _workspace(
         + workspace_bytes(
             forward,
             num_tokens=config.scheduler.max_num_batched_tokens,
-            # A step may draw for all rows and compute prompt logprobs, these some rows at a time.
+            # A step may sample for all rows and compute prompt logprobs, these some rows at a time.
             num_logit_rows=num_slots + LOGIT_ROWS,
             num_recorded_rows=min(num_slots, SIZES[-1]) if is_recorded else 0,
             hidden_bytes=item_bytes * hidden_size(text_config),

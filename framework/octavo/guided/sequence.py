@@ -105,7 +105,7 @@ class GuidedSequence:
         return self.filling is not None and not self.filling.done()
 
     def accept(self, token: int) -> None:
-        """Advance by a token that was drawn."""
+        """Advance by a token that was sampled."""
         self.is_current = False
         try:
             if not self.state.accept(token):
@@ -115,7 +115,7 @@ class GuidedSequence:
             self.error = as_error(error)
 
     def _refusal(self, token: int) -> Exception:
-        """Why a token was drawn that may not come."""
+        """Why a token was sampled that may not come."""
         if self.machine is not None:  # the host has not seen its mask
             self.state.fill_bitmask(self.mask_W)
             if not self.mask_W.any():

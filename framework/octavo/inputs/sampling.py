@@ -32,7 +32,7 @@ class SamplingLimits:
     """For requests that bring no seed."""
 
     def seed_of(self, seed: int | None) -> int:
-        """The one that a request brings, or a drawn one; -1 means none, as elsewhere."""
+        """The one that a request brings, or a random one; -1 means none, as elsewhere."""
         if seed is None or seed == -1:
             return self.seeds.getrandbits(_SEED_BITS)
         return seed & ((1 << _SEED_BITS) - 1)

@@ -1,6 +1,6 @@
 """Byte machines on the device, and the masks that it makes of them.
 
-Axis suffixes: S slots, R rows that draw, W words.
+Axis suffixes: S slots, R rows that sample, W words.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DeviceMachines:
         return mask_rows_R, masks_RW
 
     def walk(self, slots_R: Tensor, tokens_R: Tensor) -> None:
-        """Let rows with a machine take the tokens that they have drawn."""
+        """Let rows with a machine take the tokens that they have sampled."""
         made = self._memory
         walk_(slots_R, tokens_R, self._state.machines, made.pool_W, made.tokens)
 

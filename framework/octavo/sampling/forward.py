@@ -1,4 +1,4 @@
-"""What a step leaves on the device, before and after its tokens are drawn.
+"""What a step leaves on the device, before and after its tokens are sampled.
 
 Axis suffixes: R rows, D hidden.
 """

@@ -80,7 +80,7 @@ class GuardedProcessor:
 
 
 class LogitsCheck:
-    """Finds rows that nothing can be drawn by, without a word to the host, and who made them so."""
+    """Finds rows that give no token, without a word to the host, and who made them so."""
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
         self.unusable_R = torch.zeros(num_rows, dtype=torch.int32, device=device)
@@ -111,12 +111,12 @@ class StepFaults:
         return self._host.blame(error, "a step")
 
     def blame(self, number: int) -> Exception:
-        """Who left a row logits that nothing can be drawn by, from ``StepResult.unusable``."""
+        """Who left a row logits that nothing can be sampled by, from ``StepResult.unusable``."""
         registry, name = self._makers[number - 1]
         call = f"{registry.kind} {name!r}, {'apply' if number > 1 else 'logits'}"
         try:
             with self._host.faults.guard(registry.info(name).plugin, call, request=True):
-                raise ValueError("a row's logits are NaN, or all are -inf: no token can be drawn")
+                raise ValueError("a row's logits are NaN, or all are -inf: no token can be sampled")
         except PluginError as error:
             return error
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from octavo.limits import MAX_LOGIT_BIAS
 from octavo.messages import TokenSampling
-from octavo.sampling.state import SamplingState
 from octavo.steps.features import MAX_BAD_WORD_FORMS, MAX_BAD_WORD_TOKENS
 from octavo.steps.uploads import upload
+from octavo_kernels.sample import SamplingState
 
 _ITEM_BYTES: Final = 4
 

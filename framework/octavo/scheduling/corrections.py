@@ -1,4 +1,4 @@
-"""Draws that do not count: a guided row's is put off, or tokens stand in its place."""
+"""Samples that do not count: a guided row's is put off, or tokens stand in its place."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Corrections:
     def __init__(self, slot_table: SlotTable) -> None:
         self._slot_table = slot_table
         self._corrected: list[tuple[int, int, int]] = []
-        """Slots, their epochs, and what was known before the draw."""
+        """Slots, their epochs, and what was known before the sample."""
 
     def put_off(self, record: StepRecord, place: int) -> None:
-        """Undo the draw of a row of the newest step; it runs again for the same token."""
+        """Undo the sample of a row of the newest step; it runs again for the same token."""
         slot = int(record.sample_slots[place])
         self._slot_table.computed_S[slot] -= 1
         # Other records may share the array.
@@ -26,7 +26,7 @@ class Corrections:
         self.append(record, place, [])
 
     def append(self, record: StepRecord, place: int, tokens: list[int]) -> None:
-        """Give a row of the newest step these tokens in the place of the one that it draws."""
+        """Give a row of the newest step these tokens in the place of the one that it samples."""
         slot_table, slot = self._slot_table, int(record.sample_slots[place])
         known = int(slot_table.known_S[slot])
         length = known + len(tokens)

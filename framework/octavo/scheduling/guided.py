@@ -1,7 +1,7 @@
-"""Rows that the host masks: which tokens they may draw, and what becomes of a draw that cannot be.
+"""Rows that the host masks: which tokens they may have, and what becomes of a sample put off.
 
-A step's tokens are drawn behind its forward pass, when the host has read the tokens of the step
-before and knows the masks. Until then a row's draw can be put off: its mask is late, or what
+A step's tokens are sampled behind its forward pass, when the host has read the tokens of the step
+before and knows the masks. Until then a row's sample can be put off: its mask is late, or what
 comes next is known already.
 """
 
@@ -21,11 +21,11 @@ UNRECORDED_STEPS = 2
 """What a step with several tokens of a row takes longer than one of single tokens, which is
 recorded, in such steps (an 8B model, 64 rows: 16 ms and 6)."""
 MOST_SAVED = 16
-"""Draws that a row's tokens without a choice are taken to save at most."""
+"""Samples that a row's tokens without a choice are taken to save at most."""
 
 
 class GuidedRows:
-    """Gives the masks of the newest step, whose tokens are not drawn yet."""
+    """Gives the masks of the newest step, whose tokens are not sampled yet."""
 
     def __init__(self, scheduler: Scheduler, results: StepResults) -> None:
         self._scheduler = scheduler
@@ -38,10 +38,10 @@ class GuidedRows:
         self._filler.close()
 
     def masks(self, record: StepRecord, outputs: StepOutputs) -> TokenMasks:
-        """The masks of the step's guided rows, save for those whose draw does not count.
+        """The masks of the step's guided rows, save for those whose sample does not count.
 
         These are late, have failed, turn out to be finished, or have so many tokens to come without
-        a choice that drawing them one by one takes longer; these go to ``outputs``.
+        a choice that sampling them one by one takes longer; these go to ``outputs``.
         """
         slot_table = self._slot_table
         slots = record.sample_slots

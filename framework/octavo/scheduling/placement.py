@@ -149,7 +149,7 @@ class Placement:
         """How many blocks of a waiting sequence may be found rather than computed."""
         if not self._caching or sequence.wants_prompt_logprobs:
             return 0
-        # At least one token must be computed, or there would be no logits to draw from.
+        # At least one token must be computed, or there would be no logits to sample from.
         return (len(sequence.tokens) - 1) // self.tables.layout.block_tokens
 
     def has_room_for(self, sequence: Sequence) -> bool:
@@ -180,11 +180,11 @@ class Placement:
         return Attached(sequence.slot, sampling, sequence.prompt_len, sequence.tokens)
 
     def attaches(self, slot: int) -> bool:
-        """Whether a slot's draws depend on more than numbers: tokens by name, or processors."""
+        """Whether a slot's samples depend on more than numbers: tokens by name, or processors."""
         return self._processors or bool(self.slot_table.features_S[slot] & _ATTACHED)
 
     def preempt(self, sequence: Sequence, *, after_fault: bool = False) -> None:
-        """Take slot and blocks; results under way for it are dropped and drawn again later.
+        """Take slot and blocks; results under way for it are dropped and sampled again later.
 
         ``after_fault``: not for want of memory, but because a step that it may build on raised.
         """
@@ -276,7 +276,7 @@ class Placement:
     def _place_forked(self, sequence: Sequence) -> int:
         """Share the prompt's blocks with the leader; the last prompt token is computed again.
 
-        That token gives this continuation its own first draw from the same logits.
+        That token gives this continuation its own first sample from the same logits.
         """
         leader = sequence.leader
         start = sequence.prompt_len - 1

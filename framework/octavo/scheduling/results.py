@@ -136,7 +136,7 @@ class StepResults:
                 del suspects[sequence.id]
 
     def _unusable(self, slots: SlotIds, makers: Ints) -> dict[int, SequenceEnd]:
-        """The ends of rows whose logits no token can be drawn by."""
+        """The ends of rows whose logits no token can be sampled by."""
         return {
             index: error_end(
                 self._slot_table.at(int(slots[index])).id, self._faults.blame(int(makers[index]))

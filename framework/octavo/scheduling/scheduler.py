@@ -35,7 +35,7 @@ from octavo_registry.kv_store import KVStore
 class Scheduler:
     """Plans steps ahead of their results.
 
-    A row is planned with the token that a step under way will draw for it; the host learns that
+    A row is planned with the token that a step under way will sample for it; the host learns that
     token later (``StepResults``). Rows that turn out to have ended waste that step's place only.
     """
 
@@ -232,7 +232,7 @@ class Scheduler:
     def _schedule_running(self, budget: int) -> tuple[SlotIds, Ints, bool]:
         slot_table = self.slot_table
         order = self.running_order()
-        # A row whose last token is being drawn frees its blocks by itself, and sooner.
+        # A row whose last token is being sampled frees its blocks by itself, and sooner.
         slots = victims = order[slot_table.planned_S[order] < slot_table.max_len_S[order]]
         remaining = slot_table.planned_S[slots] - slot_table.computed_S[slots]
         if self._config.long_prefill_token_threshold:  # media are not cut: some must come whole
@@ -325,8 +325,8 @@ class Scheduler:
         slot_table = self.slot_table
         starts = slot_table.computed_S[slots]
         ends = starts + counts
-        draws = ends == slot_table.planned_S[slots]
-        sample_slots = slots[draws]
+        samples = ends == slot_table.planned_S[slots]
+        sample_slots = slots[samples]
         features = slot_table.features_for(sample_slots)
         query_starts = np.zeros(len(slots) + 1, np.int32)
         np.cumsum(counts, out=query_starts[1:])
@@ -334,7 +334,7 @@ class Scheduler:
         prompt_tokens, prompt_targets, prompt_spans = prompt_rows(
             slot_table, slots, counts, query_starts
         )
-        logit_tokens = np.concatenate([query_starts[1:][draws] - 1, prompt_tokens])
+        logit_tokens = np.concatenate([query_starts[1:][samples] - 1, prompt_tokens])
         self.corrections.put(self.placement.next_plan.diff)
         carried = self.placement.take_next_plan()
         buffer, sizes = pack_sections(
@@ -348,7 +348,6 @@ class Scheduler:
             *self.media.fills(slot_table, slots, self.placement.tables),
         )
         self._step_id += 1
-        drawing = len(sample_slots) > 0
         plan = StepPlan(
             step_id=self._step_id,
             buffer=buffer,
@@ -359,7 +358,7 @@ class Scheduler:
             context_lens=ends,
             features=features,
             work=work_of(features),
-            num_logprobs=int(slot_table.num_logprobs_S[sample_slots].max()) if drawing else -1,
+            num_logprobs=int(slot_table.num_logprobs_S[sample_slots].max(initial=-1)),
             num_prompt_logprobs=max(
                 (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
             ),

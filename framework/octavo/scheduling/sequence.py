@@ -129,7 +129,7 @@ class Sequence:
 
     @property
     def seed(self) -> int:
-        """Each continuation draws from its own stream."""
+        """Each continuation samples from its own stream."""
         return self.request.sampling.seed + self.index
 
     @property

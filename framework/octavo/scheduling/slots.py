@@ -42,7 +42,7 @@ class SlotTable:
         self.block_end_S = np.zeros(num_slots, np.int32)
         """Confirmed tokens at which the row's next block is complete."""
         self.leads_S = np.zeros(num_slots, np.bool_)
-        """Rows whose first draw lets the other continuations of their request go on."""
+        """Rows whose first sample lets the other continuations of their request go on."""
         self.guided_S = np.zeros(num_slots, np.bool_)
         """Rows whose next token must be one that the host's mask allows."""
         self.masked_S = np.zeros(num_slots, np.bool_)
@@ -157,7 +157,7 @@ class SlotTable:
         return sequence
 
     def features_for(self, slots: SlotIds) -> Ints:
-        """RowFeature bits for the draw to come: the ban of stop ids ends at the least length."""
+        """RowFeature bits for the sample to come: the ban of stop ids ends at the least length."""
         features = self.features_S[slots]
         past = self.planned_S[slots] >= self.min_len_S[slots]
         result: Ints = np.where(past, features & ~int(RowFeature.MIN_TOKENS), features)

@@ -13,7 +13,7 @@ from octavo_kernels.step_state import StepInputs, advance_, scatter_words_, step
 
 
 class DeviceState:
-    """Persists over steps: the host sends what changed, the device adds what it draws."""
+    """Persists over steps: the host sends what changed, the device adds what it samples."""
 
     def __init__(self, layout: StateLayout, device: torch.device) -> None:
         self.layout = layout
@@ -68,15 +68,15 @@ class DeviceState:
         )
 
     def advance(
-        self, slots_R: Tensor, query_starts_R1: Tensor, drawn_slots_D: Tensor, tokens_D: Tensor
+        self, slots_R: Tensor, query_starts_R1: Tensor, sample_slots_N: Tensor, tokens_N: Tensor
     ) -> None:
-        """Count what the step has computed, and append what it has drawn."""
+        """Count what the step has computed, and append what it has sampled."""
         advance_(
             slots_R,
             query_starts_R1,
             self.computed_S,
-            drawn_slots_D,
-            tokens_D,
+            sample_slots_N,
+            tokens_N,
             self.num_tokens_S,
             self.tokens_SL,
             padding_slot=self.layout.padding_slot,

@@ -20,8 +20,8 @@ SECTIONS = (
     "diff_values",
     "slots",  # of the step's rows
     "query_starts",  # one more than rows
-    "sample_slots",  # of the rows that draw a token
-    "logit_tokens",  # tokens whose logits are needed: first those that draw, then prompt logprobs
+    "sample_slots",  # of the rows that sample a token
+    "logit_tokens",  # tokens whose logits are needed: first those that sample, then prompt logprobs
     "prompt_targets",  # the token that follows each of the latter
     "positions",  # by axis and token, where they do not follow from the device state
     "media_tokens",  # tokens that stand for media
@@ -55,18 +55,18 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     context_lens: Ints
     """Upper bounds by row."""
     features: Ints
-    """RowFeature bits of the rows that draw."""
+    """RowFeature bits of the rows that sample."""
     work: Work
     """What these need of the sampler."""
     num_logprobs: int
-    """Largest number that a drawing row asked for; -1: none did."""
+    """Largest number that a sampling row asked for; -1: none did."""
     num_prompt_logprobs: int
     of_allowed: NDArray[np.bool_]
-    """Rows that draw whose logprobs are of what their guides allow alone."""
+    """Rows that sample whose logprobs are of what their guides allow alone."""
     awaits_masks: bool = False
-    """The host masks some rows: the tokens are drawn when ``TokenMasks`` have come."""
+    """The host masks some rows: the tokens are sampled when ``TokenMasks`` have come."""
     masked: bool = False
-    """The device masks some of the rows that draw, by their machines."""
+    """The device masks some of the rows that sample, by their machines."""
     attach: list[Attached] = msgspec.field(default_factory=list)
     """Slots whose new sequence brings parameters that name tokens, or meets processors."""
     detach: list[int] = msgspec.field(default_factory=list)
@@ -88,7 +88,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def is_decode(self) -> bool:
-        """Whether each row has one token and draws the next, and nothing else is asked for."""
+        """Whether each row has one token and samples the next, and nothing else is asked for."""
         if self.encode or self.num_prompt_logprobs >= 0 or any(self.sizes[-5:]):
             return False
         return self.num_tokens == self.num_rows == len(self.features)
@@ -110,10 +110,10 @@ def pack_sections(diff: StateDiff, *sections: Ints | SlotIds) -> tuple[Ints, tup
 
 @dataclass(slots=True, kw_only=True)
 class TokenMasks:
-    """Which tokens some of a step's drawing rows may draw."""
+    """Which tokens some of a step's sampling rows may have."""
 
     rows_M: Ints
-    """Places among the drawing rows."""
+    """Places among the sampling rows."""
     bits_MW: Ints
     """Token i at bit i % 32 of word i // 32; a clear bit bans."""
 
@@ -123,7 +123,7 @@ class StepResult:
     """What the host learns of a step, one step late."""
 
     tokens: Ints
-    """One for each drawing row."""
+    """One for each sampling row."""
     logprobs: LogprobArrays | None = None
     prompt_logprobs: LogprobArrays | None = None
     unusable: Ints | None = None

@@ -1,4 +1,4 @@
-"""Requests through the real engine, with the distribution that each token was drawn from.
+"""Requests through the real engine, with the distribution that each token was sampled from.
 
 Axis suffixes: T tokens of a prompt, N tokens of a continuation, V vocabulary.
 """
@@ -55,7 +55,7 @@ class SampledSequence:
 
     @property
     def sequence(self) -> EnginePrompt:
-        """The prompt and what was drawn, as one prompt."""
+        """The prompt and what was sampled, as one prompt."""
         if not isinstance(self.prompt, PlacedMedia):
             return self.prompt + self.tokens
         return replace(self.prompt, token_ids=[*self.prompt.token_ids, *self.tokens])

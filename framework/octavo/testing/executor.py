@@ -58,7 +58,7 @@ def check_executor(host: PluginHost, name: str) -> list[Check]:
         )
         equal = f"equal tokens of {DEFAULT_EXECUTOR!r}"
         checks = [tried(f"{title}: {equal} {way}", _problems(trial, MODES[way])) for way in WAYS]
-        guided = f"{title} draws guided tokens by their masks"
+        guided = f"{title} samples guided tokens by their masks"
         try:
             guide = remembering_choice(host)(GuidedParams(regex=REGEX))
         except UnsupportedConstraint as error:
@@ -114,6 +114,6 @@ def _unmasked(trial: Trial, guide: GuideRequest) -> Iterator[str]:
     for sequence in (1, 2):
         text = tokenizer.decode(tokens[sequence])
         if not re.fullmatch(REGEX, text):
-            yield f"{text!r} was drawn where {REGEX} was asked for"
+            yield f"{text!r} was sampled where {REGEX} was asked for"
     if len(tokens[0]) != 20:
-        yield f"{len(tokens[0])} tokens were drawn beside guided ones, not 20"
+        yield f"{len(tokens[0])} tokens were sampled beside guided ones, not 20"

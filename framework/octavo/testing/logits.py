@@ -51,7 +51,7 @@ def check_logits_processor(host: PluginHost, name: str) -> list[Check]:
 
 
 class _Run:
-    """Sequences that draw greedily from logits that follow from their last token."""
+    """Sequences that sample greedily from logits that follow from their last token."""
 
     def __init__(self, make: Callable[..., Any], dtype: torch.dtype = torch.float32) -> None:
         device = torch.device("cpu")

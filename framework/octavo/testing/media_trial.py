@@ -30,7 +30,7 @@ from octavo_registry.modalities import MediaSettings
 
 NUM_SHAPES: Final = 4
 MEDIA_TOKENS: Final = 6
-"""Greedily drawn behind each prompt with media."""
+"""Greedily sampled behind each prompt with media."""
 MEDIA_OPTIONS: Final[Mapping[str, Any]] = {
     "max_model_len": None,
     "max_num_seqs": 16,

@@ -150,11 +150,11 @@ def forked(trial: Trial) -> Comparison:
 
     That blocks are copied here is shown by the fault that skips it.
     """
-    draw: Mapping[str, Any] = {"max_tokens": FORK_TOKENS, "temperature": 1.0}
+    random: Mapping[str, Any] = {"max_tokens": FORK_TOKENS, "temperature": 1.0}
     with trial.engine() as engine:
-        forks = engine.generate(trial.prompts, n=NUM_FORKS, **draw)
+        forks = engine.generate(trial.prompts, n=NUM_FORKS, **random)
     with trial.engine() as engine:
-        streams = [engine.generate(trial.prompts, seed=seed, **draw) for seed in range(NUM_FORKS)]
+        streams = [engine.generate(trial.prompts, seed=seed, **random) for seed in range(NUM_FORKS)]
     comparison = compare(forks, trial.reference, greedy=False)
     independent = [stream[i] for i in range(len(trial.prompts)) for stream in streams]
     if comparison.passed:

@@ -146,7 +146,7 @@ def _listen(orders: SimpleQueue[ToWorker], folder: Path) -> None:
 
 
 def _own_seed(start: WorkerStart) -> EngineConfig:
-    """Requests without a seed draw one; two workers must not draw the same."""
+    """Requests without a seed take one; no two workers may take the same."""
     model = start.config.model
     return replace(start.config, model=replace(model, seed=model.seed + start.place))
 

@@ -21,7 +21,7 @@ from octavo.server.protocol.sampling import SeveralFields
 NO_EFFECT: Final = "has no effect with use_beam_search"
 MAX_BEAMS: Final = MAX_LOGPROBS // 2
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", "seed")
-"""Nothing is drawn, so these have no effect."""
+"""Nothing is sampled, so these have no effect."""
 _SHOWN: Final = (
     "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
 )  # fmt: skip

@@ -87,23 +87,23 @@ class LocalExecutor:
         return step
 
     def mask(self, masks: TokenMasks) -> None:
-        """Let the newest step draw its tokens."""
+        """Let the newest step sample its tokens."""
         if self._worker is None or self._awaiting is None:
             raise EngineDeadError("no step awaits masks")
         awaiting, self._awaiting = self._awaiting, None
         runner = self._worker.runner
         if self._thread is not None:
-            future = self._thread.submit(_draw_on_cpu, runner, masks, awaiting.step)
+            future = self._thread.submit(_sample_on_cpu, runner, masks, awaiting.step)
             awaiting.step = _CpuStep(future, runner)
         elif not isinstance(awaiting.step, _FailedStep):
-            awaiting.step = self._launch(partial(runner.draw, masks))
+            awaiting.step = self._launch(partial(runner.sample, masks))
 
     def _launch(self, launch: Callable[[], Sampled | None]) -> PendingStep:
         try:
-            drawn = launch()
+            sampled = launch()
         except Exception as error:
             return _FailedStep(_judge(error))
-        return _Undrawn() if drawn is None else _CudaStep(drawn, next(self._landings))
+        return _ForwardStep() if sampled is None else _CudaStep(sampled, next(self._landings))
 
     def use_idle_time(self) -> bool:
         """Record decode steps that may come, on CUDA."""
@@ -146,13 +146,13 @@ class LocalExecutor:
 
 
 def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult | None:
-    drawn = runner.run(plan)
-    return None if drawn is None else _to_host(drawn)
+    sampled = runner.run(plan)
+    return None if sampled is None else _to_host(sampled)
 
 
-def _draw_on_cpu(runner: ModelRunner, masks: TokenMasks, forward: PendingStep) -> StepResult:
+def _sample_on_cpu(runner: ModelRunner, masks: TokenMasks, forward: PendingStep) -> StepResult:
     forward.result()  # or what it raised
-    return _to_host(runner.draw(masks))
+    return _to_host(runner.sample(masks))
 
 
 @dataclass(slots=True)
@@ -182,16 +182,16 @@ class _CpuStep:
 
 @dataclass(slots=True)
 class _AwaitingStep:
-    """A step that draws when its masks have come."""
+    """A step that samples when its masks have come."""
 
     step: PendingStep
 
     def ends_within(self, seconds: float) -> bool:
-        """As the draw says."""
+        """As the sample says."""
         return self.step.ends_within(seconds)
 
     def result(self) -> StepResult:
-        """Wait for the draw."""
+        """Wait for the sample."""
         result: StepResult = self.step.result()
         return result
 
@@ -204,20 +204,20 @@ class _Short:
         return True
 
 
-class _Undrawn(_Short):
+class _ForwardStep(_Short):
     """A forward pass on CUDA; nothing of it is for the host."""
 
     def result(self) -> None:
         """There is nothing to wait for."""
 
 
-def _to_host(drawn: Sampled) -> StepResult:
-    tokens = drawn.tokens_R
+def _to_host(sampled: Sampled) -> StepResult:
+    tokens = sampled.tokens_R
     return StepResult(
         tokens=np.zeros(0, np.int32) if tokens is None else tokens.to(torch.int32).numpy().copy(),
-        logprobs=_arrays(drawn.logprobs),
-        prompt_logprobs=_arrays(drawn.prompt_logprobs),
-        unusable=None if drawn.unusable_R is None else drawn.unusable_R.numpy(),
+        logprobs=_arrays(sampled.logprobs),
+        prompt_logprobs=_arrays(sampled.prompt_logprobs),
+        unusable=None if sampled.unusable_R is None else sampled.unusable_R.numpy(),
     )
 
 
@@ -243,15 +243,15 @@ class _Landing:
 class _CudaStep(_Short):
     """Results on their way to the host."""
 
-    def __init__(self, drawn: Sampled, landing: _Landing) -> None:
-        tokens_R = drawn.tokens_R
+    def __init__(self, sampled: Sampled, landing: _Landing) -> None:
+        tokens_R = sampled.tokens_R
         if tokens_R is not None:
             tokens_R = landing.tokens_S[: len(tokens_R)].copy_(tokens_R, non_blocking=True)
         self._host = Sampled(
             tokens_R,
-            _copy_all(drawn.logprobs),
-            _copy_all(drawn.prompt_logprobs),
-            None if drawn.unusable_R is None else _copy(drawn.unusable_R),
+            _copy_all(sampled.logprobs),
+            _copy_all(sampled.prompt_logprobs),
+            None if sampled.unusable_R is None else _copy(sampled.unusable_R),
         )
         self._arrived = landing.arrived
         self._arrived.record(landing.stream)

@@ -122,7 +122,7 @@ class Listener:
                 tokenizer.decode(list(each.token_ids), skip_special_tokens=True)
                 for each in passages
             ]
-            # As Whisper counts: its end is a token that was drawn, and one of none that was said.
+            # As Whisper counts: its end is a token that was sampled, and one of none that was said.
             num_said = len(answer.token_ids) - (answer.finish_reason == "stop")
             total = sum(
                 entry[token].logprob
