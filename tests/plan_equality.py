@@ -49,8 +49,9 @@ def check_plan(folder: Path, host: PluginHost, **options: Any) -> None:
     config = config_of(folder, kv_cache_memory_gib=0.01, max_num_seqs=4, **options)
     budget = budget_of(config, host)
     worker = Worker(config, open_model(config.model, host), host)
+    agreed = worker.start()
     runner = worker.runner
     assert budget.weight_bytes == pytest.approx(real_bytes(runner.model), rel=0.03)
     assert budget.cache_bytes == pytest.approx(runner.memory.pages.nbytes, rel=0.03)
-    assert budget.num_blocks == worker.facts.num_blocks
-    assert budget.max_model_len == worker.facts.max_model_len
+    assert budget.num_blocks == agreed.num_blocks
+    assert budget.max_model_len == agreed.max_model_len

@@ -144,7 +144,9 @@ def test_the_rows_are_those_of_the_training_model(cases) -> None:
     folder, _ = cases
     host = PluginHost.discover()
     config = config_of(folder, dtype="float32", kv_cache_memory_gib=0.01)
-    encoder = Worker(config, open_model(config.model, host), host).runner.model
+    worker = Worker(config, open_model(config.model, host), host)
+    worker.start()
+    encoder = worker.runner.model
     settings = MediaSettings(config=json.loads((folder / "config.json").read_text()), processors={})
     line = Line(Tokenizer.from_file(str(folder / "tokenizer.json")), 1024)
     seen = [drawn()[name] for name in ("sound", "clip", "picture", "other sound", "long clip")]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
 
 from octavo.errors import CacheError
 from octavo_registry.cache import CacheSpec
@@ -45,6 +45,18 @@ class CacheLayout:
     def max_cross_rows(self) -> int:
         """Most rows of encoded media that a sequence may have; 0: no layer reads any."""
         return max((group.spec.rows or 0 for group in self.groups), default=0)
+
+    def held_by(self, layers: Container[str]) -> CacheLayout:
+        """The part of a rank that holds these layers: blocks and groups are the same everywhere,
+        its pages have the lanes that it needs."""
+        groups = tuple(
+            replace(group, layers=tuple(name for name in group.layers if name in layers))
+            for group in self.groups
+        )
+        num_lanes = max(1, *(len(group.layers) for group in groups))
+        if any(group.spec.kind == "media" and group.layers for group in groups):
+            num_lanes = self.num_lanes
+        return replace(self, groups=groups, num_lanes=num_lanes)
 
     def table_blocks(self, max_model_len: int) -> int:
         """Entries of a block table."""

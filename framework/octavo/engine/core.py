@@ -52,6 +52,7 @@ class EngineCore:
         """``store`` has keys and values beyond the pool, under digests seeded by the content."""
         self._host = host
         folder = open_model(config.model, host)
+        folder.check_parallel(config.parallel)
         if store is not None and not config.cache.enable_prefix_caching:
             raise ConfigError("a KV store finds blocks by prefix; it needs enable_prefix_caching")
         name = config.parallel.executor or DEFAULT_EXECUTOR

@@ -46,11 +46,14 @@ class CacheMemory:
             ) from error
 
     def layer_caches(
-        self, layout: CacheLayout, backends: list[AttentionBackend]
+        self, layout: CacheLayout, backends: list[AttentionBackend | None]
     ) -> dict[str, LayerCache]:
-        """Each layer's view of its lane, by layer name; ``backends`` are by group."""
+        """Each layer's view of its lane, by layer name; ``backends`` are by group, None where this
+        rank holds no layer of it."""
         caches = {}
         for index, (group, backend) in enumerate(zip(layout.groups, backends, strict=True)):
+            if backend is None:
+                continue
             if group.spec.kind == "media":  # in all lanes
                 row_bytes = backend.page_bytes(group.spec, 1)
                 num_bytes = group.block_tokens // layout.num_lanes * row_bytes

@@ -34,6 +34,7 @@ from octavo.weights.load import build_model, finish_layers
 from octavo_registry import PluginHost
 from octavo_registry.cache import CacheKind
 from octavo_registry.model import Model
+from octavo_registry.ranks import Ranks
 
 CONTEXT_BYTES: Final = GIB // 2
 """What a CUDA context takes of a device that is not at hand to be asked (0.5 GiB on an H200)."""
@@ -187,6 +188,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
             "pipeline differ and are not planned for; leave it out, and divide the weights"
         )
     folder = open_model(config.model, host, weights=False)
+    folder.check_parallel(config.parallel)
     num_devices = config.parallel.tensor_parallel_size
     adapters = adapter_rows(config)
     target = find_target(config, memory_gib)
@@ -195,8 +197,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         host,
         config=config.model,
         device=torch.device("meta"),
-        tp_size=num_devices,
-        collectives=_NoCollectives() if num_devices > 1 else None,
+        ranks=Ranks(tp_size=num_devices, collectives=_NoCollectives() if num_devices > 1 else None),
         adapters=adapters,
         takes_cache=cache_choice(config, folder, host, target.device),
     ).eval()
@@ -211,7 +212,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         adapters=adapters,
     )
     layout, weights = sizing.layout, weight_bytes(model, target)
-    num_blocks, context, problem = _pool(config, folder, sizing, target, weights)
+    num_blocks, context, problem = _pool(config, folder, sizing, layout, target, weights)
     is_shrunk = config.model.max_model_len == "auto" and problem is None
     max_model_len = context if is_shrunk else folder.max_model_len
     lookahead = config.scheduler.max_num_batched_tokens * (config.scheduler.async_depth + 1)
@@ -244,7 +245,12 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
 
 
 def _pool(
-    config: EngineConfig, folder: ModelFolder, sizing: Sizing, target: Target, weights: int
+    config: EngineConfig,
+    folder: ModelFolder,
+    sizing: Sizing,
+    layout: CacheLayout,
+    target: Target,
+    weights: int,
 ) -> tuple[int, int, str | None]:
     """Blocks, largest context, and what is wrong; by the engine's own arithmetic."""
     if weights > target.available_bytes:
@@ -258,7 +264,7 @@ def _pool(
     def size(*, shrink_context: bool) -> tuple[int, int]:
         pool = size_pool(
             config,
-            sizing.layout,
+            layout,
             memory=memory,
             workspace=sizing.workspace_bytes,
             num_slots=sizing.num_slots,
@@ -273,7 +279,7 @@ def _pool(
         if _is_given(config.cache):
             return 0, 0, "the KV cache that is asked for does not hold a sequence of one block"
         return 0, 0, "weights and workspace leave no room for a single block of the KV cache"
-    needed = weights + sizing.workspace_bytes + num_blocks * sizing.layout.page_bytes
+    needed = weights + sizing.workspace_bytes + num_blocks * layout.page_bytes
     if needed > target.available_bytes:
         available = _gib(target.available_bytes)
         return (

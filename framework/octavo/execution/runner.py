@@ -49,7 +49,7 @@ class ModelRunner:
         layout: CacheLayout,
         state_layout: StateLayout,
         memory: CacheMemory,
-        backends: Sequence[AttentionBackend],
+        backends: Sequence[AttentionBackend | None],
         vocab_size: int,
         processors: Sequence[GuardedProcessor],
         device: torch.device,
@@ -89,7 +89,7 @@ class ModelRunner:
         self._unsampled: Forward | None = None
         """The step that awaits masks."""
         self._graphs: DecodeGraphs | None = None
-        if use_graphs and all(backend.most_recorded_queries > 0 for backend in self._backends):
+        if use_graphs:
             self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
         self.num_layers_begun = 0
         """Since the start, also of encoders; counted on CPUs, where a step may take minutes."""
@@ -295,7 +295,8 @@ class ModelRunner:
                 bounds=seen.bounds,
                 batch_invariant=self._batch_invariant,
             )
-            group.prepared = backend.prepare(group, spec)
+            if backend is not None:  # else all its layers live on other ranks
+                group.prepared = backend.prepare(group, spec)
             groups.append(group)
         # Adapters are known by token. Up to half, what is gathered takes less than is left out.
         only_sampled = not sites and 2 * len(logit_tokens_R) <= num_tokens

@@ -35,12 +35,21 @@ MEDIA_SLOTS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """How the cache is cut, by whom it is read, and what a step needs beside it."""
+    """What is cached, by whom it is read, and what a step needs beside it."""
 
-    layout: CacheLayout
+    specs: dict[str, CacheSpec]
+    """The cache of each layer, by its name."""
     backends: dict[CacheSpec, AttentionBackend]
+    page_bytes: dict[CacheSpec, int]
+    """Bytes of one layer's block."""
+    block_tokens: int
     num_slots: int
     workspace_bytes: int
+
+    @property
+    def layout(self) -> CacheLayout:
+        """How pages are cut where all layers of the model are here."""
+        return make_layout(self.specs, self.page_bytes.__getitem__, self.block_tokens)
 
 
 def adapter_rows(config: EngineConfig) -> AdapterRows | None:
@@ -71,7 +80,7 @@ def size_engine(
     slots_of: str | None = None,
     adapters: AdapterRows | None = None,
 ) -> Sizing:
-    """Choose backends and cut the cache; the model may be on the meta device.
+    """Choose backends and add up what they need; the model may be on the meta device.
 
     ``slots_of`` is the kind of device whose default number of rows is meant, if not ``device``'s.
     """
@@ -102,12 +111,13 @@ def size_engine(
     if adapters is not None:
         workspace += adapters.sums_bytes(config.scheduler.max_num_batched_tokens)
     return Sizing(
-        layout=make_layout(
-            specs,
-            lambda spec: _page_bytes(type(chosen[spec]).__name__, chosen[spec], spec, block_tokens),
-            block_tokens,
-        ),
+        specs=specs,
         backends=chosen,
+        page_bytes={
+            spec: _page_bytes(type(backend).__name__, backend, spec, block_tokens)
+            for spec, backend in chosen.items()
+        },
+        block_tokens=block_tokens,
         num_slots=num_slots,
         workspace_bytes=workspace,
     )

@@ -1,4 +1,7 @@
-"""One device's part of an engine: model, cache and runner."""
+"""One device's part of an engine: model, cache and runner, made in two phases.
+
+Between them the ranks agree on how much each takes.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import time
 
 import torch
 
-from octavo.cache.budget import GIB, DeviceMemory, size_pool
+from octavo.cache.budget import GIB, DeviceMemory
+from octavo.cache.groups import CacheLayout
 from octavo.config import EngineConfig
-from octavo.errors import CacheError, ConfigError
+from octavo.errors import ConfigError
+from octavo.execution.agreement import RankFacts, agree
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.runner import ModelRunner
@@ -20,12 +25,12 @@ from octavo.messages import AdapterFacts
 from octavo.model_folder import ModelFolder
 from octavo.sampling.automata import masks_on
 from octavo.sampling.processors import GuardedProcessor
-from octavo.steps.layout import StateLayout
 from octavo.weights.load import load_model
 from octavo.wording import counted
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts
 from octavo_registry.model import EncodesMedia
+from octavo_registry.ranks import ONE_RANK, Ranks
 
 log = logging.getLogger(__name__)
 
@@ -46,60 +51,74 @@ def choose_device(name: str) -> torch.device:
 
 
 class Worker:
-    """Loads at construction, on the calling thread; its ``runner`` then takes plans in order."""
+    """Loads a rank's part of the model; its ``runner`` then takes plans in order.
 
-    def __init__(self, config: EngineConfig, folder: ModelFolder, host: PluginHost) -> None:
-        start = time.monotonic()
+    ``measure`` and ``allocate`` are called once each, on the thread that will run the steps.
+    """
+
+    runner: ModelRunner
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        folder: ModelFolder,
+        host: PluginHost,
+        ranks: Ranks = ONE_RANK,
+    ) -> None:
+        self._config, self._folder, self._host, self._ranks = config, folder, host, ranks
         self.device = choose_device(config.model.device)
+
+    def measure(self) -> RankFacts:
+        """Load the weights; say what is left, and what the cache and steps would take of it."""
+        config, folder, host = self._config, self._folder, self._host
+        self._start = time.monotonic()
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        adapters = adapter_rows(config)
-        model = load_model(
+        self._adapters = adapters = adapter_rows(config)
+        self._model = load_model(
             folder,
             host,
             config=config.model,
             device=self.device,
+            ranks=self._ranks,
             adapters=adapters,
             takes_cache=cache_choice(config, folder, host, self.device),
         )
-        sizing = size_engine(model, config, folder, host, device=self.device, adapters=adapters)
-        layout, num_slots = sizing.layout, sizing.num_slots
-        here = device_memory(self.device)
-        size = size_pool(
-            config,
-            layout,
-            memory=here,
-            workspace=sizing.workspace_bytes,
-            num_slots=num_slots,
-            max_model_len=folder.max_model_len,
-            shrink_context=config.model.max_model_len == "auto",
+        self._sizing = sizing = size_engine(
+            self._model, config, folder, host, device=self.device, adapters=adapters
         )
-        if here.is_host and size.num_blocks * layout.page_bytes > here.free:
-            # Its pages are taken when they are written: the process would be ended amid requests.
-            raise CacheError(
-                f"the KV cache of {size.num_blocks * layout.page_bytes / GIB:.3g} GiB is more than "
-                f"the {here.free / GIB:.3g} GiB of memory that are free; lower kv_cache_memory_gib "
-                "or num_blocks, or end other programs"
-            )
-        block_tokens = layout.block_tokens
-        state = StateLayout(
-            num_slots=num_slots,
-            max_model_len=size.max_model_len,
-            max_blocks=layout.table_blocks(size.max_model_len),
-            num_groups=len(layout.groups),
+        queries = (backend.most_recorded_queries for backend in sizing.backends.values())
+        return RankFacts(
+            ranks=self._ranks,
+            memory=device_memory(self.device),
+            workspace_bytes=sizing.workspace_bytes,
+            num_slots=sizing.num_slots,
+            specs=sizing.specs,
+            page_bytes=sizing.page_bytes,
+            most_recorded_queries=min(queries, default=0),
+            masks_on_device=masks_on(self.device),
+            adapters=None if adapters is None else adapter_facts(adapters, config, folder),
         )
+
+    def allocate(self, agreed: ExecutorFacts) -> None:
+        """Make the cache and the device state, as agreed for all ranks, and warm up."""
+        config, folder, host = self._config, self._folder, self._host
+        layout: CacheLayout = agreed.layout.held_by(self._sizing.specs)
         encoder = None
-        if isinstance(model, EncodesMedia):
+        if isinstance(self._model, EncodesMedia):
             dtype: torch.dtype = getattr(torch, folder.dtype)
             num_rows = config.media.cached_rows(across=layout.max_cross_rows > 0)
-            encoder = MediaEncoder(model, num_rows, dtype, self.device)
-        memory = CacheMemory(layout, size.num_blocks, size.num_swap_blocks, self.device)
+            encoder = MediaEncoder(self._model, num_rows, dtype, self.device)
+        on_cuda = self.device.type == "cuda"
         self.runner = ModelRunner(
-            model=model,
+            model=self._model,
             layout=layout,
-            state_layout=state,
-            memory=memory,
-            backends=[sizing.backends[group.spec] for group in layout.groups],
+            state_layout=agreed.state,
+            memory=CacheMemory(layout, agreed.num_blocks, agreed.num_swap_blocks, self.device),
+            backends=[
+                self._sizing.backends[group.spec] if group.layers else None
+                for group in layout.groups
+            ],
             vocab_size=folder.vocab_size,
             processors=[
                 GuardedProcessor(name, host, vocab_size=folder.vocab_size, device=self.device)
@@ -107,34 +126,33 @@ class Worker:
             ],
             device=self.device,
             async_depth=config.scheduler.async_depth,
-            use_graphs=self.device.type == "cuda" and not config.model.enforce_eager,
+            use_graphs=on_cuda
+            and not config.model.enforce_eager
+            and agreed.most_recorded_queries > 0,
             batch_invariant=config.model.batch_invariant,
             logprobs_mode=config.model.logprobs_mode,
             position_axes=folder.capabilities.position_axes,
             encoder=encoder,
-            adapters=adapters,
+            adapters=self._adapters,
         )
         self.runner.warm_up()
-        self.facts = ExecutorFacts(
-            layout=layout,
-            state=state,
-            num_blocks=size.num_blocks,
-            num_swap_blocks=size.num_swap_blocks,
-            max_model_len=size.max_model_len,
-            adapters=None if adapters is None else adapter_facts(adapters, config, folder),
-            masks_on_device=masks_on(self.device),
-        )
         log.info(
             "%s on %s in %s, %.1f s; kv cache: %d blocks of %d tokens, %.2f GiB, %s",
             folder.architecture,
             self.device,
             folder.dtype,
-            time.monotonic() - start,
-            size.num_blocks,
-            block_tokens,
-            size.num_blocks * layout.page_bytes / GIB,
+            time.monotonic() - self._start,
+            agreed.num_blocks,
+            layout.block_tokens,
+            agreed.num_blocks * layout.page_bytes / GIB,
             counted(len(layout.groups), "group"),
         )
+
+    def start(self) -> ExecutorFacts:
+        """Load and allocate as the only rank."""
+        agreed = agree([self.measure()], self._config, max_model_len=self._folder.max_model_len)
+        self.allocate(agreed)
+        return agreed
 
 
 def adapter_facts(rows: AdapterRows, config: EngineConfig, folder: ModelFolder) -> AdapterFacts:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.config.checks import MAX_COUNT
-from octavo.config.engine import DTYPES, ModelConfig
+from octavo.config.engine import DTYPES, ModelConfig, ParallelConfig
 from octavo.errors import ConfigError, ModelError
 from octavo.model_folder.context_length import resolve_max_model_len
 from octavo.model_folder.entries import Entries, check_entries
@@ -51,6 +51,16 @@ class ModelFolder:
     """As in config.json; empty for plain weights and for weights quantized while loading."""
     parts: tuple[tuple[Path, ModelPart], ...] = ()
     """Folders of other models, whose weights are parts of this one's."""
+
+    def check_parallel(self, parallel: ParallelConfig) -> None:
+        """Refuse more ranks than a model may be spread over that cannot be cut so."""
+        for name in ("tensor_parallel", "pipeline_parallel"):
+            size = getattr(parallel, f"{name}_size")
+            if size > 1 and not getattr(self.capabilities, name):
+                raise ConfigError(
+                    f"{name}_size={size}: {self.architecture} cannot be cut so, as its plugin "
+                    f"says (capabilities.{name}); set it to 1"
+                )
 
 
 def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -> ModelFolder:

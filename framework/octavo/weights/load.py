@@ -21,12 +21,12 @@ from octavo_registry.faults import one_line
 from octavo_registry.layer_adapters import LayerAdapters
 from octavo_registry.linear import Quantization
 from octavo_registry.model import (
-    Collectives,
     FinishesWeights,
     Model,
     ModelSpec,
     has_common_kind,
 )
+from octavo_registry.ranks import ONE_RANK, Ranks
 
 MAX_NAMES_SHOWN = 10
 OWN_PREFIXES = (("", ""),)
@@ -40,10 +40,7 @@ def load_model(
     *,
     config: ModelConfig,
     device: torch.device,
-    tp_rank: int = 0,
-    tp_size: int = 1,
-    first_layer: int = 0,
-    last_layer: int | None = None,
+    ranks: Ranks = ONE_RANK,
     adapters: LayerAdapters | None = None,
     takes_cache: Callable[[CacheSpec], bool] = has_common_kind,
 ) -> Model:
@@ -58,10 +55,7 @@ def load_model(
         host,
         config=config,
         device=device,
-        tp_rank=tp_rank,
-        tp_size=tp_size,
-        first_layer=first_layer,
-        last_layer=last_layer,
+        ranks=ranks,
         adapters=adapters,
         takes_cache=takes_cache,
     )
@@ -81,11 +75,7 @@ def build_model(
     *,
     config: ModelConfig,
     device: torch.device,
-    tp_rank: int = 0,
-    tp_size: int = 1,
-    first_layer: int = 0,
-    last_layer: int | None = None,
-    collectives: Collectives | None = None,
+    ranks: Ranks = ONE_RANK,
     adapters: LayerAdapters | None = None,
     takes_cache: Callable[[CacheSpec], bool] = has_common_kind,
 ) -> nn.Module:
@@ -96,11 +86,11 @@ def build_model(
         dtype=getattr(torch, folder.dtype),
         device=device,
         max_model_len=folder.max_model_len,
-        tp_rank=tp_rank,
-        tp_size=tp_size,
-        collectives=collectives,
-        first_layer=first_layer,
-        last_layer=last_layer,
+        tp_rank=ranks.tp_rank,
+        tp_size=ranks.tp_size,
+        collectives=ranks.collectives,
+        first_layer=ranks.first_layer,
+        last_layer=ranks.last_layer,
         quantization=_quantization(folder, host),
         generation_config=folder.generation_config,
         folder=folder.path,

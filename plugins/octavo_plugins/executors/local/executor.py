@@ -57,8 +57,10 @@ class LocalExecutor:
     def start(self) -> ExecutorFacts:
         """Load the model and make the cache."""
         if choose_device(self._config.model.device).type == "cuda":
-            self._worker = Worker(self._config, self._folder, self._host)
-            num_slots = self._worker.facts.state.num_slots
+            worker = Worker(self._config, self._folder, self._host)
+            facts = worker.start()
+            self._worker = worker
+            num_slots = facts.state.num_slots
             # One more than steps may be under way: the oldest is read while the newest is launched.
             landings = [_Landing(num_slots) for _ in range(self._config.scheduler.async_depth + 1)]
             self._landings = itertools.cycle(landings)
@@ -66,11 +68,11 @@ class LocalExecutor:
             most_threads = torch.get_num_threads()
             self._thread = ThreadPoolExecutor(1, "octavo-cpu", self._set_threads)
             try:
-                self._worker = self._thread.submit(self._load_on_cpu, most_threads).result()
+                self._worker, facts = self._thread.submit(self._load_on_cpu, most_threads).result()
             finally:
                 # Torch gives threads that are new what was set last: theirs is not the engine's.
                 torch.set_num_threads(most_threads)
-        return self._worker.facts
+        return facts
 
     def submit(self, plan: StepPlan) -> PendingStep:
         """Launch a step behind those under way."""
@@ -136,13 +138,14 @@ class LocalExecutor:
         if self._config.model.num_threads is not None:
             torch.set_num_threads(self._config.model.num_threads)
 
-    def _load_on_cpu(self, most_threads: int) -> Worker:
+    def _load_on_cpu(self, most_threads: int) -> tuple[Worker, ExecutorFacts]:
         """On the thread that will run the steps, whose count of threads is its own."""
         worker = Worker(self._config, self._folder, self._host)
+        facts = worker.start()
         if self._config.model.num_threads is None:
             model = cast(nn.Module, worker.runner.model)
             torch.set_num_threads(useful_threads(model, most=most_threads))
-        return worker
+        return worker, facts
 
 
 def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult | None:
