@@ -8,9 +8,9 @@ import numpy as np
 
 from octavo.messages import EngineRequest
 from octavo.scheduling.slots import SlotTable
-from octavo.steps.plan import SECTIONS, StepPlan
+from octavo.steps.plan import StepPlan
 from scheduling_cases import MAX_LEN, MEDIA_ROWS, NUM_RANK_ROWS
-from shadow_device import ShadowDevice
+from shadow_device import ShadowDevice, sections_of
 
 AXES = 3
 
@@ -50,8 +50,7 @@ def check_indices(
     plan: StepPlan, device: ShadowDevice, rows: SlotTable, requests: Mapping[int, EngineRequest]
 ) -> None:
     """Before the step runs."""
-    cuts = np.cumsum(plan.sizes)[:-1]
-    parts = dict(zip(SECTIONS, np.split(plan.buffer, cuts), strict=True))
+    parts = sections_of(plan)
     num_slots, (num_blocks, block_tokens) = device.state.num_slots, device.pages.shape
     bounds = {
         "diff_indices": device.state.num_words,
@@ -65,7 +64,8 @@ def check_indices(
         "cross_slots": num_blocks * block_tokens,
     }
     for name, bound in bounds.items():
-        assert ((parts[name] >= 0) & (parts[name] < bound)).all(), (name, parts[name], bound)
+        places = getattr(parts, name)
+        assert ((places >= 0) & (places < bound)).all(), (name, places, bound)
     for (first, rank), _ in plan.adapters:
         assert 0 <= first <= first + rank <= NUM_RANK_ROWS
     moves = plan.moves
@@ -74,14 +74,14 @@ def check_indices(
     assert all(0 <= block < num_blocks for block in blocks)
     swaps = [s for _, s in moves.swap_out] + [s for s, _ in moves.swap_in]
     assert all(0 <= swap < len(device.swap) for swap in swaps)
-    if len(parts["positions"]):
+    if len(parts.positions):
         starts = plan.context_lens - plan.query_lens
         expected = [
             position_of(requests[int(rows.sequence_ids_S[slot])], token)
             for slot, start, count in zip(plan.slots, starts, plan.query_lens, strict=True)
             for token in range(start, start + count)
         ]
-        assert parts["positions"].reshape(AXES, -1).T.tolist() == [list(each) for each in expected]
+        assert parts.positions.reshape(AXES, -1).T.tolist() == [list(each) for each in expected]
 
 
 def check_deltas(

@@ -18,7 +18,7 @@ from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
 from octavo.steps.features import RowFeature, features_of
 from octavo.steps.layout import StateLayout
-from octavo.steps.plan import SECTIONS, Attached, StepPlan, TokenMasks
+from octavo.steps.plan import Attached, Sections, StepPlan, TokenMasks
 from octavo.steps.staging import Staging
 from octavo_kernels.row_features import work_of
 from octavo_kernels.sample import SamplingState
@@ -127,7 +127,7 @@ def make_plan(
     return StepPlan(
         step_id=1,
         buffer=np.zeros(0, np.int32),
-        sizes=(0,) * len(SECTIONS),
+        sizes=Sections._make([0] * len(Sections._fields)),
         num_tokens=len(rows),
         slots=np.array(range(len(rows)) if slots is None else slots, np.intp),
         query_lens=ones_R,

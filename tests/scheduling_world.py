@@ -20,7 +20,7 @@ from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
 from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateLayout
-from octavo.steps.plan import SECTIONS, StepPlan
+from octavo.steps.plan import StepPlan
 from plan_indices import check_deltas, check_indices, made_positions
 from scheduling_cases import (
     ADAPTERS,
@@ -224,7 +224,7 @@ class World:
         if is_repeated:
             self.note_repeated(plan)
         check_indices(plan, self.device, rows, self.requests)
-        self.seen["positions"] += plan.sizes[SECTIONS.index("positions")] > 0
+        self.seen["positions"] += plan.sizes.positions > 0
         step = self.device.submit(plan)
         tables = self.scheduler.placement.tables
         held = itertools.chain.from_iterable(each for s in plan.slots for each in tables.held(s))
@@ -270,7 +270,7 @@ class World:
             lacks_words = self.scheduler.machines.provide(aside.machine) is None
             self.seen["waiting for words" if lacks_words else "waiting for rank rows"] += 1
         self.seen["a queue"] += len(self.scheduler.waiting) > 0
-        self.seen["new blocks"] += plan.sizes[0] > 0
+        self.seen["new blocks"] += plan.sizes.diff_indices > 0
         self.seen["logprobs"] += plan.num_logprobs >= 0
         self.seen["bias"] += bool((plan.features & RowFeature.BIAS).any())
         self.seen["min_tokens"] += bool((plan.features & RowFeature.MIN_TOKENS).any())

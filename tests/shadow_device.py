@@ -18,7 +18,7 @@ from octavo.cache.prefix import first_visible
 from octavo.messages import MediaInput, TokenSampling
 from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateLayout
-from octavo.steps.plan import SECTIONS, LogprobArrays, StepPlan, StepResult, TokenMasks
+from octavo.steps.plan import LogprobArrays, Sections, StepPlan, StepResult, TokenMasks
 from shadow_machines import ShadowMachines
 from shadow_step import ShadowStep
 
@@ -187,25 +187,24 @@ class ShadowDevice:
         """All of a step but its draws, which what it returns makes."""
         if self.fails_at_once:
             self._fail_when_it_is_time()
-        cuts = np.cumsum(plan.sizes)[:-1]
-        parts = dict(zip(SECTIONS, np.split(plan.buffer, cuts), strict=True))
-        assert np.array_equal(plan.slots, parts["slots"])
+        parts = sections_of(plan)
+        assert np.array_equal(plan.slots, parts.slots)
         for block, swap in plan.moves.swap_out:
             self.swap[swap] = self.pages[block]
         for swap, block in plan.moves.swap_in:
             self.pages[block] = self.swap[swap]
         for source, target in plan.moves.copy:
             self.pages[target] = self.pages[source]
-        indices = parts["diff_indices"]
+        indices = parts.diff_indices
         assert len(np.unique(indices)) == len(indices), "a word is written twice in one diff"
-        self.arena[indices] = parts["diff_values"]
+        self.arena[indices] = parts.diff_values
         for (first, rank), adapter in plan.adapters:
             assert adapter.head.rank == rank
             name = "garbage" if self.broken else adapter.head.content_hash
             self.rank_rows[first : first + rank] = [name] * rank
         for load in plan.machines:
             self.machines.load(load, is_garbage=self.broken)
-        some = bool(self.field("adapter_rank")[parts["slots"]].any())
+        some = bool(self.field("adapter_rank")[parts.slots].any())
         assert self.broken or plan.has_adapters == some
         is_all = len(plan.detach) >= self.state.num_slots  # whoever is attached
         for slot in plan.detach:
@@ -217,7 +216,7 @@ class ShadowDevice:
             if self._has_processors and not self.broken:
                 known = self.field("tokens")[new.slot, : self.field("num_tokens")[new.slot]]
                 assert new.tokens.tolist() == known.tolist()
-        slots, starts = parts["slots"], parts["query_starts"]
+        slots, starts = parts.slots, parts.query_starts
         assert len(np.unique(slots)) == len(slots)
         computed, tokens = self.field("computed"), self.field("tokens")
         counts = np.diff(starts)
@@ -236,12 +235,12 @@ class ShadowDevice:
                     raise RuntimeError(f"token {self.raise_for} is poison")
         for each in plan.encode:
             self.encoded[each.rows] = content_of(each.item)
-        if len(parts["cross_rows"]):
-            self.filled.append(len(parts["cross_rows"]))
-            by_group = parts["cross_slots"].reshape(-1, len(parts["cross_rows"]))
+        if len(parts.cross_rows):
+            self.filled.append(len(parts.cross_rows))
+            by_group = parts.cross_slots.reshape(-1, len(parts.cross_rows))
             for index, places in zip(self.layout.cross_groups, by_group, strict=True):
                 blocks, offsets = np.divmod(places, self.layout.groups[index].block_tokens)
-                self.pages[blocks, offsets] = self.encoded[parts["cross_rows"]]
+                self.pages[blocks, offsets] = self.encoded[parts.cross_rows]
         digests = [
             self._run_row(int(slot), int(count)) for slot, count in zip(slots, counts, strict=True)
         ]
@@ -256,13 +255,13 @@ class ShadowDevice:
     def _draw_rows(
         self,
         plan: StepPlan,
-        parts: dict[str, np.ndarray],
+        parts: Sections[np.ndarray],
         digests: list[int],
         prompt_logprobs: LogprobArrays | None,
         broken: bool,
         masks: TokenMasks | None,
     ) -> StepResult:
-        slots, starts = parts["slots"], parts["query_starts"]
+        slots, starts = parts.slots, parts.query_starts
         counts = np.diff(starts)
         computed, tokens = self.field("computed"), self.field("tokens")
         if broken:  # what stands in the arena may be anything
@@ -272,12 +271,12 @@ class ShadowDevice:
         places: list[int] = []
         row_of = {int(slot): row for row, slot in enumerate(slots)}
         num_tokens = self.field("num_tokens")
-        assert plan.masked == any(map(self.machines.has, parts["sample_slots"]))
-        for at, slot in enumerate(parts["sample_slots"].tolist()):
+        assert plan.masked == any(map(self.machines.has, parts.sample_slots))
+        for at, slot in enumerate(parts.sample_slots.tolist()):
             row = row_of[slot]
             end = computed[slot] + counts[row]
             assert end == num_tokens[slot], "draws before its last token"
-            assert parts["logit_tokens"][at] == starts[row + 1] - 1
+            assert parts.logit_tokens[at] == starts[row + 1] - 1
             allowed = None if masks is None else _allowed(masks, at)
             if self.machines.has(slot):
                 assert allowed is None, "the host masks a row that the device masks"
@@ -310,17 +309,15 @@ class ShadowDevice:
         seed = int(self.field("seed")[slot].copy().view(np.int64)[0])
         return next_token(digest, seed, self.vocab_size, bias, banned)
 
-    def _prompt_logprobs(
-        self, plan: StepPlan, parts: dict[str, np.ndarray]
-    ) -> LogprobArrays | None:
+    def _prompt_logprobs(self, plan: StepPlan, parts: Sections[np.ndarray]) -> LogprobArrays | None:
         """Of tokens that must follow those whose logits were asked for; ranks are positions."""
-        targets = parts["prompt_targets"]
+        targets = parts.prompt_targets
         rows_T = np.repeat(np.arange(plan.num_rows), plan.query_lens)
         places = []
-        for token, target in zip(parts["logit_tokens"][len(plan.features) :], targets, strict=True):
+        for token, target in zip(parts.logit_tokens[len(plan.features) :], targets, strict=True):
             row = rows_T[token]
-            slot = parts["slots"][row]
-            place = self.field("computed")[slot] + token - parts["query_starts"][row] + 1
+            slot = parts.slots[row]
+            place = self.field("computed")[slot] + token - parts.query_starts[row] + 1
             assert self.broken or self.field("tokens")[slot, place] == target
             places.append(int(place))
         assert (len(targets) > 0) == (plan.num_prompt_logprobs >= 0)
@@ -369,6 +366,10 @@ class ShadowDevice:
                 assert self.broken or table[block] != 0, "encoded media without a block"
                 digest = extend_digest(digest, int(self.pages[table[block], offset]))
         return digest
+
+
+def sections_of(plan: StepPlan) -> Sections[np.ndarray]:
+    return Sections._make(np.split(plan.buffer, np.cumsum(plan.sizes)[:-1]))
 
 
 def content_of(item: MediaInput) -> list[int]:

@@ -26,7 +26,7 @@ from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
 from octavo.steps.layout import StateLayout
 from octavo.steps.loads import RowCuts
-from octavo.steps.plan import SECTIONS, StepPlan, TokenMasks
+from octavo.steps.plan import Sections, StepPlan, TokenMasks
 from octavo.steps.staging import Staging
 from octavo_kernels.row_features import Work
 from octavo_kernels.step_state import StepInputs
@@ -128,24 +128,24 @@ class ModelRunner:
         """
         if self._graphs is not None and plan.is_decode and self._graphs.takes(plan.num_rows):
             return self._run_recorded(plan, self._graphs)
-        parts = dict(zip(SECTIONS, self._staging.send(plan.buffer).split(plan.sizes), strict=True))
-        self.state.apply(parts["diff_indices"], parts["diff_values"])
+        parts: Sections[Tensor] = Sections._make(self._staging.send(plan.buffer).split(plan.sizes))
+        self.state.apply(parts.diff_indices, parts.diff_values)
         self._begin(plan)
-        slots_R, query_starts_R1 = parts["slots"], parts["query_starts"]
+        slots_R, query_starts_R1 = parts.slots, parts.query_starts
         bounds = StepBounds(query_lens_R=plan.query_lens, context_lens_R=plan.context_lens)
         media = None
         if self._encoder is not None:
             self._encoder.encode(plan.encode)
             self._encoder.fill(
-                parts["cross_rows"], parts["cross_slots"], self._layout.cross_groups, self._layers
+                parts.cross_rows, parts.cross_slots, self._layout.cross_groups, self._layers
             )
-            media = self._encoder.rows(parts["media_tokens"], parts["media_rows"])
+            media = self._encoder.rows(parts.media_tokens, parts.media_rows)
         hidden_TD = self._forward(
             slots_R,
             query_starts_R1,
-            parts["logit_tokens"],
+            parts.logit_tokens,
             bounds,
-            positions=parts["positions"],
+            positions=parts.positions,
             media=media,
             cuts=plan.cuts,
             sites=self._sites(plan),
@@ -154,12 +154,12 @@ class ModelRunner:
         return self._sample_or_await(
             Forward(
                 plan=plan,
-                hidden_RD=hidden_TD.index_select(0, parts["logit_tokens"]),
+                hidden_RD=hidden_TD.index_select(0, parts.logit_tokens),
                 slots_R=slots_R,
                 query_starts_R1=query_starts_R1,
-                sample_slots_R=parts["sample_slots"],
-                prompt_targets=parts["prompt_targets"],
-                spans=None if spans is None else spans.at(parts["logit_tokens"]),
+                sample_slots_R=parts.sample_slots,
+                prompt_targets=parts.prompt_targets,
+                spans=None if spans is None else spans.at(parts.logit_tokens),
             )
         )
 
@@ -173,7 +173,7 @@ class ModelRunner:
 
     def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Sampled | None:
         """A step of one token a row: what has changed goes to the device, the rest is there."""
-        num_words, num_rows = plan.sizes[0], plan.num_rows
+        num_words, num_rows = plan.sizes.diff_indices, plan.num_rows
         if num_words:
             # A kernel reads few words from the host sooner than a copy is launched: 20 us.
             diff = self._staging.pin(plan.buffer[: 2 * num_words])

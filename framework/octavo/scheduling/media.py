@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,12 +23,29 @@ from octavo.scheduling.slots import SlotTable
 from octavo.steps.loads import EncodeItem, RowCuts
 from octavo.steps.slot_fields import Ints, SlotIds
 
+_NONE = np.zeros(0, np.int32)
+
 
 @dataclass(slots=True)
 class _Kept:
     rows: Ints
     step: int
     """The last step that uses them."""
+
+
+class MediaSections(NamedTuple):
+    """A plan's sections for media among its tokens."""
+
+    positions: Ints = _NONE
+    tokens: Ints = _NONE
+    rows: Ints = _NONE
+
+
+class CrossSections(NamedTuple):
+    """A plan's sections for media that cross attention reads."""
+
+    rows: Ints = _NONE
+    slots: Ints = _NONE
 
 
 @dataclass(slots=True)
@@ -126,27 +144,27 @@ class MediaScheduler:
 
     def sections(
         self, slot_table: SlotTable, slots: SlotIds, starts: Ints, query_starts: Ints
-    ) -> list[Ints]:
-        """What a plan says of media: positions, tokens, and the buffer's rows that replace them."""
+    ) -> MediaSections:
+        """What a plan says of media among its tokens."""
         if not (slot_table.media_end_S[slots] > starts).any():
-            return [np.zeros(0, np.int32)] * 3
+            return MediaSections()
         sequences = [slot_table.at(slot) for slot in slots.tolist()]
-        return [
-            positions_of(sequences, starts, np.diff(query_starts)),
-            *self._places(sequences, starts, query_starts),
-        ]
+        tokens, rows = self._places(sequences, starts, query_starts)
+        positions = positions_of(sequences, starts, np.diff(query_starts))
+        return MediaSections(positions, tokens, rows)
 
-    def fills(self, slot_table: SlotTable, slots: SlotIds, tables: BlockTables) -> list[Ints]:
-        """What a plan says of cross attention: the buffer's rows, and where they are kept."""
+    def fills(self, slot_table: SlotTable, slots: SlotIds, tables: BlockTables) -> CrossSections:
+        """What a plan says of cross attention; the rows' blocks are as good as filled then."""
         due = slots[slot_table.cross_due_S[slots]]
         if not len(due):
-            return [np.zeros(0, np.int32)] * 2
+            return CrossSections()
         slot_table.cross_due_S[due] = False
         items = [(slot, slot_table.at(slot).cross) for slot in due.tolist()]
         kept = [(slot, self._kept[item.content_hash].rows) for slot, item in items if item]
         places = [tables.cross_slots(slot, len(found)) for slot, found in kept]
         by_group = [np.concatenate(group) for group in zip(*places, strict=True)]
-        return [np.concatenate([found for _, found in kept]), np.concatenate(by_group)]
+        rows = np.concatenate([found for _, found in kept])
+        return CrossSections(rows, np.concatenate(by_group))
 
     def cuts(
         self, slot_table: SlotTable, slots: SlotIds, starts: Ints, counts: Ints
@@ -178,7 +196,9 @@ class MediaScheduler:
             np.array(whole, np.bool_),
         )
 
-    def _places(self, sequences: Listed[Sequence], starts: Ints, query_starts: Ints) -> list[Ints]:
+    def _places(
+        self, sequences: Listed[Sequence], starts: Ints, query_starts: Ints
+    ) -> tuple[Ints, Ints]:
         """Tokens of a step that stand for media, and the buffer's rows that replace them."""
         tokens, rows = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
         for row, sequence in enumerate(sequences):
@@ -194,7 +214,7 @@ class MediaScheduler:
                         kept = self._kept[item.content_hash].rows
                         rows.append(kept[passed + begin - run : passed + stop - run])
                     passed += length
-        return [np.concatenate(tokens), np.concatenate(rows)]
+        return np.concatenate(tokens), np.concatenate(rows)
 
     def forget_all(self) -> None:
         """A step has raised: nobody knows what it has written."""

@@ -15,17 +15,16 @@ from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.slots import SlotTable
 from octavo.steps.features import RowFeature
+from octavo.steps.layout import StateDiff
 from octavo.steps.loads import BlockMoves
-from octavo.steps.plan import StepPlan, pack_sections
-from octavo.steps.slot_fields import Ints
+from octavo.steps.plan import StepPlan
 
 
 @dataclass(slots=True)
 class _Repeatable:
     plan: StepPlan
+    """Without a diff."""
     record: StepRecord
-    sections: Ints
-    """The plan's buffer behind the diff."""
     num_left: int
     """Steps before a row reaches a length at which it changes."""
 
@@ -50,35 +49,46 @@ class RepeatedSteps:
         early = (plan.features & RowFeature.MIN_TOKENS) != 0
         limits = np.where(early, np.minimum(limits, slot_table.min_len_S[slots]), limits)
         num_left = int((limits - planned).min())
-        sections = plan.buffer[2 * plan.sizes[0] :]
-        again = replace(plan, attach=[], detach=[], moves=BlockMoves(), adapters=[], machines=[])
-        self._last = _Repeatable(again, record, sections, num_left)
+        sizes = plan.sizes
+        again = replace(
+            plan,
+            buffer=plan.buffer[sizes.diff_indices + sizes.diff_values :],
+            sizes=sizes._replace(diff_indices=0, diff_values=0),
+            attach=[],
+            detach=[],
+            moves=BlockMoves(),
+            adapters=[],
+            machines=[],
+        )
+        self._last = _Repeatable(again, record, num_left)
 
     def next(self, step_id: int) -> tuple[StepPlan, StepRecord] | None:
         """Plan the same rows again; None where something has changed or the pool lacks blocks."""
         last, slot_table, placement = self._last, self._slot_table, self._placement
         if last is None or last.num_left <= 0 or last.record.membership != slot_table.membership:
             return None
-        plan, record = last.plan, last.record
-        slots, tables = record.slots, placement.tables
-        buffer, num_words = last.sections, 0
+        record, tables = last.record, placement.tables
+        slots = record.slots
         # A row whose tokens fill its blocks gets one more block; nothing else can have changed.
         grown = slots[record.ends % tables.layout.block_tokens == 0]
         if len(grown):
             if len(grown) * len(tables.windows) > tables.pool.num_available:
                 return None
             tables.append(grown, placement.next_plan.diff)
-            buffer, (num_words, *_) = pack_sections(placement.take_next_plan().diff, last.sections)
         ends = record.ends + np.int32(1)
-        last.plan = replace(
-            plan,
-            step_id=step_id,
-            buffer=buffer,
-            sizes=(num_words, num_words, *plan.sizes[2:]),
-            context_lens=ends,
-        )
+        plan = last.plan = replace(last.plan, step_id=step_id, context_lens=ends)
         last.record = replace(record, ends=ends)
         last.num_left -= 1
-        slot_table.computed_S[slots] = ends
-        slot_table.planned_S[slots] += 1
-        return last.plan, last.record
+        slot_table.plan(slots, ends, slots)
+        if len(grown):
+            plan = _with_diff(plan, placement.take_next_plan().diff)
+        return plan, last.record
+
+
+def _with_diff(plan: StepPlan, diff: StateDiff) -> StepPlan:
+    indices, values = diff.joined()
+    return replace(
+        plan,
+        buffer=np.concatenate([indices, values, plan.buffer]),
+        sizes=plan.sizes._replace(diff_indices=len(indices), diff_values=len(values)),
+    )

@@ -6,29 +6,29 @@ import numpy as np
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.pool import BlockPool
-from octavo.cache.prefix import chain_seed
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
-from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
+from octavo.guided.sequence import CompiledGuide
 from octavo.messages import EngineRequest, SequenceEnd, error_end
 from octavo.residency.adapters import AdapterPool
 from octavo.residency.machines import MachinePool
 from octavo.scheduling.admission import Entering
 from octavo.scheduling.corrections import Corrections
+from octavo.scheduling.family import family_of, guide_family
 from octavo.scheduling.fetching import Fetching
 from octavo.scheduling.limits import refusal_of
 from octavo.scheduling.media import MediaScheduler
+from octavo.scheduling.packing import Packing
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.repeated import RepeatedSteps
 from octavo.scheduling.sequence import Sequence
-from octavo.scheduling.slots import SlotTable, prompt_rows
+from octavo.scheduling.slots import SlotTable
 from octavo.scheduling.waiting import WaitingQueue
 from octavo.steps.layout import StateLayout
 from octavo.steps.loads import POOL_WORDS
-from octavo.steps.plan import StepPlan, pack_sections
+from octavo.steps.plan import StepPlan
 from octavo.steps.slot_fields import Ints, SlotIds
-from octavo_kernels.row_features import work_of
 from octavo_registry.kv_store import KVStore
 
 
@@ -79,6 +79,7 @@ class Scheduler:
         self._most_of_prompt = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
         self._model_identity = model_identity
         self._vocab_size = vocab_size
+        self._packing = Packing(self.slot_table, self.placement, self.media, self.corrections)
         self._entering = Entering(self.waiting, self.adapters, self.machines)
         self._num_arrivals = 0
         self._step_id = 0
@@ -105,44 +106,19 @@ class Scheduler:
             self.refuse(request, refusal)
             return
         self._num_arrivals += 1
-        # All that its tokens' keys and values are made of goes into the seed.
-        across = [item.content_hash for item in request.media if item.cross_rows]
-        seed = chain_seed(self._model_identity, request.adapter, request.cache_salt, *across)
-        family = [
-            Sequence(request, index, self._num_arrivals, seed)
-            for index in range(len(request.sequences))
-        ]
-        if guide is not None and not self._guide(request, family, guide):
+        family = family_of(request, self._num_arrivals, self._model_identity)
+        if guide is not None:
+            error = guide_family(family, guide, self._vocab_size, self.machines)
+            if error is not None:
+                self.refuse(request, error)
+                return
+        leader = family[0]
+        if leader.guide is not None and leader.guide.is_finished:  # nothing may follow the prompt
+            self.refused += [SequenceEnd(each.id, "stop", is_text=True) for each in family]
             return
         self.adapters.begin(request.adapter, len(family))
-        leader, *followers = family
-        leader.followers = followers
-        for sequence in family:
-            self.sequences[sequence.id] = sequence
-        for follower in followers:
-            follower.leader = leader
+        self.sequences |= {sequence.id: sequence for sequence in family}
         self.waiting.push(leader)
-
-    def _guide(self, request: EngineRequest, family: list[Sequence], guide: CompiledGuide) -> bool:
-        """Lead them through a guide; False where none of them is to run."""
-        prompt = request.prompt_token_ids
-        taken = prompt[len(prompt) - request.num_guided_tokens :]
-        try:
-            states = [GuidedSequence(guide, self._vocab_size, taken) for _ in family]
-        except BaseException as error:  # a plugin's, or a panic: this request's failure only
-            self.refuse(request, as_error(error))
-            return False
-        machine = states[0].machine
-        refusal = None if machine is None else self.machines.refusal(machine)
-        if refusal is not None:
-            self.refuse(request, refusal)
-            return False
-        if states[0].is_finished:  # nothing may follow what it has
-            self.refused += [SequenceEnd(each.id, "stop", is_text=True) for each in family]
-            return False
-        for sequence, state in zip(family, states, strict=True):
-            sequence.guide = state
-        return True
 
     def refuse(self, request: EngineRequest, cause: Exception) -> None:
         """End a request that was never queued; the next step's outputs say so."""
@@ -227,7 +203,19 @@ class Scheduler:
                 slots, counts = self._admit(slots, counts, budget - int(counts.sum()))
         if len(slots) == 0:
             return None
-        return self._pack(slots, counts)
+        self._step_id += 1
+        plan, record = self._packing.pack(self._step_id, slots, counts)
+        self.slot_table.plan(slots, record.ends, record.sample_slots)
+        self._let_followers_go(record.sample_slots)
+        self.num_under_way += 1
+        self._repeated.remember(plan, record)
+        return plan, record
+
+    def _let_followers_go(self, sample_slots: SlotIds) -> None:
+        leads_S = self.slot_table.leads_S
+        for slot in sample_slots[leads_S[sample_slots]].tolist():
+            leads_S[slot] = False
+            self._release_followers(self.slot_table.at(slot))
 
     def _schedule_running(self, budget: int) -> tuple[SlotIds, Ints, bool]:
         slot_table = self.slot_table
@@ -320,74 +308,3 @@ class Scheduler:
         if not sequence.request.media:
             return count
         return self.media.clip(self.slot_table, sequence, start, count)
-
-    def _pack(self, slots: SlotIds, counts: Ints) -> tuple[StepPlan, StepRecord]:
-        slot_table = self.slot_table
-        starts = slot_table.computed_S[slots]
-        ends = starts + counts
-        samples = ends == slot_table.planned_S[slots]
-        sample_slots = slots[samples]
-        features = slot_table.features_for(sample_slots)
-        query_starts = np.zeros(len(slots) + 1, np.int32)
-        np.cumsum(counts, out=query_starts[1:])
-        num_tokens = int(query_starts[-1])
-        prompt_tokens, prompt_targets, prompt_spans = prompt_rows(
-            slot_table, slots, counts, query_starts
-        )
-        logit_tokens = np.concatenate([query_starts[1:][samples] - 1, prompt_tokens])
-        self.corrections.put(self.placement.next_plan.diff)
-        carried = self.placement.take_next_plan()
-        buffer, sizes = pack_sections(
-            carried.diff,
-            slots,
-            query_starts,
-            sample_slots,
-            logit_tokens,
-            prompt_targets,
-            *self.media.sections(slot_table, slots, starts, query_starts),
-            *self.media.fills(slot_table, slots, self.placement.tables),
-        )
-        self._step_id += 1
-        plan = StepPlan(
-            step_id=self._step_id,
-            buffer=buffer,
-            sizes=sizes,
-            num_tokens=num_tokens,
-            slots=slots,
-            query_lens=counts,
-            context_lens=ends,
-            features=features,
-            work=work_of(features),
-            num_logprobs=int(slot_table.num_logprobs_S[sample_slots].max(initial=-1)),
-            num_prompt_logprobs=max(
-                (s.request.sampling.prompt_logprobs for s, _ in prompt_spans), default=-1
-            ),
-            of_allowed=slot_table.of_allowed_S[sample_slots],
-            awaits_masks=bool(slot_table.guided_S[sample_slots].any()),
-            masked=bool(slot_table.masked_S[sample_slots].any()),
-            attach=carried.attach,
-            detach=carried.detach,
-            moves=carried.moves,
-            encode=self.media.take_loads(),
-            adapters=self.adapters.take_loads(),
-            machines=self.machines.take_loads(),
-            has_adapters=bool(slot_table.adapted_S[slots].any()),
-            cuts=self.media.cuts(slot_table, slots, starts, counts),
-        )
-        record = StepRecord(
-            slots=slots,
-            epochs=slot_table.epoch_S[slots],
-            ends=ends,
-            sample_slots=sample_slots,
-            sample_epochs=slot_table.epoch_S[sample_slots],
-            prompt_spans=prompt_spans,
-            membership=slot_table.membership,
-        )
-        slot_table.computed_S[slots] = ends
-        slot_table.planned_S[sample_slots] += 1
-        for slot in sample_slots[slot_table.leads_S[sample_slots]].tolist():
-            slot_table.leads_S[slot] = False
-            self._release_followers(slot_table.at(slot))
-        self.num_under_way += 1
-        self._repeated.remember(plan, record)
-        return plan, record

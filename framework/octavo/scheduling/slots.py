@@ -139,6 +139,11 @@ class SlotTable:
         diff.put_span("machine_stack", slot, 0, np.array(place.stack, np.int32))
         return slot
 
+    def plan(self, slots: SlotIds, ends: Ints, sample_slots: SlotIds) -> None:
+        """Count a step that was planned: what it computes, and the tokens that it samples."""
+        self.computed_S[slots] = ends
+        self.planned_S[sample_slots] += 1
+
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence off its slot, its known tokens with it."""
         slot = sequence.slot
@@ -162,24 +167,3 @@ class SlotTable:
         past = self.planned_S[slots] >= self.min_len_S[slots]
         result: Ints = np.where(past, features & ~int(RowFeature.MIN_TOKENS), features)
         return result
-
-
-def prompt_rows(
-    slot_table: SlotTable, slots: SlotIds, counts: Ints, query_starts: Ints
-) -> tuple[Ints, Ints, list[tuple[Sequence, int]]]:
-    """Return a step's tokens whose logits give prompt logprobs, what follows them, and whose."""
-    tokens: list[Ints] = []
-    targets: list[Ints] = []
-    spans = []
-    for row in np.flatnonzero(slot_table.prompt_logprobs_S[slots]).tolist():
-        slot = int(slots[row])
-        sequence = slot_table.at(slot)
-        start = int(slot_table.computed_S[slot])
-        end = min(start + int(counts[row]), sequence.prompt_len - 1)
-        if end > start:
-            first = query_starts[row]
-            tokens.append(np.arange(first, first + end - start, dtype=np.int32))
-            targets.append(slot_table.tokens_SL[slot, start + 1 : end + 1])
-            spans.append((sequence, end - start))
-    empty = np.zeros(0, np.int32)
-    return np.concatenate([empty, *tokens]), np.concatenate([empty, *targets]), spans

@@ -53,8 +53,8 @@ class StateDiff:
     def __init__(self, layout: StateLayout) -> None:
         self._fields = layout.fields
         self._scalar_offsets = layout.scalar_offsets
-        self._indices: list[Ints] = []
-        self._values: list[Ints] = []
+        self._indices = [np.zeros(0, np.int32)]
+        self._values = [np.zeros(0, np.int32)]
 
     def put_scalars(self, slot: int, ints: list[int], floats: list[float]) -> None:
         """Write a slot's fields of width 1, in the order of INT_FIELDS and FLOAT_FIELDS."""
@@ -75,6 +75,6 @@ class StateDiff:
         self._indices.append((field.offset + slots * field.width + columns).astype(np.int32))
         self._values.append(values)
 
-    def pieces(self) -> tuple[list[Ints], list[Ints]]:
-        """Indices and values of all writes so far, to concatenate."""
-        return self._indices, self._values
+    def joined(self) -> tuple[Ints, Ints]:
+        """Indices and values of all writes so far."""
+        return np.concatenate(self._indices), np.concatenate(self._values)

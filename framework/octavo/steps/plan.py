@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.messages import TokenSampling
-from octavo.steps.layout import StateDiff
 from octavo.steps.loads import AdapterLoad, BlockMoves, EncodeItem, MachineLoad, RowCuts
 from octavo.steps.slot_fields import Ints, SlotIds
 from octavo_kernels.row_features import Work
 
-SECTIONS = (
-    "diff_indices",  # into the state arena
-    "diff_values",
-    "slots",  # of the step's rows
-    "query_starts",  # one more than rows
-    "sample_slots",  # of the rows that sample a token
-    "logit_tokens",  # tokens whose logits are needed: first those that sample, then prompt logprobs
-    "prompt_targets",  # the token that follows each of the latter
-    "positions",  # by axis and token, where they do not follow from the device state
-    "media_tokens",  # tokens that stand for media
-    "media_rows",  # of the buffer of what was encoded: those that replace them
-    "cross_rows",  # of that buffer: those that cross attention is to read from now on
-    "cross_slots",  # where their keys and values go, by cache group
-)
+T = TypeVar("T")
+
+
+class Sections(NamedTuple, Generic[T]):
+    """The sections of a plan's buffer in their order: arrays, their lengths, or tensors."""
+
+    diff_indices: T
+    """Words of the state arena."""
+    diff_values: T
+    slots: T
+    """Where the rows of the step are."""
+    query_starts: T
+    """One more than rows."""
+    sample_slots: T
+    """Where the rows are that sample a token."""
+    logit_tokens: T
+    """Tokens whose logits are needed: first those that sample, then prompt logprobs."""
+    prompt_targets: T
+    """The token that follows each of the latter."""
+    positions: T
+    """Positions by axis and token, where they do not follow from the device state."""
+    media_tokens: T
+    """Tokens that stand for media."""
+    media_rows: T
+    """Rows of the buffer of what was encoded that replace these tokens."""
+    cross_rows: T
+    """Rows of that buffer that cross attention is to read from now on."""
+    cross_slots: T
+    """Where their keys and values go, by cache group."""
+
+
 _NO_TOKENS = np.zeros(0, np.int32)
 
 
@@ -43,11 +59,12 @@ class Attached(NamedTuple):
 
 
 class StepPlan(msgspec.Struct, kw_only=True, eq=False):
-    """What the device does in one step. ``sizes`` are the lengths of SECTIONS in ``buffer``."""
+    """What the device does in one step."""
 
     step_id: int
     buffer: Ints
-    sizes: tuple[int, ...]
+    """The sections, one behind the other."""
+    sizes: Sections[int]
     num_tokens: int
     slots: SlotIds
     """The rows' slots; the same array from step to step while the rows are the same."""
@@ -89,7 +106,10 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     @property
     def is_decode(self) -> bool:
         """Whether each row has one token and samples the next, and nothing else is asked for."""
-        if self.encode or self.num_prompt_logprobs >= 0 or any(self.sizes[-5:]):
+        sizes = self.sizes
+        if self.encode or sizes.prompt_targets or sizes.positions:
+            return False
+        if sizes.media_tokens or sizes.cross_rows:
             return False
         return self.num_tokens == self.num_rows == len(self.features)
 
@@ -99,13 +119,10 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
         return len(self.slots)
 
 
-def pack_sections(diff: StateDiff, *sections: Ints | SlotIds) -> tuple[Ints, tuple[int, ...]]:
-    """Lay the diff and the step's index arrays into one buffer; returns it and the sizes."""
-    indices, values = diff.pieces()
-    num_words = sum(map(len, indices))
-    sizes = (num_words, num_words, *(len(section) for section in sections))
-    buffer = np.concatenate([*indices, *values, *sections], dtype=np.int32)
-    return buffer, sizes
+def pack_sections(sections: Sections[Ints | SlotIds]) -> tuple[Ints, Sections[int]]:
+    """Lay the sections into one buffer; returns it and their sizes."""
+    buffer = np.concatenate(sections, dtype=np.int32)
+    return buffer, Sections._make(map(len, sections))
 
 
 @dataclass(slots=True, kw_only=True)
