@@ -20,7 +20,7 @@ from octavo.testing.reference import ModuleReference, write_with_reference
 from octavo.testing.step_building import StepBuilder
 from octavo.testing.variants import Variant, variants_of
 from octavo_plugins.attention.torch.backend import TorchAttention
-from octavo_registry import PluginHost
+from octavo_registry import AttentionBackend, PluginHost
 from octavo_registry.model import ModelSpec
 
 HOST = PluginHost.discover()
@@ -109,10 +109,10 @@ class Checkpoint:
         torch.testing.assert_close(found_TV, torch.from_numpy(expected), atol=1e-4, rtol=1e-4)
 
 
-def run_stages(stages: Sequence[Any]) -> Tensor:
+def run_stages(stages: Sequence[Any], backend: AttentionBackend | None = None) -> Tensor:
     """The logits after each of ``TOKENS``, by one pipeline stage after the other."""
     specs = {name: spec for stage in stages for name, spec in stage.cache_specs().items()}
-    builder = StepBuilder(specs, TorchAttention())
+    builder = StepBuilder(specs, backend or TorchAttention())
     step = builder.step([(builder.add_row(), len(TOKENS))])
     with torch.inference_mode():
         x_TD = stages[0].embed(torch.tensor(TOKENS), None)

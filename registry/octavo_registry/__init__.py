@@ -67,6 +67,7 @@ from octavo_registry.model import (
     ModelPart,
     ModelSpec,
     RulesOutTokens,
+    SamplesTokens,
     SequenceTokens,
     Task,
 )
@@ -170,6 +171,7 @@ __all__ = [
     "RequestOutcome",
     "RouteGroup",
     "RulesOutTokens",
+    "SamplesTokens",
     "SequenceTokens",
     "Shard",
     "Site",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CacheKind = Literal["full", "window", "latent", "cross", "media", "state", "none"]
+CacheKind = Literal["full", "window", "latent", "cross", "media", "state", "step", "none"]
+Sees = Literal["before", "all"]
+"""The tokens of its row that a query sees: itself and those before it, or all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +23,19 @@ class CacheSpec:
     value_dim: int = 0
     dtype: str = "float32"
     window: int | None = None
-    """Tokens that a query sees, itself included; only for kind "window"."""
+    """Tokens that a query sees, itself included; for kinds "window" and "step". One that sees to
+    both sides sees those that are fewer than so many places away."""
     shapes: tuple[tuple[int, ...], ...] = ()
     """Shapes of the tensors of a fixed-size state; only for kind "state"."""
     rows: int | None = None
     """Most rows of encoded media that a sequence's tokens see; for kinds "cross" and "media"."""
     whole_rows: bool = False
     """Steps may have rows whose tokens see all of their row, as ``StepBounds.whole_R`` says."""
+    sees: Sees = "before"
+    """What a query sees of its row; "all" only for kind "step"."""
 
     def __post_init__(self) -> None:
-        if (self.kind == "window") != (self.window is not None):
+        if self.kind != "step" and (self.kind == "window") != (self.window is not None):
             raise ValueError(f"window={self.window} does not fit kind={self.kind!r}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window={self.window} must be at least 1")
@@ -38,7 +43,9 @@ class CacheSpec:
             raise ValueError(f"rows={self.rows} does not fit kind={self.kind!r}")
         if self.rows is not None and self.rows < 1:
             raise ValueError(f"rows={self.rows} must be at least 1")
-        has_keys = self.kind in ("full", "window", "latent", "cross", "media")
+        if self.sees not in ("before", "all") or (self.sees == "all" and self.kind != "step"):
+            raise ValueError(f"sees={self.sees!r} does not fit kind={self.kind!r}")
+        has_keys = self.kind in ("full", "window", "latent", "cross", "media", "step")
         if has_keys and min(self.kv_heads, self.key_dim) < 1:
             raise ValueError(f"kind={self.kind!r} needs kv_heads and key_dim")
         if self.kind == "latent" and not 1 <= self.value_dim <= self.key_dim:
@@ -95,6 +102,31 @@ class CacheSpec:
         """
         return cls(
             kind="media", kv_heads=heads, key_dim=width, value_dim=width, dtype=dtype, rows=rows
+        )
+
+    @classmethod
+    def in_step(
+        cls,
+        *,
+        kv_heads: int,
+        head_dim: int,
+        dtype: str,
+        window: int | None = None,
+        sees: Sees = "before",
+        value_dim: int | None = None,
+    ) -> CacheSpec:
+        """Nothing is kept: keys live for one step, which has all tokens of each of its rows.
+
+        With a ``value_dim`` a token's value is the beginning of its key, and v is None.
+        """
+        return cls(
+            kind="step",
+            kv_heads=kv_heads,
+            key_dim=head_dim,
+            value_dim=value_dim or head_dim,
+            dtype=dtype,
+            window=window,
+            sees=sees,
         )
 
     @classmethod

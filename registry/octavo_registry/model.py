@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from octavo_registry.cache import CacheSpec
+    from octavo_registry.cache import CacheSpec, Sees
     from octavo_registry.layer_adapters import LayerAdapters
     from octavo_registry.linear import Quantization
     from octavo_registry.step import MediaRows, Step
@@ -106,6 +106,9 @@ class ModelSpec:
     takes_cache: Callable[[CacheSpec], bool] = has_common_kind
     """Whether the engine's attention backends take such a cache, for models that can do with one of
     several."""
+    sees: Sees | None = None
+    """What a token sees of its row, where keys live for one step (``CacheSpec.in_step``), as of a
+    model that reads texts and writes none. None: keys are cached, and it sees those before it."""
     adapters: LayerAdapters | None = None
     """Goes around every linear's method and both ends of the vocabulary; None: the engine takes no
     adapters."""
@@ -135,15 +138,20 @@ class Model(Protocol):
         """
         ...
 
-    def logits(self, hidden_RD: Tensor) -> Tensor:
-        """Logits [R, V] for the given rows only; the framework may call it in chunks of rows."""
-        ...
-
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Take checkpoint tensors as they stream by; return the parameter names now loaded.
 
         Raises for a tensor that fits nothing; the framework reports parameters left unloaded.
         """
+        ...
+
+
+@runtime_checkable
+class SamplesTokens(Protocol):
+    """A model that writes: its hidden states say which token may come next."""
+
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        """Logits [R, V] for the given rows only; the framework may call it in chunks of rows."""
         ...
 
 

@@ -44,7 +44,8 @@ class AttentionStep:
     other in it and have one line; all keys of a step are written before any is read.
 
     In a group of kind "cross" the context is a row's encoded media, which all its queries see:
-    ``positions_T`` and ``slots_T`` mean nothing there.
+    ``positions_T`` and ``slots_T`` mean nothing there. In one of kind "step" the context is the
+    row's queries, and nothing has a place: ``block_tokens`` is 0, tables and slots are empty.
     """
 
     block_tokens: int
@@ -101,13 +102,17 @@ class Step:
 
     num_tokens: int
     num_rows: int
+    query_starts_R1: Tensor
+    """Row r has the tokens ``query_starts_R1[r]:query_starts_R1[r + 1]``; int32."""
+    bounds: StepBounds
     positions_AT: Tensor
     groups: tuple[AttentionStep, ...]
     """One per cache group; ``layers[name].group`` indexes it."""
     layers: Mapping[str, LayerCache]
     """By the names that ``Model.cache_specs`` gave."""
     sample_tokens_R: Tensor
-    """Indices into T of the tokens whose logits are asked for; may be longer than the rows."""
+    """Indices into T of the tokens whose logits, or hidden states, are asked for; may be longer
+    than the rows."""
     media: MediaRows | None = None
     only_sampled: bool = False
     """Of the last layer's hidden states only those of ``sample_tokens_R``, which then names no

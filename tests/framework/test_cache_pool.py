@@ -135,3 +135,25 @@ def test_layers_without_a_cache_are_left_out_and_unknown_kinds_are_refused_by_na
     assert layout_of(FULL, CacheSpec.none()).groups[0].layers == ("0",)
     with pytest.raises(CacheError, match=r"layer 0.*'state'"):
         layout_of(CacheSpec(kind="state", shapes=((2, 2),)))
+
+
+def test_layers_whose_keys_live_for_one_step_have_groups_and_no_page_and_no_other_beside():
+    both, near = (
+        CacheSpec.in_step(sees="all", window=w, kv_heads=2, head_dim=8, dtype="float32")
+        for w in (None, 4)
+    )
+    layout = layout_of(both, near, near, both)
+    assert [(g.spec, g.layers, g.block_tokens) for g in layout.groups] == [
+        (both, ("0", "3"), 0),
+        (near, ("1", "2"), 0),
+    ]
+    assert layout.page_bytes == 0
+    with pytest.raises(CacheError, match="layer 1 has a cache of kind 'full'"):
+        layout_of(both, FULL)
+
+
+def test_only_layers_without_a_cache_say_what_they_see_of_a_row():
+    with pytest.raises(ValueError, match="sees='all' does not fit kind='full'"):
+        CacheSpec(kind="full", kv_heads=1, key_dim=8, value_dim=8, sees="all")
+    with pytest.raises(ValueError, match="sees='behind'"):
+        CacheSpec.in_step(sees="behind", kv_heads=2, head_dim=8, dtype="float32")

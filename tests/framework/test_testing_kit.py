@@ -243,3 +243,23 @@ def test_a_report_shows_each_check_and_a_verdict() -> None:
         "FAIL b: why",
         "p: FAILED, 2 checks, 1 failed",
     ]
+
+
+MUTE = """
+@hookimpl
+def register_models(models):
+    models.add("Mute", "mute:Mute")
+
+class Mute:
+    def __init__(self, spec): pass
+    def cache_specs(self): pass
+    def embed(self, tokens_T, media): pass
+    def forward(self, x_TD, step): pass
+    def load(self, tensors): pass
+"""
+
+
+def test_a_model_that_is_to_write_and_has_no_logits_is_found(site) -> None:
+    site.write("mute", MUTE)
+    found = failures(PluginHost.discover(plugins=["mute"]), "mute")
+    assert found == {"model 'Mute' has logits": "Mute.logits is missing"}

@@ -77,9 +77,13 @@ class WithManyMore(Fake):
         self.extra = nn.ParameterList(torch.empty(1) for _ in range(21))
 
 
-class WithoutLogits(nn.Module):
+class WithoutMethods(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
+
+
+class WithoutLogits(Fake):
+    logits = None
 
 
 class NotSoBig(Fake):
@@ -111,8 +115,11 @@ TENSORS = {
 def host() -> PluginHost:
     host = PluginHost()
     host.sources.add("local", "octavo_plugins.sources.local.source:LocalSource")
-    for fake in (Fake, WithIntegers, WithManyMore, WithoutLogits, NotSoBig):
+    for fake in (Fake, WithIntegers, WithManyMore, WithoutMethods, NotSoBig):
         host.models.add(fake.__name__, f"{__name__}:{fake.__name__}")
+    host.models.add("Writes", f"{__name__}:WithoutLogits")
+    reads = ModelCapabilities(tasks=("embed",))
+    host.models.add("Reads", f"{__name__}:WithoutLogits", capabilities=reads)
     return host
 
 
@@ -221,8 +228,18 @@ def test_a_model_that_does_not_fit_the_device_is_one_line(host: PluginHost, tmp_
 
 
 def test_a_class_that_is_no_model_names_its_plugin(host: PluginHost, tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="plugin 'octavo': WithoutLogits, made for WithoutLogits"):
-        load(host, tmp_path, TENSORS, architecture="WithoutLogits")
+    with pytest.raises(
+        PluginError, match="plugin 'octavo': WithoutMethods, made for WithoutMethods"
+    ):
+        load(host, tmp_path, TENSORS, architecture="WithoutMethods")
+
+
+def test_a_model_that_writes_has_logits_and_one_that_reads_needs_none(
+    host: PluginHost, tmp_path: Path
+) -> None:
+    with pytest.raises(PluginError, match=r"WithoutLogits has no ``logits``.*task 'generate'"):
+        load(host, tmp_path, TENSORS, architecture="Writes")
+    assert load(host, tmp_path, TENSORS, architecture="Reads").logits is None
 
 
 def test_a_model_that_raises_while_it_is_built_names_its_plugin(

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from octavo.testing.step_building import StepBuilder
+from octavo_plugins.attention.scoring import Scoring
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_plugins.attention.torch.padded import PaddedBatch
 from octavo_plugins.attention.torch.pieces import Pieces
 from octavo_plugins.attention.torch.ragged import RaggedBatch
-from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.cache import CacheSpec
 from octavo_registry.errors import PluginError

@@ -16,7 +16,8 @@ class CacheGroup:
     spec: CacheSpec
     layers: tuple[str, ...]
     block_tokens: int
-    """The layout's, but of kind "media", of which one layer's rows fill all lanes of a page."""
+    """The layout's, but of kind "media", of which one layer's rows fill all lanes of a page, and of
+    kind "step", which has no blocks: 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class CacheLayout:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one block over all lanes."""
+        """Bytes of one block over all lanes; 0: keys live for one step, and there is no pool."""
         return self.num_lanes * self.lane_bytes
 
     @property
@@ -89,17 +90,20 @@ def make_layout(
 
     With several specs the lane count is the smallest number of layers that share one; a spec with
     more layers is split into several groups, its last one padded. Encoded media, which are one
-    layer's, have all lanes.
+    layer's, have all lanes. Layers whose keys live for one step have no lane; where one has none,
+    no other has: a step would have to bring all of a sequence, and the cache some of it.
     """
     layers_by_spec: dict[CacheSpec, list[str]] = {}
     for name, spec in specs.items():
         if spec.kind == "none":
             continue
-        if spec.kind not in ("full", "window", "latent", "cross", "media"):
+        if spec.kind not in ("full", "window", "latent", "cross", "media", "step"):
             raise CacheError(f"layer {name}: the engine has no cache of kind {spec.kind!r}")
         layers_by_spec.setdefault(spec, []).append(name)
     if not layers_by_spec:
         raise CacheError("the model declares no attention layer with a cache")
+    if any(spec.kind == "step" for spec in layers_by_spec):
+        return _layout_in_step(layers_by_spec, block_tokens)
     for spec, names in layers_by_spec.items():
         if spec.kind == "media" and len(names) > 1:
             raise CacheError(f"layers {', '.join(names)}: one layer keeps encoded media, for all")
@@ -126,3 +130,20 @@ def make_layout(
         lane_bytes=lane_bytes,
         block_tokens=block_tokens,
     )
+
+
+def _layout_in_step(
+    layers_by_spec: Mapping[CacheSpec, list[str]], block_tokens: int
+) -> CacheLayout:
+    """One group for each spec, and no page."""
+    for spec, names in layers_by_spec.items():
+        if spec.kind != "step":
+            raise CacheError(
+                f"layer {names[0]} has a cache of kind {spec.kind!r}, and others' keys live for "
+                "one step: a model has either"
+            )
+    groups = [
+        CacheGroup(spec=spec, layers=tuple(names), block_tokens=0)
+        for spec, names in layers_by_spec.items()
+    ]
+    return CacheLayout(groups=tuple(groups), num_lanes=0, lane_bytes=0, block_tokens=block_tokens)

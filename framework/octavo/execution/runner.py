@@ -31,7 +31,7 @@ from octavo.steps.staging import Staging
 from octavo_kernels.row_features import Work
 from octavo_kernels.step_state import StepInputs
 from octavo_registry.attention import AttentionBackend
-from octavo_registry.model import Model
+from octavo_registry.model import Model, SamplesTokens
 from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
 WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
@@ -67,6 +67,7 @@ class ModelRunner:
         self._layout = layout
         self._backends = list(backends)
         self._layers = memory.layer_caches(layout, self._backends)
+        assert isinstance(model, SamplesTokens)  # the loader has seen to it
         self._sampler = Sampler(
             model=model,
             state=self.state,
@@ -303,6 +304,8 @@ class ModelRunner:
         step = Step(
             num_tokens=num_tokens,
             num_rows=len(slots_R),
+            query_starts_R1=query_starts_R1,
+            bounds=bounds,
             positions_AT=self._positions(inputs, slots_R, positions),
             groups=tuple(groups),
             layers=self._layers,

@@ -11,7 +11,7 @@ import torch
 
 from octavo.cache.groups import CacheLayout, make_layout
 from octavo.config import EngineConfig
-from octavo.errors import ConfigError, PluginError
+from octavo.errors import CacheError, ConfigError, PluginError
 from octavo.execution.decode_graphs import SIZES
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
 from octavo.layers.adapted import AdapterRows
@@ -94,6 +94,11 @@ def size_engine(
         if spec.kind != "none"
     }
     block_tokens = config.cache.block_size
+    if any(spec.kind == "step" for spec in specs.values()):
+        raise CacheError(
+            f"{folder.architecture} keeps no keys beyond a step, and so cannot write; its task is "
+            f"{folder.task!r}"
+        )
     slots_of = slots_of or device.type
     num_slots = config.scheduler.max_num_seqs or DEFAULT_SLOTS[slots_of]
     # A CPU that stands in for a GPU does not tell what will be recorded there: it may all be.

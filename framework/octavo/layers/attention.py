@@ -24,7 +24,8 @@ class Attention(nn.Module):
     """One layer's attention, done by whichever backend its cache group has in a step.
 
     ``name`` is its key in ``Model.cache_specs`` and ``Step.layers``; the head counts are those of
-    this rank. A ``window`` makes the cache keep that many tokens only. The norms are per head. With
+    this rank. A ``window`` makes the cache keep that many tokens only; there is none where
+    ``ModelSpec.sees`` says what of its row a token sees. The norms are per head. With
     ``latent_value_dim`` a token's value is the beginning of its key, and v is None.
     """
 
@@ -55,7 +56,17 @@ class Attention(nn.Module):
         self.k_norm_D = None if k_norm is None else k_norm.weight
         self._eps = 0.0 if q_norm is None else q_norm.eps
         dtype = str(spec.dtype).removeprefix("torch.")
-        if latent_value_dim is not None:
+        self._causal = spec.sees != "all"
+        if spec.sees is not None:
+            self.cache_spec = CacheSpec.in_step(
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                dtype=dtype,
+                window=window,
+                sees=spec.sees,
+                value_dim=latent_value_dim,
+            )
+        elif latent_value_dim is not None:
             self.cache_spec = CacheSpec.latent(
                 key_dim=head_dim, value_dim=latent_value_dim, dtype=dtype
             )
@@ -87,6 +98,7 @@ class Attention(nn.Module):
             cache.view,
             step.groups[cache.group],
             scale=self._scale,
+            causal=self._causal,
             window=self.window,
             softcap=self._softcap,
             sinks=self.sinks,

@@ -25,7 +25,7 @@ from octavo.steps.staging import Staging
 from octavo.steps.uploads import upload
 from octavo_kernels.row_features import Work, work_of
 from octavo_kernels.sample import processed, sample
-from octavo_registry.model import Model, RulesOutTokens, SequenceTokens
+from octavo_registry.model import RulesOutTokens, SamplesTokens, SequenceTokens
 
 LOGIT_ROWS = 512
 """Rows of prompt logits computed at a time: bounds their memory whatever the chunk."""
@@ -40,7 +40,7 @@ class Sampler:
     def __init__(
         self,
         *,
-        model: Model,
+        model: SamplesTokens,
         state: DeviceState,
         vocab_size: int,
         processors: Sequence[GuardedProcessor],

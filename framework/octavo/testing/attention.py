@@ -32,6 +32,16 @@ WINDOW: Final = 11
 HEADS, KV_HEADS = 4, 2
 LARGEST_ERROR: Final = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 1e-2}
 """Largest error of results, which are of size 1."""
+KINDS: Final = (
+    "full",
+    "window",
+    "latent",
+    "cross",
+    "media",
+    "step",
+    "step, all of a row seen",
+    "step, a window to both sides",
+)
 STEPS: Final = (
     ((0, 9), (1, 20), (2, 1)),
     ((2, 1), (0, 1), (1, 1)),
@@ -49,7 +59,7 @@ def check_attention(host: PluginHost, name: str) -> list[Check]:
     make = partial(host.attention_backends.make, name)
     checks: list[Check] = []
     refused = []
-    for kind in ("full", "window", "latent", "cross", "media"):
+    for kind in KINDS:
         found, reason = _supported(make(), kind)
         if found is None:
             refused.append(f"{kind}: {reason}")
@@ -95,6 +105,12 @@ def _spec(kind: str, head_dim: int, dtype: str) -> CacheSpec:
             return CacheSpec.cross(rows=40, **heads)
         case "media":
             return CacheSpec.media(heads=HEADS, width=3 * head_dim, dtype=dtype, rows=40)
+        case "step":
+            return CacheSpec.in_step(**heads)
+        case "step, all of a row seen":
+            return CacheSpec.in_step(sees="all", **heads)
+        case "step, a window to both sides":
+            return CacheSpec.in_step(sees="all", window=WINDOW, **heads)
     return CacheSpec.full(**heads)
 
 
@@ -114,8 +130,9 @@ def _checks(
         "a soft cap": {"softcap": 0.7},
         "sinks": {"sinks": torch.randn(HEADS, generator=generator)},
         "alibi": {"alibi": torch.rand(HEADS, generator=generator)},
-        "all of a row seen": {"causal": False},
     }
+    if spec.kind != "step":  # of which the spec says what is seen
+        options["all of a row seen"] = {"causal": False}
     for option, keywords in options.items():
         there = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in keywords.items()}
         yield _or_refused(f"{title} with {option}", _Trial(make(), spec, device, there))
@@ -158,6 +175,9 @@ class _Trial:
             found_THD, expected_THD = self._step(builder, rows, late)
             yield from self._difference(f"step {number + 1}", found_THD, expected_THD)
             builder.move_blocks()
+            if self.spec.kind == "step":
+                self._keys.clear()
+                self._values.clear()
 
     def bit_problems(self) -> Iterator[str]:
         """Whether a row's results depend on its neighbours."""
@@ -171,6 +191,10 @@ class _Trial:
             results.append(found_THD[:9])
         if not torch.equal(*results):
             yield "a row of 9 tokens has other bits beside two others"
+
+    @property
+    def _asked(self) -> Keywords:
+        return {"causal": self.spec.sees == "before", **self.keywords}
 
     def _builder(self) -> StepBuilder:
         builder = StepBuilder(
@@ -224,7 +248,7 @@ class _Trial:
             scale=0.3,
             window=spec.window,
             transform=transform,
-            **self.keywords,
+            **self._asked,
         )
         return found_THD, expected_THD
 
@@ -257,7 +281,7 @@ class _Trial:
             self._keys.setdefault(row, []).append(k_TKD[span])
             self._values.setdefault(row, []).append(v_TKD[span])
             keys, values = torch.cat(self._keys[row]), torch.cat(self._values[row])
-            results.append(dense(q_THD[span], keys, values, self.spec.window, **self.keywords))
+            results.append(dense(q_THD[span], keys, values, self.spec.window, **self._asked))
             first += count
         return torch.cat(results)
 
@@ -296,10 +320,10 @@ def dense(
     places_C = torch.arange(len(k_CKD), device=q_THD.device)
     back_TC = places_C[-len(q_THD) :, None] - places_C  # how far behind the query
     if alibi is not None:
-        scores_HTC = scores_HTC - alibi.double()[:, None, None] * back_TC
+        scores_HTC = scores_HTC - alibi.double()[:, None, None] * back_TC.abs()
     hidden_TC = (back_TC < 0) & causal
     if window is not None:
-        hidden_TC = hidden_TC | (back_TC >= window)
+        hidden_TC = hidden_TC | (back_TC >= window) | (back_TC <= -window)
     scores_HTC = scores_HTC.masked_fill(hidden_TC, -torch.inf)
     if sinks is not None:
         sinks_HT1 = sinks.double()[:, None, None].expand(-1, len(q_THD), 1)

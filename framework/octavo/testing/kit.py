@@ -19,6 +19,7 @@ from octavo_registry import (
     ModelCapabilities,
     PluginHost,
     PluginRecord,
+    SamplesTokens,
 )
 from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.lazy import load_target
@@ -92,6 +93,11 @@ def _check_model(host: PluginHost, architecture: str) -> list[Check]:
     capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
     if capabilities.transcriber is not None:
         load_target(capabilities.transcriber)
+    if "generate" in capabilities.tasks:
+        title = f"model {architecture!r} has logits"
+        writes = check_target(title, host.models, host.models.info(architecture), (SamplesTokens,))
+        if not writes.passed:
+            return [writes]
     return check_model(host, architecture)
 
 

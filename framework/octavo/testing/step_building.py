@@ -19,6 +19,7 @@ class StepBuilder:
 
     Every layer has pages of its own. What no row holds is NaN: all pages at first, and those that
     lie before a window as soon as they do. ``shuffled=False`` gives each row consecutive blocks.
+    Where keys live for one step, each step has all of its rows, and there are no pages.
     """
 
     def __init__(
@@ -37,9 +38,15 @@ class StepBuilder:
         self.block_tokens = block_tokens
         self.device = torch.device(device)
         self.specs = tuple(dict.fromkeys(cache_specs.values()))
+        self._in_step = any(spec.kind == "step" for spec in self.specs)
         self.pages: dict[str, Tensor] = {}
         self.layers: dict[str, LayerCache] = {}
         for name, spec in cache_specs.items():
+            if self._in_step:
+                self.layers[name] = LayerCache(
+                    backend=backend, view=None, group=self.specs.index(spec)
+                )
+                continue
             page_bytes = backend.page_bytes(spec, block_tokens)
             lane = torch.full(
                 (num_blocks, lane_bytes or page_bytes),
@@ -90,7 +97,7 @@ class StepBuilder:
         row_ids = [row for row, _ in rows]
         if written:
             for row, num_tokens in rows:
-                self.lens[row] += num_tokens
+                self.lens[row] = num_tokens if self._in_step else self.lens[row] + num_tokens
         query_lens = np.array([num_tokens for _, num_tokens in rows], dtype=np.int32)
         context_lens = np.array([self.lens[row] for row in row_ids], dtype=np.int32)
         starts = np.concatenate(([0], np.cumsum(query_lens))).astype(np.int32)
@@ -104,21 +111,25 @@ class StepBuilder:
             whole_R=None if whole is None else np.array(whole),
         )
         groups = []
+        no_places = np.zeros(0, np.int32)
         for group, spec in enumerate(self.specs):
-            self._allocate(group, spec, rows)
-            table_RB = self._table(group, row_ids, int(context_lens.max()) + late_tokens)
-            blocks_T = table_RB[token_rows, positions // self.block_tokens]
+            block_tokens, table_RB, slots = self.block_tokens, no_places[:, None], no_places
+            if self._in_step:
+                block_tokens = 0
+            else:
+                self._allocate(group, spec, rows)
+                table_RB = self._table(group, row_ids, int(context_lens.max()) + late_tokens)
+                blocks_T = table_RB[token_rows, positions // block_tokens].astype(np.int64)
+                slots = blocks_T * block_tokens + positions % block_tokens
             step = AttentionStep(
-                block_tokens=self.block_tokens,
+                block_tokens=block_tokens,
                 query_starts_R1=self._tensor(starts),
                 context_lens_R=self._tensor(context_lens),
                 token_rows_T=self._tensor(token_rows),
                 positions_T=self._tensor(positions),
                 table_SB=self._tensor(table_RB),
-                table_rows_R=self._tensor(np.arange(len(rows), dtype=np.int32)),
-                slots_T=self._tensor(
-                    blocks_T.astype(np.int64) * self.block_tokens + positions % self.block_tokens
-                ),
+                table_rows_R=self._tensor(np.arange(len(table_RB), dtype=np.int32)),
+                slots_T=self._tensor(slots.astype(np.int64)),
                 bounds=bounds,
             )
             step.prepared = self.backend.prepare(step, spec)
@@ -126,6 +137,8 @@ class StepBuilder:
         return Step(
             num_tokens=int(starts[-1]),
             num_rows=len(rows),
+            query_starts_R1=self._tensor(starts),
+            bounds=bounds,
             positions_AT=self._tensor(positions).unsqueeze(0),
             groups=tuple(groups),
             layers=self.layers,

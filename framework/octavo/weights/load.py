@@ -24,11 +24,13 @@ from octavo_registry.model import (
     FinishesWeights,
     Model,
     ModelSpec,
+    SamplesTokens,
     has_common_kind,
 )
 from octavo_registry.ranks import ONE_RANK, Ranks
 
 MAX_NAMES_SHOWN = 10
+WRITING_TASKS = ("generate", "transcribe")
 OWN_PREFIXES = (("", ""),)
 _Renamed = tuple[Checkpoint, Sequence[tuple[str, str]]]
 """A checkpoint, and how names begin there and in the model."""
@@ -130,6 +132,11 @@ def _build(spec: ModelSpec, folder: ModelFolder, host: PluginHost) -> nn.Module:
         raise PluginError(
             f"plugin {plugin!r}: {type(model).__name__}, made for {spec.architecture}, must be a "
             "torch.nn.Module with the methods of octavo_registry.Model"
+        )
+    if folder.task in WRITING_TASKS and not isinstance(model, SamplesTokens):
+        raise PluginError(
+            f"plugin {plugin!r}: {type(model).__name__} has no ``logits``, which "
+            f"octavo_registry.SamplesTokens asks of models with the task {folder.task!r}"
         )
     return model
 

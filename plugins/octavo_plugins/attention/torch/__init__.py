@@ -24,6 +24,7 @@ def register_attention_backends(backends: LazyRegistry[AttentionBackend]) -> Non
 def select_attention_backend(spec: CacheSpec, device: torch.device) -> str | None:
     """Take what no other plugin has chosen: this one runs anywhere.
 
-    But for encoded media as they are, which without a kernel for them cost more than they save.
+    But for encoded media as they are, which without a kernel for them cost more than they save, and
+    for layers without a cache.
     """
-    return None if spec.kind == "media" else "torch"
+    return None if spec.kind in ("media", "step") else "torch"

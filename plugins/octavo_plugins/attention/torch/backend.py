@@ -8,15 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from octavo_kernels.rms_norm import rms_norm
-from octavo_kernels.rotary import rotary_
 from octavo_plugins.attention.media import MediaPages, row_bytes_of
 from octavo_plugins.attention.refusals import misfit
+from octavo_plugins.attention.scoring import Scoring
 from octavo_plugins.attention.torch.media import attend_media
 from octavo_plugins.attention.torch.pages import Pages, slot_bytes_of
 from octavo_plugins.attention.torch.prepared import PreparedStep
 from octavo_plugins.attention.torch.ragged import hush_sparse_warnings
-from octavo_plugins.attention.torch.scoring import Scoring
+from octavo_plugins.attention.transform import transformed
 from octavo_registry.attention import QKTransform
 from octavo_registry.cache import CacheSpec
 from octavo_registry.step import AttentionStep
@@ -82,7 +81,7 @@ class TorchAttention:
             scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks, alibi=alibi
         )
         if transform is not None:
-            q_THD, k_TKD = _transformed(q_THD, k_TKD, transform)
+            q_THD, k_TKD = transformed(q_THD, k_TKD, transform)
         prepared: PreparedStep = step.prepared
         if k_TKD is not None:
             kv = (k_TKD,) if v_TKD is None else (k_TKD, v_TKD)
@@ -107,18 +106,3 @@ class TorchAttention:
         assert v_MKD is not None
         kv_MSKD = torch.stack((k_MKD, v_MKD), dim=1).to(view.slots_PSKD.dtype)
         view.slots_PSKD.index_copy_(0, view.places(slots_M), kv_MSKD)
-
-
-def _transformed(
-    q_THD: Tensor, k_TKD: Tensor | None, transform: QKTransform
-) -> tuple[Tensor, Tensor | None]:
-    """Queries and keys as they are stored and compared; rotated in place."""
-    if transform.q_norm_D is not None:
-        q_THD = rms_norm(q_THD, transform.q_norm_D, transform.eps)
-    if transform.k_norm_D is not None and k_TKD is not None:
-        k_TKD = rms_norm(k_TKD, transform.k_norm_D, transform.eps)
-    if transform.cos_TF is not None and transform.sin_TF is not None:
-        rotary_(q_THD, transform.cos_TF, transform.sin_TF)
-        if k_TKD is not None:
-            rotary_(k_TKD, transform.cos_TF, transform.sin_TF)
-    return q_THD, k_TKD

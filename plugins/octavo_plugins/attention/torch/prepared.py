@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo_plugins.attention.refusals import check_window
+from octavo_plugins.attention.scoring import Scoring
 from octavo_plugins.attention.torch.padded import PaddedBatch
 from octavo_plugins.attention.torch.pages import Pages
 from octavo_plugins.attention.torch.pieces import Ints, cut, similar
 from octavo_plugins.attention.torch.ragged import RaggedBatch
-from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.cache import CacheSpec
 from octavo_registry.step import AttentionStep
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from octavo_plugins.attention.scoring import Scoring
 from octavo_plugins.attention.torch.pages import Pages, slots_at
 from octavo_plugins.attention.torch.pieces import Pieces
-from octavo_plugins.attention.torch.scoring import Scoring
 from octavo_registry.step import AttentionStep
 
 

@@ -18,7 +18,7 @@ class Scoring:
     sinks: Tensor | None
     """A logit per head that takes part in the softmax and has no value."""
     alibi: Tensor | None
-    """A slope per head: what a key loses per position that it lies before the query."""
+    """A slope per head: what a key loses per position that lies between it and the query."""
 
     @property
     def is_plain(self) -> bool:
