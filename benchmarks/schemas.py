@@ -35,7 +35,7 @@ import jsonschema_rs
 import numpy as np
 
 from octavo.errors import BadRequestError, UnsupportedConstraint
-from octavo.guided.byte_machine import machine_guide
+from octavo.guided.byte_automaton import automaton_guide
 from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB
 from octavo.guided.choose import AUTO, choose_guide, first_that_compiles
 from octavo.guided.schema import core_schema, formats
@@ -198,8 +198,8 @@ class Judge:
 
     def _compiled(self, request: GuideRequest) -> Guide:
         """As the child of a server tries it."""
-        if request.machine:
-            return machine_guide(request.machine, self._vocabulary)
+        if request.automaton:
+            return automaton_guide(request.automaton, self._vocabulary)
         constraint = Constraint(kind=request.kind, value=json.loads(request.value))
         guide = self._backends[request.backend].compile(constraint)
         first = guide.start()
@@ -348,7 +348,7 @@ def main() -> None:
     parser.add_argument("--offset", type=int, default=0, help="the first of them")
     parser.add_argument("--backend", default=AUTO)
     parser.add_argument(
-        "--device", action="store_true", help="of an engine whose device walks machines"
+        "--device", action="store_true", help="of an engine whose device walks automata"
     )
     parser.add_argument("--times", type=Path, help="where to write name and seconds of each")
     parser.add_argument("--processes", type=int, default=1)

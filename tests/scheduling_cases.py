@@ -12,8 +12,8 @@ POISON = VOCAB
 ADAPTERS = {"a": 3, "b": 5, "c": 8, "d": 2}
 """Ranks by content hash; the pool holds the largest alone, or two or three of the others."""
 NUM_RANK_ROWS = 8
-MACHINE_WORDS = 5_200
-"""One of the largest machines, or some of others."""
+AUTOMATON_WORDS = 5_200
+"""One of the largest automata, or some of others."""
 MAX_LEN = 48
 MAX_CROSS_ROWS = 11
 MEDIA_ROWS = 2 * MAX_CROSS_ROWS
@@ -42,7 +42,7 @@ FACTS = (
     "appended",
     "adapters",
     "waiting for rank rows",
-    "machines",
+    "automata",
     "waiting for words",
 )
 STORE_FACTS = ("brought", "not brought", "came for nobody", "kept", "not kept")

@@ -48,7 +48,7 @@ def add(world: World, rng: random.Random) -> None:
         salt=rng.choice(["", "", "s"]),
         guide=guide,
         adapter=rng.choice(["", "", *ADAPTERS]),
-        is_machine=guided and rng.random() < 0.6,
+        is_automaton=guided and rng.random() < 0.6,
     )
 
 

@@ -24,7 +24,7 @@ from octavo.steps.plan import StepPlan
 from plan_indices import check_deltas, check_indices, made_positions
 from scheduling_cases import (
     ADAPTERS,
-    MACHINE_WORDS,
+    AUTOMATON_WORDS,
     MAX_LEN,
     MEDIA_ROWS,
     NUM_RANK_ROWS,
@@ -34,8 +34,8 @@ from scheduling_cases import (
     Case,
     sound,
 )
+from shadow_automata import automaton_guide
 from shadow_device import ShadowDevice, expected_tokens
-from shadow_machines import machine_guide
 from shadow_step import ShadowStep
 from shadow_store import ShadowStore
 
@@ -107,7 +107,7 @@ class World:
             num_swap_blocks=9,
             model_identity="m",
             vocab_size=VOCAB,
-            machine_words=MACHINE_WORDS,
+            automaton_words=AUTOMATON_WORDS,
             store=self.store,
         )
         self.hears = layout.max_cross_rows > 0
@@ -124,7 +124,7 @@ class World:
             has_processors=case.has_processors,
             num_rank_rows=NUM_RANK_ROWS,
             num_media_rows=MEDIA_ROWS,
-            num_machine_words=MACHINE_WORDS,
+            num_automaton_words=AUTOMATON_WORDS,
         )
         self.held: set[str] = set()
         for adapter in ADAPTERS:
@@ -154,9 +154,9 @@ class World:
         salt="",
         guide=None,
         adapter="",
-        is_machine=False,
+        is_automaton=False,
     ) -> None:
-        """``is_machine``: the device is to walk the guide."""
+        """``is_automaton``: the device is to walk the guide."""
         adapter = adapter if adapter in self.held else ""
         ids = tuple(range(self.next_id, self.next_id + n))
         self.next_id += n
@@ -174,7 +174,7 @@ class World:
         )
         compiled = None
         if guide is not None:
-            compiled = CompiledGuide(machine_guide(guide) if is_machine else guide)
+            compiled = CompiledGuide(automaton_guide(guide) if is_automaton else guide)
         self.scheduler.add(request, compiled)
         for index, sequence in enumerate(ids):
             self.requests[sequence] = request
@@ -263,11 +263,11 @@ class World:
         self.seen["steps"] += 1
         self.seen["adapters"] += plan.has_adapters
         assert not plan.adapters, "an adapter is copied again"
-        assert not plan.machines, "a machine is copied again"
-        self.seen["machines"] += plan.masked
+        assert not plan.automata, "an automaton is copied again"
+        self.seen["automata"] += plan.masked
         aside = self.scheduler.waiting.peek_aside()
         if aside is not None:
-            lacks_words = self.scheduler.machines.provide(aside.machine) is None
+            lacks_words = self.scheduler.automata.provide(aside.automaton) is None
             self.seen["waiting for words" if lacks_words else "waiting for rank rows"] += 1
         self.seen["a queue"] += len(self.scheduler.waiting) > 0
         self.seen["new blocks"] += plan.sizes.diff_indices > 0
@@ -372,9 +372,9 @@ class World:
             name: (live[name], running[name]) for name in known
         }
         walked = Counter(
-            s.machine.digest for s in rows.sequences if s is not None and s.machine is not None
+            s.automaton.digest for s in rows.sequences if s is not None and s.automaton is not None
         )
-        held = self.scheduler.machines._held
+        held = self.scheduler.automata._held
         assert {digest: it.num_running for digest, it in held.items()} == {
             digest: walked[digest] for digest in held
         }

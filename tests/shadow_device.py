@@ -19,7 +19,7 @@ from octavo.messages import MediaInput, TokenSampling
 from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateLayout
 from octavo.steps.plan import LogprobArrays, Sections, StepPlan, StepResult, TokenMasks
-from shadow_machines import ShadowMachines
+from shadow_automata import ShadowAutomata
 from shadow_step import ShadowStep
 
 MASK = 2**63 - 1
@@ -143,7 +143,7 @@ class ShadowDevice:
         has_processors: bool,
         num_rank_rows: int = 0,
         num_media_rows: int = 0,
-        num_machine_words: int = 0,
+        num_automaton_words: int = 0,
     ) -> None:
         self.layout = layout
         self.state = state
@@ -165,7 +165,7 @@ class ShadowDevice:
         """A step has raised and the host has not seen it: what runs meanwhile builds on garbage."""
         self.rank_rows = [""] * num_rank_rows
         """Whose they are."""
-        self.machines = ShadowMachines(self.field, num_machine_words)
+        self.automata = ShadowAutomata(self.field, num_automaton_words)
         self.attached: dict[int, TokenSampling] = {}
         """Parameters by slot, as the runner keeps them."""
         self._has_processors = has_processors
@@ -202,8 +202,8 @@ class ShadowDevice:
             assert adapter.head.rank == rank
             name = "garbage" if self.broken else adapter.head.content_hash
             self.rank_rows[first : first + rank] = [name] * rank
-        for load in plan.machines:
-            self.machines.load(load, is_garbage=self.broken)
+        for load in plan.automata:
+            self.automata.load(load, is_garbage=self.broken)
         some = bool(self.field("adapter_rank")[parts.slots].any())
         assert self.broken or plan.has_adapters == some
         is_all = len(plan.detach) >= self.state.num_slots  # whoever is attached
@@ -271,19 +271,19 @@ class ShadowDevice:
         places: list[int] = []
         row_of = {int(slot): row for row, slot in enumerate(slots)}
         num_tokens = self.field("num_tokens")
-        assert plan.masked == any(map(self.machines.has, parts.sample_slots))
+        assert plan.masked == any(map(self.automata.has, parts.sample_slots))
         for at, slot in enumerate(parts.sample_slots.tolist()):
             row = row_of[slot]
             end = computed[slot] + counts[row]
             assert end == num_tokens[slot], "draws before its last token"
             assert parts.logit_tokens[at] == starts[row + 1] - 1
             allowed = None if masks is None else _allowed(masks, at)
-            if self.machines.has(slot):
+            if self.automata.has(slot):
                 assert allowed is None, "the host masks a row that the device masks"
-                allowed = self.machines.allowed(slot)
+                allowed = self.automata.allowed(slot)
             drawn.append(self._draw(slot, digests[row], int(plan.features[at]), allowed))
-            if self.machines.has(slot):
-                self.machines.walk(slot, drawn[-1])
+            if self.automata.has(slot):
+                self.automata.walk(slot, drawn[-1])
             places.append(int(num_tokens[slot]))
             tokens[slot, num_tokens[slot]] = drawn[-1]
             num_tokens[slot] += 1

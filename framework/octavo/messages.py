@@ -67,8 +67,8 @@ class GuideRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kind: ConstraintKind
     value: str
     """A ``Constraint``'s value as JSON: equal constraints are equal texts."""
-    machine: bytes = b""
-    """The packed byte machine, if the backend is one whose guides are."""
+    automaton: bytes = b""
+    """The packed byte automaton, if the backend is one whose guides are."""
     others: tuple[str, ...] = ()
     """Backends that enforce it too, for when the first cannot compile it; in this order."""
     num_bytes: int = 0
@@ -342,7 +342,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True):
     adapters: AdapterFacts | None = None
     """None: it takes none."""
     masks_on_device: bool = False
-    """Whether it masks tokens by byte machines sooner than by other guides."""
+    """Whether it masks tokens by byte automata sooner than by other guides."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True):

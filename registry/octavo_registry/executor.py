@@ -20,7 +20,7 @@ class ExecutorFacts:
     adapters: Any | None = None
     """An ``octavo.messages.AdapterFacts``; None: there is no room for adapters."""
     masks_on_device: bool = False
-    """Whether the device makes the masks of byte machines sooner than the host others."""
+    """Whether the device makes the masks of byte automata sooner than the host others."""
     most_recorded_queries: int = 0
     """Tokens of a row that a recorded step may have; 0: no step may be recorded."""
 

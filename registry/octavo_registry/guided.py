@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+_FORMERLY = {"ByteAutomaton": "ByteAutomaton", "AutomatonBackend": "AutomatonBackend"}
 ConstraintKind = Literal["json", "regex", "choice", "grammar", "structure"]
 
 
@@ -100,7 +101,7 @@ class FillsTogether(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ByteMachine:
+class ByteAutomaton:
     """A constraint as a table of states, between which a text's bytes lead, with a stack.
 
     A device can walk it, so that a step's masks are made where its logits are. It begins in state
@@ -148,14 +149,21 @@ class GuidedBackend(Protocol):
 
 
 @runtime_checkable
-class MachineBackend(Protocol):
-    """A backend whose guides are byte machines; registered with ``machines=True``.
+class AutomatonBackend(Protocol):
+    """A backend whose guides are byte automata; registered with ``automata=True``.
 
-    ``machine`` needs no vocabulary: it is called where a constraint is checked, and its result
+    ``automaton`` needs no vocabulary: it is called where a constraint is checked, and its result
     goes to the engine with the request. It raises ``UnsupportedConstraint`` like ``compile``.
     """
 
     @staticmethod
-    def machine(constraint: Constraint) -> ByteMachine:
+    def automaton(constraint: Constraint) -> ByteAutomaton:
         """Compile."""
         ...
+
+
+def __getattr__(name: str) -> Any:
+    """Say of what was here under another name how it is called."""
+    if name in _FORMERLY:
+        raise ImportError(f"octavo_registry.guided: {name} is now {_FORMERLY[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

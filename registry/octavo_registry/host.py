@@ -23,7 +23,7 @@ from octavo_registry.errors import (
 from octavo_registry.events import PluginFailure
 from octavo_registry.executor import Executor
 from octavo_registry.faults import FAILURES, Faults, one_line
-from octavo_registry.guided import GuidedBackend, MachineBackend
+from octavo_registry.guided import AutomatonBackend, GuidedBackend
 from octavo_registry.hooks import specs
 from octavo_registry.hooks.implementations import hook_callers, implementations
 from octavo_registry.hooks.listening import Listener
@@ -93,11 +93,12 @@ class PluginHost:
         self.guided_backends = LazyRegistry(
             "guided backend",
             faults=faults,
-            makes=(GuidedBackend, MachineBackend),
+            makes=(GuidedBackend, AutomatonBackend),
+            formerly={"automaton": "automaton", "automata": "automata"},
             keywords=(),
             rank=100,
             native=False,
-            machines=False,
+            automata=False,
         )
         self.attention_backends = LazyRegistry(
             "attention backend",

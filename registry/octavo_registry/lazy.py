@@ -82,7 +82,7 @@ class LazyRegistry(Generic[T]):
         self._essential = essential
         self._makes = makes
         self.formerly: Mapping[str, str] = formerly or {}
-        """By members that objects of the kind had once: what they have instead."""
+        """By what objects of the kind, or calls of ``add``, had once: what they have instead."""
         self.bind_options: Callable[[str, Callable[..., Any]], Callable[..., Any]] = (
             lambda plugin, function: function
         )
@@ -222,9 +222,10 @@ class LazyRegistry(Generic[T]):
     def _checked_metadata(self, name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in metadata.items():
             if key not in self._defaults:
+                now = self.formerly.get(key)
                 raise PluginError(
                     f"plugin {self.plugin!r} adds {self.kind} {name!r} with {key}=; "
-                    f"{close_or_known(key, self._defaults)}"
+                    + (f"that is now {now}=" if now else close_or_known(key, self._defaults))
                 )
             wanted = type(self._defaults[key])
             if not isinstance(value, wanted):

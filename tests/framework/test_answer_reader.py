@@ -16,7 +16,7 @@ from octavo.server.protocol.tool_calls import (
     message_fields,
 )
 from octavo.tools import MessageStream, Stream, get_reasoning_parser, get_tool_parser
-from octavo.tools.answer_format import AnswerFormat, AnswerPlan
+from octavo.tools.answer_format import AnswerFormat, ExpectedAnswer
 from octavo.tools.answer_reader import AnswerReader
 from octavo.tools.choice import read_tool_use
 from octavo_registry import Delta, ParsedMessage, ToolCall
@@ -27,9 +27,9 @@ HERMES = get_tool_parser("hermes").parser
 QWEN = get_reasoning_parser("qwen3").parser
 
 
-def plan(*, parallel: bool | None = None, reasons: bool = False) -> AnswerPlan:
+def expected(*, parallel: bool | None = None, reasons: bool = False) -> ExpectedAnswer:
     answers = AnswerFormat(tool_parser=HERMES, reasoning_parser=QWEN if reasons else None)
-    return answers.plan("", read_tool_use([TOOL], None, parallel), None)
+    return answers.expect("", read_tool_use([TOOL], None, parallel), None)
 
 
 def output(text: str, finish_reason: Any = "stop", index: int = 0) -> RequestOutput:
@@ -37,7 +37,7 @@ def output(text: str, finish_reason: Any = "stop", index: int = 0) -> RequestOut
     return RequestOutput("r", None, [], [each], True, RequestMetrics(0.0))
 
 
-def whole(made: AnswerPlan, text: str) -> ParsedMessage:
+def whole(made: ExpectedAnswer, text: str) -> ParsedMessage:
     reply = output(text)
     AnswerReader(made, in_pieces=False).take(reply)
     assert reply.outputs[0].message is not None
@@ -58,7 +58,7 @@ TAKEN_APART = ParsedMessage(
 
 
 def test_reasoning_content_and_calls_come_apart_whole_and_in_pieces() -> None:
-    made = plan(reasons=True)
+    made = expected(reasons=True)
     message = whole(made, TEXT)
     assert without_ids(message) == TAKEN_APART
     reader = AnswerReader(made, in_pieces=True)
@@ -77,7 +77,7 @@ def test_reasoning_content_and_calls_come_apart_whole_and_in_pieces() -> None:
 
 
 def test_each_call_gets_an_id_of_its_own_that_all_templates_take() -> None:
-    ids = [call.id for call in whole(plan(), TEXT).tool_calls]
+    ids = [call.id for call in whole(expected(), TEXT).tool_calls]
     assert len(set(ids)) == 2
     assert all(each and len(each) == 9 and each.isalnum() for each in ids)
 
@@ -87,12 +87,12 @@ def test_an_id_of_the_models_is_kept() -> None:
         name = yield from reader.take(1)
         reader.call(name, "functions.f:0")
 
-    made = AnswerPlan(guided=None, new_stream=lambda: MessageStream(tools=Stream(read)))
+    made = ExpectedAnswer(guided=None, new_stream=lambda: MessageStream(tools=Stream(read)))
     assert whole(made, "f").tool_calls[0].id == "functions.f:0"
 
 
 def test_without_parallel_calls_the_first_is_the_only_one() -> None:
-    assert len(whole(plan(parallel=False), TEXT).tool_calls) == 1
+    assert len(whole(expected(parallel=False), TEXT).tool_calls) == 1
 
 
 def test_a_stream_is_finished_once() -> None:
@@ -107,7 +107,7 @@ def test_a_stream_is_finished_once() -> None:
             return [Delta(content="!")]
 
     stream = Counting()
-    made = AnswerPlan(guided=None, new_stream=lambda: MessageStream(tools=stream))
+    made = ExpectedAnswer(guided=None, new_stream=lambda: MessageStream(tools=stream))
     reader = AnswerReader(made, in_pieces=False)
     for _ in range(2):  # the second time with another continuation's news
         again = output("a")
@@ -117,7 +117,7 @@ def test_a_stream_is_finished_once() -> None:
 
 
 def test_continuations_do_not_mix() -> None:
-    reader = AnswerReader(plan(), in_pieces=True)
+    reader = AnswerReader(expected(), in_pieces=True)
     half = len(CALL) // 2
     deltas: dict[int, list[Any]] = {0: [], 1: []}
     for text, end in ((CALL[:half], None), (CALL[half:], "stop")):
@@ -134,7 +134,7 @@ def test_a_parser_that_fails_is_that_requests_failure() -> None:
         yield from reader.take(1)
         raise ZeroDivisionError("no")
 
-    made = AnswerPlan(guided=None, new_stream=lambda: MessageStream(tools=Stream(read)))
+    made = ExpectedAnswer(guided=None, new_stream=lambda: MessageStream(tools=Stream(read)))
     with pytest.raises(RequestFailedError, match=r"parser of the model's answers fails .* no"):
         AnswerReader(made, in_pieces=False).take(output("a"))
 

@@ -16,7 +16,7 @@ from octavo.inputs import ChatRenderer
 from octavo.model_folder import open_model
 from octavo.outputs import CompletionOutput
 from octavo.tools import get_reasoning_parser, get_tool_parser
-from octavo.tools.answer_format import AnswerFormat, AnswerPlan
+from octavo.tools.answer_format import AnswerFormat, ExpectedAnswer
 from octavo.tools.choice import read_tool_use
 from octavo_registry import ParsedMessage, UnknownNameError
 from octavo_registry.structure import Chain, JsonText, OneOf, TextUntil, Triggered
@@ -40,7 +40,7 @@ HERMES = get_tool_parser("hermes").parser
 QWEN = get_reasoning_parser("qwen3").parser
 
 
-def plan(
+def expected(
     choice: object = None,
     *,
     tools: tuple[dict[str, Any], ...] = (WEATHER, TIME),
@@ -48,9 +48,9 @@ def plan(
     guided: GuidedParams | None = None,
     prompt: str = "",
     reasons: bool = False,
-) -> AnswerPlan:
+) -> ExpectedAnswer:
     form = AnswerFormat(tool_parser=HERMES, reasoning_parser=QWEN if reasons else None)
-    return form.plan(prompt, read_tool_use(tools, choice, parallel), guided)
+    return form.expect(prompt, read_tool_use(tools, choice, parallel), guided)
 
 
 def form(*tools: dict[str, Any], parallel: bool = True) -> Any:
@@ -101,34 +101,34 @@ def test_a_request_without_use_for_tools_has_none(tools, choice) -> None:
 
 
 def test_a_choice_left_to_the_model_is_not_guided() -> None:
-    assert plan().guided is None
-    assert plan("auto", parallel=False).guided is None
+    assert expected().guided is None
+    assert expected("auto", parallel=False).guided is None
 
 
 def test_a_required_call_is_nothing_but_calls() -> None:
-    assert plan("required").guided == GuidedParams(structural_tag=form(WEATHER, TIME).calls)
-    one = plan("required", parallel=False).guided
+    assert expected("required").guided == GuidedParams(structural_tag=form(WEATHER, TIME).calls)
+    one = expected("required", parallel=False).guided
     assert one == GuidedParams(structural_tag=form(WEATHER, TIME, parallel=False).calls)
 
 
 def test_a_named_call_is_exactly_one_of_it() -> None:
-    assert plan(NAMED).guided == GuidedParams(structural_tag=form(TIME, parallel=False).calls)
+    assert expected(NAMED).guided == GuidedParams(structural_tag=form(TIME, parallel=False).calls)
 
 
 def test_strict_tools_are_guided_from_the_opening_tag_on() -> None:
     strict = tool("f", strict=True, x={"type": "integer"})
     made = form(TIME, strict)
-    assert plan(tools=(TIME, strict)).guided == GuidedParams(
+    assert expected(tools=(TIME, strict)).guided == GuidedParams(
         structural_tag=Triggered(made.triggers, (made.calls,))
     )
-    one = plan(tools=(TIME, strict), parallel=False).guided
+    one = expected(tools=(TIME, strict), parallel=False).guided
     assert one is not None
     assert one.structural_tag.most == 1
 
 
 def test_of_the_allowed_tools_no_other_can_be_called() -> None:
     made = form(TIME)
-    assert plan(ONLY_TIME).guided == GuidedParams(
+    assert expected(ONLY_TIME).guided == GuidedParams(
         structural_tag=Triggered(made.triggers, (made.calls,))
     )
 
@@ -138,30 +138,30 @@ def test_beside_an_answer_of_a_certain_form_stand_only_calls() -> None:
     asked = GuidedParams(json=schema, backend="llguidance")
     calls = form(WEATHER, TIME).calls
     both = OneOf((calls, JsonText(schema)))
-    assert plan(guided=asked).guided == GuidedParams(structural_tag=both, backend="llguidance")
+    assert expected(guided=asked).guided == GuidedParams(structural_tag=both, backend="llguidance")
     of_content = GuidedParams(json=schema, origin="response_format")
-    assert plan("required", guided=of_content).guided == GuidedParams(structural_tag=calls)
+    assert expected("required", guided=of_content).guided == GuidedParams(structural_tag=calls)
     with pytest.raises(ParameterError, match="leaves no text for it"):
-        plan("required", guided=asked)
-    assert plan("none", guided=asked).guided == asked
+        expected("required", guided=asked)
+    assert expected("none", guided=asked).guided == asked
     with pytest.raises(UnsupportedConstraint, match=r"grammar cannot stand .* beside calls"):
-        plan(guided=GuidedParams(grammar="start: 'a'"))
+        expected(guided=GuidedParams(grammar="start: 'a'"))
 
 
 def test_what_is_demanded_begins_behind_the_reasoning() -> None:
     open_prompt = "<|im_start|>assistant\n<think>\n"
     closed = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     asked = GuidedParams(regex="a+")
-    behind = plan("none", guided=asked, reasons=True, prompt=open_prompt).guided
+    behind = expected("none", guided=asked, reasons=True, prompt=open_prompt).guided
     assert behind is not None
     assert isinstance(behind.structural_tag, Chain)
     assert behind.structural_tag.parts[0] == TextUntil(("</think>",))
-    assert plan("none", guided=asked, reasons=True, prompt=closed).guided == asked
-    required = plan("required", reasons=True, prompt=open_prompt).guided
+    assert expected("none", guided=asked, reasons=True, prompt=closed).guided == asked
+    required = expected("required", reasons=True, prompt=open_prompt).guided
     assert required is not None
     assert required.structural_tag.parts[0] == TextUntil(("</think>",))
     assert required.structural_tag.parts[-1] == form(WEATHER, TIME).calls
-    assert plan("auto", reasons=True, prompt=open_prompt).guided is None
+    assert expected("auto", reasons=True, prompt=open_prompt).guided is None
 
 
 class Formless:
@@ -186,21 +186,21 @@ class Formless:
 def test_a_format_that_cannot_be_demanded_is_refused_where_it_is(choice, tools, field) -> None:
     answers = AnswerFormat(tool_parser=Formless())
     with pytest.raises(UnsupportedConstraint, match="cannot be enforced") as raised:
-        answers.plan("", read_tool_use(tools, choice, None), None)
+        answers.expect("", read_tool_use(tools, choice, None), None)
     assert raised.value.param == field
-    assert answers.plan("", read_tool_use([TIME], None, None), None).guided is None
+    assert answers.expect("", read_tool_use([TIME], None, None), None).guided is None
 
 
 def test_a_choice_of_the_models_can_be_switched_off() -> None:
     answers = AnswerFormat(tool_parser=HERMES, takes_auto=False)
     with pytest.raises(ParameterError, match="enable_auto_tool_choice"):
-        answers.plan("", read_tool_use([TIME], None, None), None)
-    assert answers.plan("", read_tool_use([TIME], "required", None), None).guided is not None
+        answers.expect("", read_tool_use([TIME], None, None), None)
+    assert answers.expect("", read_tool_use([TIME], "required", None), None).guided is not None
 
 
 def test_special_tokens_of_the_formats_are_kept() -> None:
-    assert plan(reasons=True).markers == (*QWEN.markers, *HERMES.markers)
-    assert plan("none").markers == ()
+    assert expected(reasons=True).markers == (*QWEN.markers, *HERMES.markers)
+    assert expected("none").markers == ()
 
 
 # Arguments in templates
@@ -296,9 +296,9 @@ def test_strict_tools_are_called_as_the_others_are(llm: LLM) -> None:
 def test_a_model_whose_format_is_unknown_takes_no_tools() -> None:
     answers = AnswerFormat(without_parser="tools: how this model writes calls is not known")
     with pytest.raises(UnsupportedConstraint, match="not known") as raised:
-        answers.plan("", read_tool_use([TIME], None, None), None)
+        answers.expect("", read_tool_use([TIME], None, None), None)
     assert raised.value.param == "tools"
-    assert answers.plan("", None, None).guided is None
+    assert answers.expect("", None, None).guided is None
 
 
 @pytest.mark.slow

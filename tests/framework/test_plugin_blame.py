@@ -10,6 +10,8 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.cli import main
 from octavo.errors import BadRequestError, OctavoError, PluginError
+from octavo.guided.choose import choose_guide
+from octavo.params import GuidedParams
 from octavo.server.http.errors import reply_to
 from octavo.testing.kit import run
 from octavo.testing.random_model import make_random_model
@@ -290,6 +292,30 @@ def test_an_attention_backend_of_the_old_form_hears_the_new_names(site) -> None:
         host.attention_backends.make("mine")
     (kept,) = [check for check in run(host, "former").checks if "protocol" in check.name]
     assert "prepare is missing; plan is now prepare" in kept.detail
+
+
+def test_a_guided_backend_of_the_old_form_hears_the_new_names(site) -> None:
+    form = """
+        @hookimpl
+        def register_guided_backends(backends):
+            backends.add("mine", "former_target:Backend", keywords=("choice",), {}=True)
+        """
+    site.write("former", form.format("automata"))
+    site.write("half", form.format("automata"))
+    (site.root / "former_target.py").write_text(
+        "class Backend:\n"
+        "    def __init__(self, vocabulary): pass\n"
+        "    def compile(self, constraint): pass\n"
+        "    automaton = compile\n"
+    )
+    with pytest.raises(PluginError, match="with automata=; that is now automata="):
+        PluginHost.discover(plugins=["former"])
+    host = PluginHost.discover(plugins=["half"])
+    params = GuidedParams(choice=["yes"], backend="mine")
+    with pytest.raises(PluginError, match=r"lacks automaton\(\); automaton is now automaton"):
+        choose_guide(params, host, on_device=True)
+    with pytest.raises(ImportError, match="ByteAutomaton is now ByteAutomaton"):
+        from octavo_registry.guided import ByteAutomaton  # noqa: F401
 
 
 def _argument(registry: str) -> str:

@@ -138,13 +138,13 @@ def test_a_row_that_entered_without_tokens_enters_again_after_a_step_that_raised
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_a_preempted_row_goes_on_from_its_place_in_its_machine(mode) -> None:
+def test_a_preempted_row_goes_on_from_its_place_in_its_automaton(mode) -> None:
     for num_steps in range(2, 11):
         world = World(Case("full", mode, "fcfs", 2, num_blocks=30), Counter())
         for seed in range(2):
             sampling = TokenSampling(seed=seed, max_tokens=20)
             guide = RemainderGuide(seed, 9 - seed, vocab_size=VOCAB)
-            world.add([1, 2], 1, sampling, guide=guide, is_machine=True)
+            world.add([1, 2], 1, sampling, guide=guide, is_automaton=True)
         for _ in range(num_steps):
             world.step()
         for _ in range(2):  # so that each takes the other's slot
@@ -152,10 +152,10 @@ def test_a_preempted_row_goes_on_from_its_place_in_its_machine(mode) -> None:
         world.drain()
 
 
-def test_a_machine_is_copied_once_before_steady_steps() -> None:
+def test_an_automaton_is_copied_once_before_steady_steps() -> None:
     world = World(Case("full", "recompute", "fcfs", 2, num_blocks=30), Counter())
     guide = RemainderGuide(1, 20, vocab_size=VOCAB)
-    world.add([1], 1, TokenSampling(seed=0, max_tokens=20), guide=guide, is_machine=True)
+    world.add([1], 1, TokenSampling(seed=0, max_tokens=20), guide=guide, is_automaton=True)
     world.drain()
-    assert world.seen["machines"] > 10
-    assert world.scheduler.machines.num_loads == 1
+    assert world.seen["automata"] > 10
+    assert world.scheduler.automata.num_loads == 1

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from octavo.guided.byte_machine import MachineGuide
+from octavo.guided.byte_automaton import AutomatonGuide
 from octavo.guided.schema import FEATURES
 from octavo.testing.guided import check_guided_backend
 from octavo_plugins.guided.automaton.backend import Backend as Automaton
@@ -284,20 +284,20 @@ def test_a_backend_that_raises_is_a_failed_check_and_no_exception() -> None:
     assert "raised RuntimeError: no more" in found["it masks what it accepts"]
 
 
-class OtherMachines(Automaton):
-    """Sends to the engine another machine than it compiles."""
+class OtherAutomata(Automaton):
+    """Sends to the engine another automaton than it compiles."""
 
     def compile(self, constraint):
-        return MachineGuide(Automaton.machine(constraint), self._vocabulary)
+        return AutomatonGuide(Automaton.automaton(constraint), self._vocabulary)
 
     @staticmethod
-    def machine(constraint):
-        return Automaton.machine(Constraint(kind="choice", value=["else"]))
+    def automaton(constraint):
+        return Automaton.automaton(Constraint(kind="choice", value=["else"]))
 
 
-@pytest.mark.parametrize("make", [Backend, OtherMachines], ids=["none", "others"])
-def test_machines_that_are_not_the_guides_are_found(make) -> None:
-    checks = check_guided_backend("it", make, KEYWORDS, native=True, machines=True)
-    assert "it makes machines that are its guides" in {
+@pytest.mark.parametrize("make", [Backend, OtherAutomata], ids=["none", "others"])
+def test_automata_that_are_not_the_guides_are_found(make) -> None:
+    checks = check_guided_backend("it", make, KEYWORDS, native=True, automata=True)
+    assert "it makes automata that are its guides" in {
         each.name for each in checks if not each.passed
     }

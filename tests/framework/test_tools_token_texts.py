@@ -12,7 +12,7 @@ import pytest
 
 from octavo.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, TokenLogprobs
 from octavo.tools import MessageStream, get_reasoning_parser, get_tool_parser
-from octavo.tools.answer_format import AnswerPlan
+from octavo.tools.answer_format import ExpectedAnswer
 from octavo.tools.answer_reader import AnswerReader
 from octavo_registry import Delta, PluginHost
 
@@ -33,7 +33,7 @@ CONTENT = "".join(text for text, kind in PARTS if kind == "content")
 
 HERMES = get_tool_parser("hermes").parser
 QWEN = get_reasoning_parser("qwen3").parser
-PLAN = AnswerPlan(
+EXPECTED = ExpectedAnswer(
     guided=None,
     new_stream=lambda: MessageStream(reasoning=QWEN.stream(), tools=HERMES.stream()),
 )
@@ -86,10 +86,10 @@ def test_tokens_go_where_their_first_visible_character_goes(longest: int) -> Non
         numbers = [*range(len(starts))]
 
         whole = output(TEXT, starts, numbers)
-        AnswerReader(PLAN, in_pieces=False).take(whole)
+        AnswerReader(EXPECTED, in_pieces=False).take(whole)
         check(given(whole.outputs[0]), starts)
 
-        pieces = AnswerReader(PLAN, in_pieces=True)
+        pieces = AnswerReader(EXPECTED, in_pieces=True)
         got: list[tuple[Delta, list[int]]] = []
         places = sorted({0, len(starts), *chance.choices(numbers, k=9)})
         shown = 0
@@ -107,7 +107,7 @@ def test_tokens_go_where_their_first_visible_character_goes(longest: int) -> Non
 
 
 def test_outputs_that_grow_are_read_on() -> None:
-    reader = AnswerReader(PLAN, in_pieces=False)
+    reader = AnswerReader(EXPECTED, in_pieces=False)
     for end in (20, 60, len(TEXT)):
         grown = output(TEXT[:end], [*range(end)], [*range(end)], ended=end == len(TEXT))
         reader.take(grown)
@@ -118,7 +118,7 @@ def test_tokens_without_text_go_with_the_next_that_has_some() -> None:
     text = "<think>a</think>é."
     starts = [0, 7, 8, 16, 16, 17, 18]  # two tokens make the é, and the last one ends the answer
     answer = output(text, starts, [*range(7)])
-    AnswerReader(PLAN, in_pieces=False).take(answer)
+    AnswerReader(EXPECTED, in_pieces=False).take(answer)
     assert [numbers for _, numbers in given(answer.outputs[0]) if numbers] == [[3, 4], [5]]
 
 
@@ -131,7 +131,7 @@ def test_what_a_parser_writes_itself_is_no_tokens() -> None:
             return [Delta(content="!")]
 
     answer = output("abcd", [0, 2], [0, 1])
-    made = AnswerPlan(guided=None, new_stream=lambda: MessageStream(tools=Framing()))
+    made = ExpectedAnswer(guided=None, new_stream=lambda: MessageStream(tools=Framing()))
     AnswerReader(made, in_pieces=False).take(answer)
     assert [numbers for _, numbers in given(answer.outputs[0])] == [[], [0], [], [], [1], [], []]
 
@@ -147,7 +147,7 @@ def cases() -> Iterator[tuple[Any, str]]:
 
 def test_every_parsers_content_is_found_again() -> None:
     for parser, text in cases():
-        made = AnswerPlan(guided=None, new_stream=partial(MessageStream, tools=parser.stream()))
+        made = ExpectedAnswer(guided=None, new_stream=partial(MessageStream, tools=parser.stream()))
         answer = output(text, [*range(len(text))], [*range(len(text))])
         AnswerReader(made, in_pieces=False).take(answer)
         got = given(answer.outputs[0])
@@ -159,7 +159,7 @@ def test_every_parsers_content_is_found_again() -> None:
 
 def test_without_logprobs_nothing_is_followed() -> None:
     each = CompletionOutput(0, TEXT, [], finish_reason="stop")
-    AnswerReader(PLAN, in_pieces=False).take(
+    AnswerReader(EXPECTED, in_pieces=False).take(
         RequestOutput("r", None, [], [each], True, RequestMetrics(0.0))
     )
     assert each.delta_logprobs is None

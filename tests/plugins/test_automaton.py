@@ -1,4 +1,4 @@
-"""Byte machines: what they admit, their masks beside llguidance's, their ends and their limits."""
+"""Byte automata: what they admit, their masks beside llguidance's, their ends and their limits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import sample_tokenizers
-from guided_features import CASES, Case
-from machine_cases import (
+from automaton_cases import (
     BYTES,
     FEW_BYTES,
     USUAL,
@@ -25,15 +24,16 @@ from machine_cases import (
     refusal,
     walker,
 )
+from guided_features import CASES, Case
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_machine import AutomatonState, MachineWalker
+from octavo.guided.byte_automaton import AutomatonState, AutomatonWalker
 from octavo.guided.schema import FEATURES, core_schema
 from octavo.guided.vocabulary import read_vocabulary
 from octavo.testing.guided import check_guided_backend
 from octavo_plugins.guided.automaton.backend import Backend
 from octavo_plugins.guided.automaton.keywords import KEYWORDS
 from octavo_plugins.guided.llguidance.keywords import KEYWORDS as THEIRS
-from octavo_registry.guided import MOST_DEPTH, Constraint, GuideVocabulary, MachineBackend
+from octavo_registry.guided import MOST_DEPTH, AutomatonBackend, Constraint, GuideVocabulary
 from random_schemas import admitted, schemas
 
 COMPARISON = Comparison(BYTES)
@@ -44,20 +44,20 @@ def test_the_allow_list_names_features_that_there_are_and_that_are_tried() -> No
     features = set(KEYWORDS) - {"json", "regex", "choice"}
     assert features <= set(FEATURES)
     assert features <= {case.feature for case in CASES}
-    assert isinstance(Backend, MachineBackend)
+    assert isinstance(Backend, AutomatonBackend)
 
 
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.feature in KEYWORDS], ids=lambda case: case.name
 )
 def test_what_a_feature_admits_is_accepted_and_nothing_else(case: Case) -> None:
-    machine = walker(Constraint(kind="json", value=case.schema))
-    assert [text for text in case.valid if not accepts(machine, text)] == []
-    assert [text for text in case.invalid if accepts(machine, text)] == []
+    automaton = walker(Constraint(kind="json", value=case.schema))
+    assert [text for text in case.valid if not accepts(automaton, text)] == []
+    assert [text for text in case.invalid if accepts(automaton, text)] == []
 
 
 def test_it_is_a_guided_backend() -> None:
-    checks = check_guided_backend("it", Backend, KEYWORDS, native=True, machines=True)
+    checks = check_guided_backend("it", Backend, KEYWORDS, native=True, automata=True)
     assert [each for each in checks if not each.passed] == []
 
 
@@ -97,11 +97,11 @@ def test_patterns_with_classes_of_letters_are_those_of_llguidance(pattern: str) 
 @pytest.mark.parametrize("letter", ["d", "w", "s", "D", "W", "S"])
 def test_classes_have_letters_of_all_scripts(letter: str) -> None:
     constraint = Constraint(kind="regex", value=f"\\{letter}")
-    machine, theirs = walker(constraint), COMPARISON.theirs(constraint)
+    automaton, theirs = walker(constraint), COMPARISON.theirs(constraint)
     for char in CHARS:
         state = theirs.start()
         taken = all(map(state.accept, char.encode()))
-        assert accepts(machine, char) == taken, char
+        assert accepts(automaton, char) == taken, char
 
 
 def test_numbers_are_those_between_their_bounds() -> None:
@@ -118,7 +118,7 @@ def test_numbers_are_those_between_their_bounds() -> None:
         schema = {key: value for key, value in schema.items() if value is not None}
         if low is not None and high is not None and low >= high:
             continue
-        machine = walker(json_of(schema))
+        automaton = walker(json_of(schema))
         for text in texts:
             value = Fraction(text)
             right = (low is None or value >= Fraction(low)) and (
@@ -129,7 +129,7 @@ def test_numbers_are_those_between_their_bounds() -> None:
                 continue  # zero with a sign may be left out
             if step is not None and len(text.partition(".")[2]) > 2:
                 continue  # and so may zeros behind a multiple's last place
-            assert accepts(machine, text) == right, (schema, text)
+            assert accepts(automaton, text) == right, (schema, text)
 
 
 def tokenizer_words(kind: str) -> GuideVocabulary:
@@ -154,12 +154,12 @@ def test_texts_of_any_schema_are_admitted_by_it(schema) -> None:
     """A random walk that never stands still comes to documents that a validator finds right."""
     try:
         core = core_schema(schema)
-        machine = walker(Constraint(kind="json", value=core.schema))
+        automaton = walker(Constraint(kind="json", value=core.schema))
     except UnsupportedConstraint:
         return
     if not core.features <= set(KEYWORDS):
         return
-    for text in walked(machine):
+    for text in walked(automaton):
         assert admitted(core.schema, json.loads(text)), (core.schema, text)
 
 
@@ -179,20 +179,20 @@ def test_masks_of_any_schema_are_those_of_llguidance(schema) -> None:
     assert COMPARISON.first_difference(constraint, walks=2, tokens=30) == "", core.schema
 
 
-def walked(machine: MachineWalker, num: int = 3, most: int = 150) -> list[bytes]:
+def walked(automaton: AutomatonWalker, num: int = 3, most: int = 150) -> list[bytes]:
     """Texts at the end of random walks; raises where one can neither go on nor end."""
     found = []
     for seed in range(num):
         chance, place, text = random.Random(seed), AutomatonState(), b""
         while len(text) < most:
-            choices = following(machine, place)
-            if machine.may_end(place) and (not choices or chance.random() < 0.5):
+            choices = following(automaton, place)
+            if automaton.may_end(place) and (not choices or chance.random() < 0.5):
                 found.append(text)
                 break
             assert choices, text
             closing = [byte for byte in choices if byte in b'"}],:']
             byte = chance.choice(closing if closing and chance.random() < 0.6 else choices)
-            place = machine.walk(place, bytes([byte]))
+            place = automaton.walk(place, bytes([byte]))
             text += bytes([byte])
     return found
 
@@ -215,48 +215,48 @@ TREE = {
 
 @pytest.mark.parametrize("schema", [True, {"type": "object"}, TREE], ids=["any", "object", "tree"])
 def test_a_text_that_uses_all_levels_can_still_end(schema) -> None:
-    machine = walker(json_of(schema))
+    automaton = walker(json_of(schema))
     deepest = 0
     for seed in range(5):
         chance, place = random.Random(seed), AutomatonState()
         for num in range(2500):
-            choices = following(machine, place)
-            if machine.may_end(place) and not choices:
+            choices = following(automaton, place)
+            if automaton.may_end(place) and not choices:
                 break
             assert choices
             wanted = b'[{",:b' if num < 1200 else b'"}],:0n'
             leading = [byte for byte in choices if byte in wanted]
             follows = num < 1200 or chance.random() < 0.95  # down without a detour
             byte = chance.choice(leading if leading and follows else choices)
-            place = machine.walk(place, bytes([byte]))
+            place = automaton.walk(place, bytes([byte]))
             deepest = max(deepest, len(place.stack))
     assert deepest >= MOST_DEPTH - 4
 
 
 def test_any_value_may_be_nested_as_deep_as_the_stack() -> None:
-    machine = walker(json_of(True))
+    automaton = walker(json_of(True))
     for depth in (1, 10, MOST_DEPTH - 1):
-        assert accepts(machine, "[" * depth + "]" * depth)
-        assert accepts(machine, '{"a":' * depth + "0" + "}" * depth)
-    assert not accepts(machine, "[" * 70 + "]" * 70)
+        assert accepts(automaton, "[" * depth + "]" * depth)
+        assert accepts(automaton, '{"a":' * depth + "0" + "}" * depth)
+    assert not accepts(automaton, "[" * 70 + "]" * 70)
 
 
 @pytest.mark.parametrize("bounds", [(0, 100), (0, 500), (0, 2000), (5, 40), (33, 33), (64, None)])
 def test_strings_are_as_long_as_they_may_be(bounds) -> None:
     low, high = bounds
     schema = {"type": "string", "minLength": low} | ({"maxLength": high} if high else {})
-    machine = walker(json_of(schema))
+    automaton = walker(json_of(schema))
     for size in {0, 1, low - 1, low, low + 1, 32, 33, *([high, high + 1] if high else [4000])}:
         if size < 0:
             continue
         right = low <= size and (high is None or size <= high)
         for char in ("a", "é", "\\n", "😀"):
-            assert accepts(machine, f'"{char * size}"') == right, (size, char)
+            assert accepts(automaton, f'"{char * size}"') == right, (size, char)
 
 
 def test_tables_are_small() -> None:
-    assert Backend.machine(json_of(USUAL)).table_QC.shape[0] < 800
-    long = Backend.machine(json_of({"type": "string", "maxLength": 2000}))
+    assert Backend.automaton(json_of(USUAL)).table_QC.shape[0] < 800
+    long = Backend.automaton(json_of({"type": "string", "maxLength": 2000}))
     assert long.table_QC.size < 4000
 
 
@@ -338,12 +338,12 @@ def test_what_takes_long_is_given_up_soon(pattern: str) -> None:
 def test_bounds_of_many_digits_are_cheap_and_exact(num_bits: int) -> None:
     low, high = 1 - 2**num_bits, 2**num_bits - 1
     began = time.process_time()
-    machine = walker(json_of({"type": "integer", "minimum": low, "maximum": high}))
+    automaton = walker(json_of({"type": "integer", "minimum": low, "maximum": high}))
     assert time.process_time() - began < 0.5
     for inside in (low, low + 1, -(10**9), 0, 10**9, high - 1, high):
-        assert accepts(machine, str(inside)), inside
+        assert accepts(automaton, str(inside)), inside
     for outside in (low - 1, 10 * low, high + 1, 10 * high, "00", "-0", "01"):
-        assert not accepts(machine, str(outside)), outside
+        assert not accepts(automaton, str(outside)), outside
 
 
 def test_a_vocabulary_without_an_end_is_refused_by_name() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from octavo import GuidedParams
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_machine import machine_guide
+from octavo.guided.byte_automaton import automaton_guide
 from octavo.guided.choose import choose_guide
 from octavo.guided.schema import core_schema
 from octavo.guided.schema.number_text import numbers
@@ -51,8 +51,8 @@ def backend(name: str):
 
 def guide_of(name: str, schema: object) -> Guide:
     request = choose_guide(GuidedParams(json=schema, backend=name), host())
-    if request.machine:
-        return machine_guide(request.machine, WORDS)
+    if request.automaton:
+        return automaton_guide(request.automaton, WORDS)
     constraint = Constraint(kind=request.kind, value=json.loads(request.value))
     return backend(name).compile(constraint)
 

@@ -33,10 +33,10 @@ def tool(name: str) -> dict[str, Any]:
 def test_calls_of_each_format_can_be_demanded(name, choice, parallel, with_special_tokens) -> None:
     parser = HOST.tool_parsers.load(name)(None)
     use = read_tool_use([tool("get_weather"), tool("get_time")], choice, parallel)
-    plan = AnswerFormat(tool_parser=parser).plan("", use, None)
-    assert plan.guided is not None
+    expected = AnswerFormat(tool_parser=parser).expect("", use, None)
+    assert expected.guided is not None
     special = {text: 1000 + i for i, text in enumerate(parser.markers)}
-    constraint = checked_constraint(plan.guided).constraint
+    constraint = checked_constraint(expected.guided).constraint
     grammar = grammar_of(constraint, special if with_special_tokens else {})
     assert LLMatcher.validate_grammar(grammar) == ""
     assert "get_time" in grammar

@@ -247,7 +247,7 @@ class EngineCore:
             "num_media_encoded": scheduler.media.num_encoded,
             "num_media_reused": scheduler.media.num_reused,
             **scheduler.adapters.stats(),
-            **scheduler.machines.stats(),
+            **scheduler.automata.stats(),
         }
 
     def close(self) -> None:

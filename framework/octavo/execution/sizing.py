@@ -18,7 +18,7 @@ from octavo.layers.adapted import AdapterRows
 from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.mlp import GatedMLP
 from octavo.model_folder import ModelFolder
-from octavo.sampling.automata import machine_bytes
+from octavo.sampling.automata import automaton_bytes
 from octavo.sampling.sampler import LOGIT_ROWS
 from octavo.sampling.sparse import table_bytes
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
@@ -112,7 +112,7 @@ def size_engine(
     if slots_of == "cuda":
         workspace += table_bytes(num_slots, folder.vocab_size)
         if not config.model.skip_tokenizer_init:  # without one, no guides
-            workspace += machine_bytes(num_slots, folder.vocab_size)
+            workspace += automaton_bytes(num_slots, folder.vocab_size)
     if adapters is not None:
         workspace += adapters.sums_bytes(config.scheduler.max_num_batched_tokens)
     return Sizing(

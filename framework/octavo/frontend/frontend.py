@@ -114,14 +114,14 @@ class Frontend:
         chat = self.chat.render(replace(conversation, messages=messages, tools=tools))
         params = self.inputs.params_or_default(params)
         try:
-            plan = self.answers.plan(chat.shown, use, params.guided)
+            expected = self.answers.expect(chat.shown, use, params.guided)
             prepared = self.inputs.process(
                 options.request_id,
                 chat.text,
                 replace(
                     params,
-                    guided=plan.guided,
-                    keep_special_tokens=(*params.keep_special_tokens, *plan.markers),
+                    guided=expected.guided,
+                    keep_special_tokens=(*params.keep_special_tokens, *expected.markers),
                 ),
                 priority=options.priority,
                 cache_salt=options.cache_salt,
@@ -141,10 +141,10 @@ class Frontend:
             raise UnsupportedConstraint(
                 "tools: their parameters are too many or too deep for a guide", param="tools"
             ) from error
-        if plan.new_stream is None or not params.detokenize:
+        if expected.new_stream is None or not params.detokenize:
             return prepared
         in_pieces = params.output_kind == "delta"
-        reader = AnswerReader(plan, in_pieces=in_pieces, foreign=self.answers.foreign)
+        reader = AnswerReader(expected, in_pieces=in_pieces, foreign=self.answers.foreign)
         return replace(prepared, reader=reader)
 
     def chat_ids(self, conversation: Conversation) -> list[int]:

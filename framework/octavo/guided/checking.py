@@ -50,7 +50,7 @@ WAIT_SECONDS: Final = 30.0
 LONG_WAIT_SECONDS: Final = 10.0
 """For the place of those that take long."""
 MOST_CHARS_REMEMBERED: Final = 2**24
-"""Most characters of constraints whose outcome is kept, with their machines."""
+"""Most characters of constraints whose outcome is kept, with their automata."""
 ENTRY_CHARS: Final = 2**10
 """What remembering one takes beside its text."""
 CHILD: Final = "octavo.guided.child"
@@ -95,7 +95,7 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     seconds: float
     on_device: bool
-    """Whether it may become a machine by itself."""
+    """Whether it may become an automaton by itself."""
     is_long: bool = False
     """It comes after what else the machine has to do."""
 
@@ -236,7 +236,7 @@ class GuideChecker:
         checked = self._compile(last)
         by_name = asked.backend not in (None, AUTO)
         if checked.died is not None and self._on_device and not by_name:
-            # As a machine, most likely; the next backend has its own time.
+            # As an automaton, most likely; the next backend has its own time.
             last = msgspec.structs.replace(last, on_device=False)
             checked = self._compile(last)
         return self._concluded(last, checked)
@@ -294,7 +294,7 @@ def _size(asked: AskedGuide, checked: Checked) -> int:
     return (
         ENTRY_CHARS
         + len(asked.value)
-        + (0 if checked.guide is None else len(checked.guide.machine))
+        + (0 if checked.guide is None else len(checked.guide.automaton))
     )
 
 

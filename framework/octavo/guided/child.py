@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from octavo.errors import BadRequestError
-from octavo.guided.byte_machine import machine_guide
+from octavo.guided.byte_automaton import automaton_guide
 from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
 from octavo.guided.choose import asked_guide, choose_guide, first_that_compiles, read_asked
 from octavo.guided.copies import NICENESS, Copy
@@ -144,8 +144,8 @@ class _Compiler:
     def _tried(self, guide: GuideRequest) -> int | None:
         """The bytes that it takes; None where nothing may come first."""
         constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
-        if guide.machine:
-            first = machine_guide(guide.machine, self._vocabulary).start()
+        if guide.automaton:
+            first = automaton_guide(guide.automaton, self._vocabulary).start()
             return 0 if any(map(first.allowed, range(self._vocabulary.vocab_size))) else None
         if guide.backend not in self._backends:
             raise _NotLoaded(guide.backend)

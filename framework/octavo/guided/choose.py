@@ -22,7 +22,8 @@ from octavo.params import GuidedParams
 from octavo.vllm_names import GUIDED_BACKENDS
 from octavo.wording import shown
 from octavo_registry import PluginHost
-from octavo_registry.guided import Constraint, MachineBackend
+from octavo_registry.guided import AutomatonBackend, Constraint
+from octavo_registry.lazy import former_members
 from octavo_registry.naming import close_or_known
 from octavo_registry.structure import Structure, from_plain, plain
 
@@ -63,20 +64,20 @@ def choose_guide(
 ) -> GuideRequest:
     """Check the constraint and name its backend; raises where none enforces all of it.
 
-    With ``on_device`` the engine's device can walk machines, and backends that make them may be
-    chosen without their name. A machine is made here and goes with the request.
+    With ``on_device`` the engine's device can walk automata, and backends that make them may be
+    chosen without their name. An automaton is made here and goes with the request.
     """
     with _blaming(params):
         checked = checked_constraint(params)
         if checked.constraint.kind == "json" and checked.constraint.value is False:
             raise UnsupportedConstraint("no value satisfies the schema")
-        backends, machine = _backends_for(checked, params.backend or AUTO, host, on_device)
+        backends, automaton = _backends_for(checked, params.backend or AUTO, host, on_device)
     constraint = checked.constraint
     return GuideRequest(
         backend=backends[0],
         kind=constraint.kind,
         value=json.dumps(constraint.value, ensure_ascii=False, separators=(",", ":")),
-        machine=machine,
+        automaton=automaton,
         others=tuple(_cheapest(backends[1:], host)),
     )
 
@@ -90,7 +91,7 @@ def first_that_compiles(
         one = structs.replace(guide, backend=name, others=())
         try:
             if name != guide.backend:
-                one = structs.replace(one, machine=_machine(one, host))
+                one = structs.replace(one, automaton=_automaton(one, host))
             return one, compiled(one)
         except UnsupportedConstraint as error:
             if not guide.others:
@@ -128,11 +129,11 @@ def _blaming(params: GuidedParams) -> Iterator[None]:
 def _backends_for(
     checked: CheckedConstraint, asked: str, host: PluginHost, on_device: bool
 ) -> tuple[list[str], bytes]:
-    """Names of those that enforce all of it, and the machine if the first makes one."""
+    """Names of those that enforce all of it, and the automaton if the first makes one."""
     backends = host.guided_backends
     names = sorted(backends.names(), key=lambda name: backends.info(name).metadata["rank"])
-    if asked == AUTO and not on_device:  # machines are walked on the host as well, more slowly
-        names.sort(key=lambda name: backends.info(name).metadata["machines"])
+    if asked == AUTO and not on_device:  # automata are walked on the host as well, more slowly
+        names.sort(key=lambda name: backends.info(name).metadata["automata"])
     if asked != AUTO:
         if asked not in names:
             asked = GUIDED_BACKENDS.get(asked, asked)
@@ -149,7 +150,7 @@ def _backends_for(
         else:
             able.append(name)
     while able:
-        if not backends.info(able[0]).metadata["machines"]:
+        if not backends.info(able[0]).metadata["automata"]:
             return able, b""
         try:
             return able, _packed(able[0], checked.constraint, host)
@@ -169,19 +170,22 @@ def _cheapest(names: list[str], host: PluginHost) -> list[str]:
     return sorted(names, key=lambda name: not is_native[name])[:1]
 
 
-def _machine(guide: GuideRequest, host: PluginHost) -> bytes:
-    """The machine of its backend; empty where that makes none."""
-    if not host.guided_backends.info(guide.backend).metadata["machines"]:
+def _automaton(guide: GuideRequest, host: PluginHost) -> bytes:
+    """The automaton of its backend; empty where that makes none."""
+    if not host.guided_backends.info(guide.backend).metadata["automata"]:
         return b""
     constraint = Constraint(kind=guide.kind, value=json.loads(guide.value))
     return _packed(guide.backend, constraint, host)
 
 
 def _packed(name: str, constraint: Constraint, host: PluginHost) -> bytes:
-    from octavo.guided.byte_machine import pack  # imports numpy, which few need that import this
+    from octavo.guided.byte_automaton import pack  # imports numpy, which few need that import this
 
     backends = host.guided_backends
-    backend = cast(MachineBackend, backends.load(name))
+    backend = cast(AutomatonBackend, backends.load(name))
     call = f"guided backend {name!r}"
     with host.faults.guard(backends.info(name).plugin, call, request=True):
-        return pack(backends.bind(name, backend.machine)(constraint)).tobytes()
+        if not hasattr(backend, "automaton"):
+            former = former_members(backend, backends.formerly)
+            raise TypeError(f"it was added with automata=True, and lacks automaton(){former}")
+        return pack(backends.bind(name, backend.automaton)(constraint)).tobytes()

@@ -56,10 +56,10 @@ def compile_guide(
 
     def compiled(one: GuideRequest) -> Guide:
         nonlocal seconds
-        if one.machine:  # compiled when it was chosen
-            from octavo.guided.byte_machine import machine_guide  # imports numpy
+        if one.automaton:  # compiled when it was chosen
+            from octavo.guided.byte_automaton import automaton_guide  # imports numpy
 
-            return machine_guide(one.machine, vocabulary)
+            return automaton_guide(one.automaton, vocabulary)
         made = host.guided_backends.make(one.backend, vocabulary)
         began = time.monotonic()
         try:

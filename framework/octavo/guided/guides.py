@@ -13,7 +13,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from octavo.errors import RequestFailedError
-from octavo.guided.byte_machine import machine_guide
+from octavo.guided.byte_automaton import automaton_guide
 from octavo.guided.choose import first_that_compiles
 from octavo.guided.remote import RemoteBackend
 from octavo.guided.sequence import CompiledGuide
@@ -80,8 +80,8 @@ class Guides:
         plugin = self._host.guided_backends.info(request.backend).plugin
         call = f"guided backend {request.backend!r}"
         with self._host.faults.guard(plugin, call, request=True):
-            if request.machine:  # made where the constraint was checked
-                return machine_guide(request.machine, self._known_vocabulary())
+            if request.automaton:  # made where the constraint was checked
+                return automaton_guide(request.automaton, self._known_vocabulary())
             constraint = Constraint(kind=request.kind, value=json.loads(request.value))
             guide = self._backend(request.backend).compile(constraint)
             if not callable(getattr(guide, "start", None)):
@@ -129,8 +129,8 @@ class CompilingRequests:
     def add(self, request: EngineRequest, guide: GuideRequest) -> None:
         """Begin to compile."""
         future = self._guides.guide(guide)
-        # Whose machine is large, and is kept with the guide: a request may wait for long.
-        bare = structs.replace(request, guide=structs.replace(guide, machine=b""))
+        # Whose automaton is large, and is kept with the guide: a request may wait for long.
+        bare = structs.replace(request, guide=structs.replace(guide, automaton=b""))
         self._waiting.append((bare, future, time.monotonic()))
 
     def abort(self, sequences: list[int]) -> list[EngineRequest]:
@@ -162,7 +162,7 @@ class CompilingRequests:
 
 def _num_bytes(request: GuideRequest) -> int:
     guessed = request.num_bytes or 4 * GUIDE_BYTES + BYTES_PER_CHAR * len(request.value)
-    return GUIDE_BYTES + len(request.value) + (2 * len(request.machine) or guessed)
+    return GUIDE_BYTES + len(request.value) + (2 * len(request.automaton) or guessed)
 
 
 def _has_failed(future: Future[CompiledGuide]) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import DeadEndError, ParameterError, RequestFailedError
-from octavo.guided.byte_machine import AutomatonState, MachineGuide, MachineState
+from octavo.guided.byte_automaton import AutomatonGuide, AutomatonGuideState, AutomatonState
 from octavo.guided.remote import RemoteGuide, RemoteState
 from octavo.messages import SequenceEnd, error_end
 from octavo_registry.faults import one_line
@@ -84,20 +84,20 @@ class GuidedSequence:
         """When the filling was begun."""
         self.is_slow = False
         """The last mask was late, or another of the same call: the next is filled alone."""
-        self.is_finished = self.machine is not None and self.state.is_finished()
-        """Nothing may follow; of a guide that is no machine it is known with the first mask."""
+        self.is_finished = self.automaton is not None and self.state.is_finished()
+        """Nothing may follow; of a guide that is no automaton it is known with the first mask."""
         self.error: Exception | None = None
         """What the backend raised; the sequence cannot go on."""
 
     @property
-    def machine(self) -> MachineGuide | None:
+    def automaton(self) -> AutomatonGuide | None:
         """The guide, if it is one that the device walks."""
-        return self.state.guide if isinstance(self.state, MachineState) else None
+        return self.state.guide if isinstance(self.state, AutomatonGuideState) else None
 
     @property
     def place(self) -> AutomatonState:
-        """Where it stands in its machine."""
-        return self.state.place if isinstance(self.state, MachineState) else AutomatonState()
+        """Where it stands in its automaton."""
+        return self.state.place if isinstance(self.state, AutomatonGuideState) else AutomatonState()
 
     @property
     def is_filling(self) -> bool:
@@ -116,7 +116,7 @@ class GuidedSequence:
 
     def _refusal(self, token: int) -> Exception:
         """Why a token was sampled that may not come."""
-        if self.machine is not None:  # the host has not seen its mask
+        if self.automaton is not None:  # the host has not seen its mask
             self.state.fill_bitmask(self.mask_W)
             if not self.mask_W.any():
                 return DeadEndError(DEAD_END)

@@ -155,10 +155,10 @@ class MediaInputs:
             replace(item, tensors=tensors) for item, (tensors, _) in zip(media, found, strict=True)
         ]
         prompt = self._process(token_ids, items, settings)
-        runs: list[list[tuple[int, int]]] = [[] for _ in media]
+        spans: list[list[tuple[int, int]]] = [[] for _ in media]
         for each in prompt.placeholders:
-            runs[each.item].append((each.start, each.length))
-        if not all(runs) and not (prompt.cross_rows and len(media) == 1):
+            spans[each.item].append((each.start, each.length))
+        if not all(spans) and not (prompt.cross_rows and len(media) == 1):
             raise PluginError(f"the input processor of {self._architecture} left out an item")
         inputs = [
             MediaInput(
@@ -167,7 +167,7 @@ class MediaInputs:
                 tensors=data,
                 cross_rows=prompt.cross_rows,
             )
-            for item, item_spans, (_, data) in zip(items, runs, found, strict=True)
+            for item, item_spans, (_, data) in zip(items, spans, found, strict=True)
         ]
         for item, media_input in zip(given, inputs, strict=True):
             self._check_room(item, media_input)
@@ -300,7 +300,7 @@ def expand_items(
 ) -> MediaPrompt:
     """Replace each token that stands for an item by the item's contents.
 
-    Runs of ``place`` in it, or of that very token, are placeholders; other tokens are text.
+    Spans of ``place`` in it, or of that very token, are placeholders; other tokens are text.
     """
     ids = list(prompt.token_ids)
     by_token = {token: modality for modality, token in tokens.items()}

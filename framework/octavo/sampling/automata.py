@@ -1,4 +1,4 @@
-"""Byte machines on the device, and the masks that it makes of them.
+"""Byte automata on the device, and the masks that it makes of them.
 
 Axis suffixes: S slots, R rows that sample, W words.
 """
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from octavo.steps.device_state import DeviceState
-from octavo.steps.loads import POOL_WORDS, MachineLoad
+from octavo.steps.loads import POOL_WORDS, AutomatonLoad
 from octavo.steps.uploads import upload
-from octavo_kernels.byte_machine import TokenTable, fill_masks, walk_
+from octavo_kernels.byte_automaton import TokenTable, fill_masks, walk_
 from octavo_registry.guided import GuideVocabulary
 
 TOKEN_BYTES = 32
@@ -25,8 +25,8 @@ def masks_on(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def machine_bytes(num_slots: int, vocab_size: int) -> int:
-    """What the first machine brings to the device."""
+def automaton_bytes(num_slots: int, vocab_size: int) -> int:
+    """What the first automaton brings to the device."""
     return 4 * (POOL_WORDS + num_slots * (1 + mask_words(vocab_size))) + TOKEN_BYTES * vocab_size
 
 
@@ -43,10 +43,10 @@ class _Memory:
     mask_rows_R: Tensor
 
 
-class DeviceMachines:
+class DeviceAutomata:
     """The pool and what goes with it; all recordings of steps use the same memory.
 
-    It is made when the first machine comes, so that an engine that meets none goes without.
+    It is made when the first automaton comes, so that an engine that meets none goes without.
     """
 
     def __init__(self, state: DeviceState, vocab_size: int) -> None:
@@ -54,8 +54,8 @@ class DeviceMachines:
         self._vocab_size = vocab_size
         self._made: _Memory | None = None
 
-    def load(self, load: MachineLoad) -> None:
-        """Put a machine where the scheduler says; steps launched earlier don't see it."""
+    def load(self, load: AutomatonLoad) -> None:
+        """Put an automaton where the scheduler says; steps launched earlier don't see it."""
         if self._made is None:
             self._made = self._make(load.vocabulary)
         words_W = load.words
@@ -63,21 +63,21 @@ class DeviceMachines:
         pool_W[load.first : load.first + len(words_W)] = upload(words_W, pool_W.device)
 
     def masks(self, slots_R: Tensor) -> tuple[Tensor, Tensor]:
-        """Which line of the masks is a row's, -1 for rows without a machine, and the masks."""
+        """Which line of the masks is a row's, -1 for rows without an automaton, and the masks."""
         made, num_rows = self._memory, len(slots_R)
         mask_rows_R, masks_RW = made.mask_rows_R[:num_rows], made.masks_RW[:num_rows]
-        fill_masks(slots_R, self._state.machines, made.pool_W, made.tokens, masks_RW, mask_rows_R)
+        fill_masks(slots_R, self._state.automata, made.pool_W, made.tokens, masks_RW, mask_rows_R)
         return mask_rows_R, masks_RW
 
     def walk(self, slots_R: Tensor, tokens_R: Tensor) -> None:
-        """Let rows with a machine take the tokens that they have sampled."""
+        """Let rows with an automaton take the tokens that they have sampled."""
         made = self._memory
-        walk_(slots_R, tokens_R, self._state.machines, made.pool_W, made.tokens)
+        walk_(slots_R, tokens_R, self._state.automata, made.pool_W, made.tokens)
 
     @property
     def _memory(self) -> _Memory:
         if self._made is None:
-            raise RuntimeError("a row has a machine, and none was loaded")
+            raise RuntimeError("a row has an automaton, and none was loaded")
         return self._made
 
     def _make(self, vocabulary: GuideVocabulary) -> _Memory:

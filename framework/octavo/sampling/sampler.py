@@ -13,7 +13,7 @@ from torch import Tensor
 
 from octavo.errors import PluginError
 from octavo.layers.adapted import AdapterRows, AdapterSpans
-from octavo.sampling.automata import DeviceMachines
+from octavo.sampling.automata import DeviceAutomata
 from octavo.sampling.forward import Forward, Sampled
 from octavo.sampling.logprobs import TokenLogprobTensors, token_logprobs
 from octavo.sampling.masks import TokenMask
@@ -62,7 +62,7 @@ class Sampler:
         self._logprobs_normalized = logprobs_mode.endswith("_logprobs")
         self._is_astray = False
         """A step has raised before all was attached: nothing counts until all are detached."""
-        self._machines = DeviceMachines(state, vocab_size)
+        self._automata = DeviceAutomata(state, vocab_size)
 
     def needs_no_host(self, plan: StepPlan) -> bool:
         """Whether ``sample_in_place`` gives all that a step's rows want."""
@@ -83,8 +83,8 @@ class Sampler:
             for processor in self._processors:
                 processor.attach(new)
         self._is_astray = False
-        for load in plan.machines:
-            self._machines.load(load)
+        for load in plan.automata:
+            self._automata.load(load)
 
     def sample_in_place(
         self, hidden_RD: Tensor, slots_R: Tensor, work: Work, *, masked: bool
@@ -94,8 +94,8 @@ class Sampler:
         logits_RV = self._ruled(self._logits(hidden_RD, spans, 0), slots_R)
         if not masked:
             return self._choose(logits_RV, slots_R, work)
-        tokens_R = self._choose(logits_RV, slots_R, work, *self._machines.masks(slots_R))
-        self._machines.walk(slots_R, tokens_R)
+        tokens_R = self._choose(logits_RV, slots_R, work, *self._automata.masks(slots_R))
+        self._automata.walk(slots_R, tokens_R)
         return tokens_R
 
     def sample(self, forward: Forward, masks: TokenMasks | None) -> Sampled:
@@ -115,7 +115,7 @@ class Sampler:
             if plan.num_logprobs >= 0:
                 sampled.logprobs = self._logprobs(forward, logits_RV, tokens_R, mask)
             if plan.masked:
-                self._machines.walk(slots_R, tokens_R)
+                self._automata.walk(slots_R, tokens_R)
         if plan.num_prompt_logprobs >= 0:
             sampled.prompt_logprobs = self._prompt_logprobs(forward, num_samples)
         return sampled
@@ -214,11 +214,11 @@ class Sampler:
         return SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
 
     def _mask(self, forward: Forward, masks: TokenMasks | None) -> TokenMask | None:
-        """What the rows that sample may have, by the host's masks and the device's machines."""
+        """What the rows that sample may have, by the host's masks and the device's automata."""
         plan, slots_R = forward.plan, forward.sample_slots_R
         some = masks if masks is not None and len(masks.rows_M) else None
         if plan.masked:
-            lines_R, bits_MW = self._machines.masks(slots_R)
+            lines_R, bits_MW = self._automata.masks(slots_R)
             if some is not None:
                 rows_M = upload(some.rows_M, slots_R.device)
                 lines_R[rows_M.long()] = rows_M

@@ -1,6 +1,6 @@
 """Who of those that wait is to run next, where some wait for room on the device.
 
-Rank rows for an adapter, or words for the machine of a guide.
+Rank rows for an adapter, or words for the automaton of a guide.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from octavo.residency.adapters import AdapterPool
-from octavo.residency.machines import MachinePool
+from octavo.residency.automata import AutomatonPool
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.waiting import WaitingQueue
 
@@ -16,17 +16,19 @@ MOST_PASSES: Final = 256
 """Sequences that may enter with what runs already while an earlier one waits for room of it."""
 
 
-class Entering:
+class Admission:
     """First come, first served, but what waits for room holds up only others that need some.
 
-    An adapter or a machine that runs needs no more of it; yet each sequence that enters with it
+    An adapter or an automaton that runs needs no more of it; yet each sequence that enters with it
     keeps it from those that wait, so that no more than ``MOST_PASSES`` do.
     """
 
-    def __init__(self, waiting: WaitingQueue, adapters: AdapterPool, machines: MachinePool) -> None:
+    def __init__(
+        self, waiting: WaitingQueue, adapters: AdapterPool, automata: AutomatonPool
+    ) -> None:
         self._waiting = waiting
         self._adapters = adapters
-        self._machines = machines
+        self._automata = automata
         self._passed: set[int] = set()
         """Who has passed the first of those that wait for room."""
 
@@ -48,18 +50,18 @@ class Entering:
         return first is None or key(aside) <= key(first)
 
     def _may_enter(self, sequence: Sequence) -> bool:
-        if not sequence.request.adapter and sequence.machine is None:
+        if not sequence.request.adapter and sequence.automaton is None:
             return True
         aside, key = self._waiting.peek_aside(), self._waiting.sort_key
         if aside is None or key(sequence) <= key(aside):  # equal: its place of before
             return self._provide(sequence)
-        adapters, machines = self._adapters, self._machines
-        adapter, machine = sequence.request.adapter, sequence.machine
+        adapters, automata = self._adapters, self._automata
+        adapter, automaton = sequence.request.adapter, sequence.automaton
         of_rows = bool(adapter) and adapters.provide(aside.request.adapter) is None
-        of_words = machine is not None and machines.provide(aside.machine) is None
+        of_words = automaton is not None and automata.provide(aside.automaton) is None
         if of_rows and not adapters.is_running(adapter):
             return False
-        if of_words and not machines.is_running(machine):
+        if of_words and not automata.is_running(automaton):
             return False
         if not self._provide(sequence):
             return False
@@ -70,5 +72,5 @@ class Entering:
     def _provide(self, sequence: Sequence) -> bool:
         """Have on the device what it needs, or as much of it as there is room for."""
         ranks = self._adapters.provide(sequence.request.adapter)
-        machine_at = self._machines.provide(sequence.machine)
-        return ranks is not None and machine_at is not None
+        automaton_at = self._automata.provide(sequence.automaton)
+        return ranks is not None and automaton_at is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.cache.prefix import chain_seed
 from octavo.guided.sequence import CompiledGuide, GuidedSequence, as_error
 from octavo.messages import EngineRequest
-from octavo.residency.machines import MachinePool
+from octavo.residency.automata import AutomatonPool
 from octavo.scheduling.sequence import Sequence
 
 
@@ -24,7 +24,7 @@ def family_of(request: EngineRequest, arrival: int, model_identity: str) -> list
 
 
 def guide_family(
-    family: list[Sequence], guide: CompiledGuide, vocab_size: int, machines: MachinePool
+    family: list[Sequence], guide: CompiledGuide, vocab_size: int, automata: AutomatonPool
 ) -> Exception | None:
     """Lead a family through a guide; returns why that cannot be, or None."""
     request = family[0].request
@@ -35,5 +35,5 @@ def guide_family(
             sequence.guide = GuidedSequence(guide, vocab_size, taken)
     except BaseException as error:  # a plugin's, or a panic: this request's failure only
         return as_error(error)
-    machine = family[0].machine
-    return None if machine is None else machines.refusal(machine)
+    automaton = family[0].automaton
+    return None if automaton is None else automata.refusal(automaton)

@@ -125,8 +125,8 @@ class MediaScheduler:
         return count
 
     def _unsplit(self, item: MediaInput, start: int, count: int) -> int:
-        for run, length in item.spans:
-            first, end = max(run, start), run + length
+        for begin, length in item.spans:
+            first, end = max(begin, start), begin + length
             if not first < start + count < end:
                 continue
             if first > start:
@@ -177,8 +177,8 @@ class MediaScheduler:
             at = int(starts[row])
             end = at + int(counts[row])
             media = slot_table.at(slot).request.media
-            for run, length in sorted(run for item in media for run in item.spans):
-                first, last = max(run, at), min(run + length, end)
+            for begin, length in sorted(span for item in media for span in item.spans):
+                first, last = max(begin, at), min(begin + length, end)
                 if first < last:
                     if at < first:
                         parts.append((row, first - at, end - first, False))
@@ -206,13 +206,13 @@ class MediaScheduler:
             end = start + int(query_starts[row + 1]) - first
             for item in sequence.request.media:
                 passed = 0
-                for run, length in item.spans:
-                    begin, stop = max(run, start), min(run + length, end)
-                    if begin < stop:
-                        places = np.arange(begin, stop, dtype=np.int32)
+                for begin, length in item.spans:
+                    here, stop = max(begin, start), min(begin + length, end)
+                    if here < stop:
+                        places = np.arange(here, stop, dtype=np.int32)
                         tokens.append(places + np.int32(first - start))
                         kept = self._kept[item.content_hash].rows
-                        rows.append(kept[passed + begin - run : passed + stop - run])
+                        rows.append(kept[passed + here - begin : passed + stop - begin])
                     passed += length
         return np.concatenate(tokens), np.concatenate(rows)
 

@@ -86,7 +86,7 @@ class Packing:
             moves=carried.moves,
             encode=media.take_loads(),
             adapters=placement.adapters.take_loads(),
-            machines=placement.machines.take_loads(),
+            automata=placement.automata.take_loads(),
             has_adapters=bool(slot_table.adapted_S[slots].any()),
             cuts=media.cuts(slot_table, slots, starts, counts),
         )

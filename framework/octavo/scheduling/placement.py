@@ -14,7 +14,7 @@ from octavo.cache.prefix import cross_digests, extend_chain, find_all, longest_p
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
 from octavo.residency.adapters import AdapterPool
-from octavo.residency.machines import MachinePool
+from octavo.residency.automata import AutomatonPool
 from octavo.scheduling.sequence import Sequence, SwappedBlocks
 from octavo.scheduling.slots import SlotTable
 from octavo.steps.features import RowFeature
@@ -56,10 +56,10 @@ class Placement:
         state: StateLayout,
         num_swap_blocks: int,
         adapters: AdapterPool,
-        machines: MachinePool,
+        automata: AutomatonPool,
     ) -> None:
         self.adapters = adapters
-        self.machines = machines
+        self.automata = automata
         self.tables = tables
         self.slot_table = slot_table
         self.pool: BlockPool = tables.pool
@@ -104,11 +104,11 @@ class Placement:
         many have their media.
         """
         ranks = self.adapters.provide(sequence.request.adapter)
-        machine_at = self.machines.provide(sequence.machine)
-        if self.slot_table.num_free == 0 or ranks is None or machine_at is None:
+        automaton_at = self.automata.provide(sequence.automaton)
+        if self.slot_table.num_free == 0 or ranks is None or automaton_at is None:
             return 0
         sequence.ranks = ranks
-        sequence.machine_at = machine_at
+        sequence.automaton_at = automaton_at
         num_tokens = len(sequence.tokens)
         if self._caching:
             self.digests_of(sequence)
@@ -121,7 +121,7 @@ class Placement:
         if start < 0:
             return 0
         self.adapters.pin(sequence.request.adapter)
-        self.machines.pin(sequence.machine)
+        self.automata.pin(sequence.automaton)
         if sequence.placed_seconds is None:
             sequence.placed_seconds = time.monotonic()
         slot = sequence.slot
@@ -212,7 +212,7 @@ class Placement:
         if self._processors:
             self.next_plan.detach.append(sequence.slot)
         self.adapters.unpin(sequence.request.adapter)
-        self.machines.unpin(sequence.machine)
+        self.automata.unpin(sequence.automaton)
         self.tables.release(sequence.slot)
         self.slot_table.leave(sequence)
 

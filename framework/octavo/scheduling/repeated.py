@@ -58,7 +58,7 @@ class RepeatedSteps:
             detach=[],
             moves=BlockMoves(),
             adapters=[],
-            machines=[],
+            automata=[],
         )
         self._last = _Repeatable(again, record, num_left)
 

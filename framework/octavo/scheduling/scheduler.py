@@ -11,8 +11,8 @@ from octavo.config import EngineConfig
 from octavo.guided.sequence import CompiledGuide
 from octavo.messages import EngineRequest, SequenceEnd, error_end
 from octavo.residency.adapters import AdapterPool
-from octavo.residency.machines import MachinePool
-from octavo.scheduling.admission import Entering
+from octavo.residency.automata import AutomatonPool
+from octavo.scheduling.admission import Admission
 from octavo.scheduling.corrections import Corrections
 from octavo.scheduling.family import family_of, guide_family
 from octavo.scheduling.fetching import Fetching
@@ -50,7 +50,7 @@ class Scheduler:
         model_identity: str,
         vocab_size: int,
         whole_media: bool = False,
-        machine_words: int = POOL_WORDS,
+        automaton_words: int = POOL_WORDS,
         store: KVStore | None = None,
     ) -> None:
         """``whole_media``: no chunk of a prompt may end inside an item."""
@@ -59,9 +59,9 @@ class Scheduler:
         max_blocks = state.fields["table0"].width
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
         self.adapters = AdapterPool(config.lora.num_rank_rows, config.lora.highest_rank)
-        self.machines = MachinePool(machine_words)
+        self.automata = AutomatonPool(automaton_words)
         self.placement = Placement(
-            config, tables, self.slot_table, state, num_swap_blocks, self.adapters, self.machines
+            config, tables, self.slot_table, state, num_swap_blocks, self.adapters, self.automata
         )
         self.fetching = None if store is None else Fetching(store, self.placement)
         self.waiting = WaitingQueue(by_priority=limits.scheduling_policy == "priority")
@@ -80,7 +80,7 @@ class Scheduler:
         self._model_identity = model_identity
         self._vocab_size = vocab_size
         self._packing = Packing(self.slot_table, self.placement, self.media, self.corrections)
-        self._entering = Entering(self.waiting, self.adapters, self.machines)
+        self._admission = Admission(self.waiting, self.adapters, self.automata)
         self._num_arrivals = 0
         self._step_id = 0
         self._repeated = RepeatedSteps(self.slot_table, self.placement)
@@ -108,7 +108,7 @@ class Scheduler:
         self._num_arrivals += 1
         family = family_of(request, self._num_arrivals, self._model_identity)
         if guide is not None:
-            error = guide_family(family, guide, self._vocab_size, self.machines)
+            error = guide_family(family, guide, self._vocab_size, self.automata)
             if error is not None:
                 self.refuse(request, error)
                 return
@@ -165,7 +165,7 @@ class Scheduler:
         self.placement.start_over(self.sequences.values())
         self.media.forget_all()
         self.adapters.load_again()
-        self.machines.forget_all()
+        self.automata.forget_all()
 
     def _release_followers(self, leader: Sequence) -> None:
         for follower in leader.followers:
@@ -265,7 +265,7 @@ class Scheduler:
     def _admit(self, slots: SlotIds, counts: Ints, budget: int) -> tuple[SlotIds, Ints]:
         entered: list[tuple[int, int]] = []
         while budget > 0:
-            sequence = self._entering.next()
+            sequence = self._admission.next()
             if sequence is None:
                 break
             if self.fetching is not None and self.fetching.begin(sequence, self._step_id):

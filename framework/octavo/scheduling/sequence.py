@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.guided.byte_machine import MachineGuide
+from octavo.guided.byte_automaton import AutomatonGuide
 from octavo.guided.sequence import GuidedSequence
 from octavo.messages import EngineRequest, MediaInput, SequenceLogprobs
-from octavo.residency.machines import NO_MACHINE
+from octavo.residency.automata import NO_AUTOMATON
 from octavo.steps.loads import NO_RANKS
 
 
@@ -29,6 +29,7 @@ class Sequence:
     __slots__ = (
         "arrival",
         "arrival_seconds",
+        "automaton_at",
         "chain_seed",
         "digests",
         "followers",
@@ -37,7 +38,6 @@ class Sequence:
         "index",
         "is_asked",
         "leader",
-        "machine_at",
         "media_marks",
         "num_cached_tokens",
         "placed_seconds",
@@ -87,8 +87,8 @@ class Sequence:
         self.leader: Sequence | None = None
         self.followers: list[Sequence] = []
         self.guide: GuidedSequence | None = None
-        self.machine_at = NO_MACHINE
-        """Where its machine begins in the pool while it runs."""
+        self.automaton_at = NO_AUTOMATON
+        """Where its automaton begins in the pool while it runs."""
         self.num_cached_tokens = 0
         self.reported = False
         self.prompt_logprobs: list[SequenceLogprobs] = []
@@ -123,9 +123,9 @@ class Sequence:
         return self.cross.cross_rows if self.cross else 0
 
     @property
-    def machine(self) -> MachineGuide | None:
+    def automaton(self) -> AutomatonGuide | None:
         """Its guide, if it is one that the device walks."""
-        return None if self.guide is None else self.guide.machine
+        return None if self.guide is None else self.guide.automaton
 
     @property
     def seed(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.guided.byte_machine import AutomatonState
+from octavo.guided.byte_automaton import AutomatonState
 from octavo.scheduling.sequence import Sequence
 from octavo.steps.features import RowFeature, features_of
 from octavo.steps.layout import StateDiff
@@ -46,7 +46,7 @@ class SlotTable:
         self.guided_S = np.zeros(num_slots, np.bool_)
         """Rows whose next token must be one that the host's mask allows."""
         self.masked_S = np.zeros(num_slots, np.bool_)
-        """Rows whose masks the device makes: their guides are byte machines."""
+        """Rows whose masks the device makes: their guides are byte automata."""
         self.of_allowed_S = np.zeros(num_slots, np.bool_)
         """Rows whose logprobs are of what their guides allow alone."""
         self.media_end_S = np.zeros(num_slots, np.int32)
@@ -96,7 +96,7 @@ class SlotTable:
         self.prompt_logprobs_S[slot] = sequence.wants_prompt_logprobs
         self.stop_ids_KS[:, slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
-        guide, masked = sequence.guide, sequence.machine is not None
+        guide, masked = sequence.guide, sequence.automaton is not None
         place = AutomatonState() if guide is None else guide.place
         self.guided_S[slot] = guide is not None and not masked
         self.masked_S[slot] = masked
@@ -119,7 +119,7 @@ class SlotTable:
                 *sequence.ranks,
                 sequence.position_delta,
                 sequence.num_cross_rows,
-                sequence.machine_at,
+                sequence.automaton_at,
                 place.state,
                 len(place.stack),
             ],
@@ -136,7 +136,7 @@ class SlotTable:
         diff.put_span("tokens", slot, 0, tokens)
         seed = np.array([sequence.seed & (2**64 - 1)], np.uint64).view(np.int32)
         diff.put_span("seed", slot, 0, seed)
-        diff.put_span("machine_stack", slot, 0, np.array(place.stack, np.int32))
+        diff.put_span("automaton_stack", slot, 0, np.array(place.stack, np.int32))
         return slot
 
     def plan(self, slots: SlotIds, ends: Ints, sample_slots: SlotIds) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from octavo.steps.layout import StateLayout
 from octavo.steps.slot_fields import FLOAT_FIELDS, INT_FIELDS
-from octavo_kernels.byte_machine import MachineStates
+from octavo_kernels.byte_automaton import AutomatonStates
 from octavo_kernels.sample import SamplingState
 from octavo_kernels.step_state import StepInputs, advance_, scatter_words_, step_inputs
 
@@ -25,11 +25,11 @@ class DeviceState:
         self.adapter_rank_S = self._view("adapter_rank")
         self.position_delta_S = self._view("position_delta")
         self.cross_rows_S = self._view("cross_rows")
-        self.machines = MachineStates(
-            at_S=self._view("machine"),
-            state_S=self._view("machine_state"),
-            depth_S=self._view("machine_depth"),
-            stack_SD=self._view("machine_stack"),
+        self.automata = AutomatonStates(
+            at_S=self._view("automaton"),
+            state_S=self._view("automaton_state"),
+            depth_S=self._view("automaton_depth"),
+            stack_SD=self._view("automaton_stack"),
         )
         self.tables_SB = [self._view(f"table{group}") for group in range(layout.num_groups)]
         self.sampling = SamplingState(

@@ -29,7 +29,7 @@ class StateLayout:
         num_lines = num_slots + 1
         widths = dict.fromkeys((*INT_FIELDS, *FLOAT_FIELDS), 1)
         widths |= {"seed": 2, "stop_ids": STOP_IDS, "tokens": max_model_len}
-        widths |= {"machine_stack": MOST_DEPTH}
+        widths |= {"automaton_stack": MOST_DEPTH}
         widths |= {f"table{group}": max_blocks for group in range(num_groups)}
         self.fields: dict[str, Field] = {}
         offset = 0

@@ -67,8 +67,8 @@ POOL_WORDS: Final = 2**22
 """Room for hundreds of the usual schemas, and for one of a million entries, of 4 bytes each."""
 
 
-class MachineLoad(NamedTuple):
-    """A machine to copy to the device before a step's forward pass."""
+class AutomatonLoad(NamedTuple):
+    """An automaton to copy to the device before a step's forward pass."""
 
     first: int
     """The word where it begins."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.messages import TokenSampling
-from octavo.steps.loads import AdapterLoad, BlockMoves, EncodeItem, MachineLoad, RowCuts
+from octavo.steps.loads import AdapterLoad, AutomatonLoad, BlockMoves, EncodeItem, RowCuts
 from octavo.steps.slot_fields import Ints, SlotIds
 from octavo_kernels.row_features import Work
 
@@ -83,7 +83,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     awaits_masks: bool = False
     """The host masks some rows: the tokens are sampled when ``TokenMasks`` have come."""
     masked: bool = False
-    """The device masks some of the rows that sample, by their machines."""
+    """The device masks some of the rows that sample, by their automata."""
     attach: list[Attached] = msgspec.field(default_factory=list)
     """Slots whose new sequence brings parameters that name tokens, or meets processors."""
     detach: list[int] = msgspec.field(default_factory=list)
@@ -96,7 +96,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """Media whose rows are made before the forward pass."""
     adapters: list[AdapterLoad] = msgspec.field(default_factory=list)
     """What is copied to the device before the forward pass; done in this order."""
-    machines: list[MachineLoad] = msgspec.field(default_factory=list)
+    automata: list[AutomatonLoad] = msgspec.field(default_factory=list)
     """What is copied to the device before the forward pass."""
     has_adapters: bool = False
     """Whether any row has one."""

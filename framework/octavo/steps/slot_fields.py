@@ -26,9 +26,9 @@ INT_FIELDS = (
     "adapter_rank",
     "position_delta",
     "cross_rows",
-    "machine",
-    "machine_state",
-    "machine_depth",
+    "automaton",
+    "automaton_state",
+    "automaton_depth",
 )
 
 

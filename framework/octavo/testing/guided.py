@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import OctavoError
-from octavo.guided.byte_machine import machine_guide, pack
+from octavo.guided.byte_automaton import automaton_guide, pack
 from octavo.guided.schema.features import FEATURES
 from octavo.testing.guided_samples import CALL, Sample, samples, vocabulary
 from octavo.testing.report import Check
 from octavo_registry import GuidedBackend, GuideState, GuideVocabulary
 from octavo_registry.faults import FAILURES, one_line
-from octavo_registry.guided import Constraint, ConstraintKind, FillsTogether, MachineBackend
+from octavo_registry.guided import AutomatonBackend, Constraint, ConstraintKind, FillsTogether
+from octavo_registry.lazy import former_members
 from octavo_registry.naming import close_or_known
 from octavo_registry.structure import Literal, plain
 
@@ -44,7 +45,7 @@ def check_guided_backend(
     keywords: Collection[str],
     *,
     native: bool = False,
-    machines: bool = False,
+    automata: bool = False,
 ) -> list[Check]:
     """Lead guides of all that ``keywords`` lists through texts and random walks."""
     words = vocabulary()
@@ -64,8 +65,8 @@ def check_guided_backend(
     if native:
         checks.append((f"{title} fills masks in several threads", bench.wrong_in_threads))
         checks.append((f"{title} fills masks of many as those of one", bench.wrong_together))
-    if machines:
-        checks.append((f"{title} makes machines that are its guides", bench.wrong_machines))
+    if automata:
+        checks.append((f"{title} makes automata that are its guides", bench.wrong_automata))
     return [_check(name, problems) for name, problems in checks]
 
 
@@ -251,19 +252,19 @@ class _Bench:
             elif not np.array_equal(self._mask(state), bits_of(row_W)):
                 yield "fill_bitmasks() gives another mask than fill_bitmask()"
 
-    def wrong_machines(self) -> Iterator[str]:
-        """Machines must say the same as the backend, without which an engine has them."""
-        if not isinstance(self.backend, MachineBackend):
-            yield "it has no machine()"
+    def wrong_automata(self) -> Iterator[str]:
+        """Automata must say the same as the backend, without which an engine has them."""
+        if not isinstance(self.backend, AutomatonBackend):
+            yield f"it has no automaton(){former_members(self.backend, {'automaton': 'automaton'})}"
             return
         for sample in self.samples:
-            packed = pack(self.backend.machine(sample.constraint)).tobytes()
+            packed = pack(self.backend.automaton(sample.constraint)).tobytes()
             for tokens in self._token_lists(sample):
-                first = machine_guide(packed, self.words).start()
+                first = automaton_guide(packed, self.words).start()
                 second = self.backend.compile(sample.constraint).start()
                 for token in tokens:
                     if not np.array_equal(self._mask(first), self._mask(second)):
-                        yield f"{sample.name}: before {token} the machine's mask is another"
+                        yield f"{sample.name}: before {token} the automaton's mask is another"
                     first.accept(token)
                     second.accept(token)
 

@@ -169,7 +169,7 @@ def _check_guided_backend(host: PluginHost, name: str) -> list[Check]:
         make,
         metadata["keywords"],
         native=metadata["native"],
-        machines=metadata["machines"],
+        automata=metadata["automata"],
     )
 
 

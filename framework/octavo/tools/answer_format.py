@@ -25,8 +25,8 @@ _OF_CONTENT = ("response_format", "text", "output_config.format", "output_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerPlan:
-    """What one request needs."""
+class ExpectedAnswer:
+    """What one request's answers are held to, and read by."""
 
     guided: GuidedParams | None
     """The constraint on the whole text, its reasoning included."""
@@ -61,8 +61,10 @@ class AnswerFormat:
         self.reasoning_parser = reasoning_parser
         self._takes_auto = takes_auto
 
-    def plan(self, prompt: str, use: ToolUse | None, guided: GuidedParams | None) -> AnswerPlan:
-        """Plan for an answer to ``prompt``, with the request's own constraint on its content."""
+    def expect(
+        self, prompt: str, use: ToolUse | None, guided: GuidedParams | None
+    ) -> ExpectedAnswer:
+        """What is to follow ``prompt``; ``guided`` is the request's constraint on its content."""
         calls, reasoning = self.tool_parser, self.reasoning_parser
         if use is not None:
             self._check(use)
@@ -73,9 +75,9 @@ class AnswerFormat:
             only = use is not None and use.choice != "auto"
             guided = behind_calls(before, guided) if only else behind(before, guided)
         if reasoning is None and (use is None or calls is None):
-            return AnswerPlan(guided=guided)
+            return ExpectedAnswer(guided=guided)
         parsers = [reasoning, calls if use else None]
-        return AnswerPlan(
+        return ExpectedAnswer(
             guided=guided,
             markers=tuple(mark for parser in parsers if parser for mark in parser.markers),
             new_stream=lambda: MessageStream(

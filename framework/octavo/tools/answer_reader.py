@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from octavo.errors import PluginError, RequestFailedError
 from octavo.outputs import BeamSequence, CompletionOutput, RequestOutput, TokenLogprobs
-from octavo.tools.answer_format import AnswerPlan
+from octavo.tools.answer_format import ExpectedAnswer
 from octavo.tools.message import MessageStream
 from octavo.tools.token_texts import TokenTexts
 from octavo_registry import Delta, ParsedMessage
@@ -25,12 +25,12 @@ _ID_LENGTH: Final = 9
 class AnswerReader:
     """Adds to each output what its text says: ``deltas`` to pieces, ``message`` to whole ones."""
 
-    def __init__(self, plan: AnswerPlan, *, in_pieces: bool, foreign: str = "") -> None:
+    def __init__(self, expected: ExpectedAnswer, *, in_pieces: bool, foreign: str = "") -> None:
         """``in_pieces``: outputs hold what is new only. ``foreign`` as in ``AnswerFormat``."""
         self.foreign = foreign
         self.was_slow = False
         """A log has told of it."""
-        self._plan = plan
+        self._expected = expected
         self._in_pieces = in_pieces
         self._answers: dict[int, _Answer] = {}
 
@@ -39,7 +39,7 @@ class AnswerReader:
         for each in output.outputs:
             answer = self._answers.get(each.index)
             if answer is None:
-                answer = self._answers[each.index] = _Answer(self._plan, self._in_pieces)
+                answer = self._answers[each.index] = _Answer(self._expected, self._in_pieces)
             _read(answer, each)
 
     def take_beams(self, beams: Iterable[BeamSequence]) -> None:
@@ -48,7 +48,7 @@ class AnswerReader:
             whole = CompletionOutput(
                 index=index, text=beam.text, token_ids=beam.token_ids, finish_reason="stop"
             )
-            _read(_Answer(self._plan, in_pieces=False), whole)
+            _read(_Answer(self._expected, in_pieces=False), whole)
             beam.message = whole.message
 
 
@@ -64,9 +64,9 @@ def _read(answer: _Answer, output: CompletionOutput) -> None:
 
 
 class _Answer:
-    def __init__(self, plan: AnswerPlan, in_pieces: bool) -> None:
-        self._stream = plan.new_stream() if plan.new_stream else MessageStream()
-        self._parallel = plan.parallel
+    def __init__(self, expected: ExpectedAnswer, in_pieces: bool) -> None:
+        self._stream = expected.new_stream() if expected.new_stream else MessageStream()
+        self._parallel = expected.parallel
         self._in_pieces = in_pieces
         self._num_chars = 0
         self._num_tokens = 0

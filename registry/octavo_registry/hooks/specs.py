@@ -119,9 +119,9 @@ def register_guided_backends(backends: LazyRegistry[GuidedBackend]) -> None:
     request with another one is refused by name before the backend is loaded. The lowest ``rank``
     that enforces all of a constraint is taken. ``native=True`` promises that its states work
     outside the interpreter lock, within limits of their own: the engine's threads fill their masks.
-    Others fill them in processes that can be ended. ``machines=True`` says that it is a
-    ``MachineBackend``, to be taken where the engine's device walks its guides, or by its name. The
-    target is called ``Backend(vocabulary)``, once in each process that uses it.
+    Others fill them in processes that can be ended. ``automata=True`` says that it is an
+    ``AutomatonBackend``, to be taken where the engine's device walks its guides, or by its name.
+    The target is called ``Backend(vocabulary)``, once in each process that uses it.
     """
 
 

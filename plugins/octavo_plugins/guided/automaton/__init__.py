@@ -1,4 +1,4 @@
-"""The guided backend of byte machines: schemas, patterns and choices as tables for a device."""
+"""The guided backend of byte automata: schemas, patterns and choices as tables for a device."""
 
 from octavo_plugins.guided.automaton.keywords import KEYWORDS
 from octavo_registry import LazyRegistry, hookimpl
@@ -16,5 +16,5 @@ def register_guided_backends(backends: LazyRegistry[GuidedBackend]) -> None:
         keywords=KEYWORDS,
         rank=5,
         native=True,
-        machines=True,
+        automata=True,
     )

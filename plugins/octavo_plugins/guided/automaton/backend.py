@@ -1,9 +1,9 @@
-"""Byte machines of constraints; a vocabulary is needed for guides alone."""
+"""Byte automata of constraints; a vocabulary is needed for guides alone."""
 
 from __future__ import annotations
 
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_machine import MachineGuide
+from octavo.guided.byte_automaton import AutomatonGuide
 from octavo.guided.schema.regex import TooManyStates
 from octavo.guided.schema.regex_parse import PatternError
 from octavo_plugins.guided.automaton.levels import bounded
@@ -11,8 +11,8 @@ from octavo_plugins.guided.automaton.parts import DONE, Graph
 from octavo_plugins.guided.automaton.patterns import pattern, unicode_dialect
 from octavo_plugins.guided.automaton.schemas import SchemaWriter
 from octavo_plugins.guided.automaton.subsets import Subsets
-from octavo_plugins.guided.automaton.tables import machine_of
-from octavo_registry.guided import ByteMachine, Constraint, GuideVocabulary
+from octavo_plugins.guided.automaton.tables import automaton_of
+from octavo_registry.guided import ByteAutomaton, Constraint, GuideVocabulary
 
 
 class Backend:
@@ -23,12 +23,12 @@ class Backend:
         unicode_dialect()  # takes a fifth of a second, which is no constraint's to pay
 
     @staticmethod
-    def machine(constraint: Constraint) -> ByteMachine:
+    def automaton(constraint: Constraint) -> ByteAutomaton:
         """The constraint's table, within limits on its size and on the work."""
         graph = Graph()
         try:
             start = _start(graph, constraint)
-            return machine_of(bounded(Subsets(graph, start).rows))
+            return automaton_of(bounded(Subsets(graph, start).rows))
         except RecursionError:
             raise UnsupportedConstraint("the constraint is nested too deep") from None
         except TooManyStates:
@@ -36,9 +36,9 @@ class Backend:
         except PatternError as error:
             raise UnsupportedConstraint(f"{constraint.kind}: {error}") from None
 
-    def compile(self, constraint: Constraint) -> MachineGuide:
+    def compile(self, constraint: Constraint) -> AutomatonGuide:
         """The same as a guide."""
-        return MachineGuide(self.machine(constraint), self._vocabulary)
+        return AutomatonGuide(self.automaton(constraint), self._vocabulary)
 
 
 def _start(graph: Graph, constraint: Constraint) -> int:
@@ -52,4 +52,4 @@ def _start(graph: Graph, constraint: Constraint) -> int:
         case "choice":
             return graph.fork(*(graph.literal(text.encode(), DONE) for text in value))
         case kind:
-            raise UnsupportedConstraint(f"{kind} cannot be written as a machine")
+            raise UnsupportedConstraint(f"{kind} cannot be written as an automaton")

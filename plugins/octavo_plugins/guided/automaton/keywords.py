@@ -1,4 +1,4 @@
-"""What machines were shown to enforce; those that take too large a table are refused as well.
+"""What automata were shown to enforce; those that take too large a table are refused as well.
 
 Names that differ cannot be told from those that come again, so that it lacks ``minProperties``.
 """

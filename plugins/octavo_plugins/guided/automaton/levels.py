@@ -106,7 +106,7 @@ class _Guards:
     def _room(self, need: int) -> int:
         """A state that is called and returns where there are so many levels, with its own."""
         if need > MOST_NEEDED:
-            raise UnsupportedConstraint("the constraint is nested too deep for a machine's stack")
+            raise UnsupportedConstraint("the constraint is too deep for an automaton's stack")
         if not self._rooms:
             self._rooms.append(self._added(Row(ends=True)))
         while len(self._rooms) < need:

@@ -148,7 +148,7 @@ class SchemaWriter:
         graph = self._graph
         counted = low if high is None else high
         if counted > MOST_COUNTED:
-            raise UnsupportedConstraint(f"a machine counts no more than {MOST_COUNTED} items")
+            raise UnsupportedConstraint(f"an automaton counts no more than {MOST_COUNTED} items")
         if counted > 1:
             part = one(END)
 

@@ -1,4 +1,4 @@
-"""States as a machine's table: equal ones are merged, and bytes that never differ are a class."""
+"""States as an automaton's table: equal ones are merged, bytes that never differ are a class."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from octavo.errors import UnsupportedConstraint
 from octavo_plugins.guided.automaton.subsets import Row
-from octavo_registry.guided import CALL, GO, RETURN, ByteMachine
+from octavo_registry.guided import CALL, GO, RETURN, ByteAutomaton
 
 MOST_WORDS = 2**18
 """Of a table: 1 MiB."""
 
 
-def machine_of(rows: list[Row]) -> ByteMachine:
-    """The machine that begins in the first state."""
+def automaton_of(rows: list[Row]) -> ByteAutomaton:
+    """The automaton that begins in the first state."""
     rows = _merged(rows)
     sets = sorted({data for row in rows for data, *_ in (*row.steps, *row.calls)})
     classes_B, columns = _classes(sets)
@@ -38,7 +38,7 @@ def machine_of(rows: list[Row]) -> ByteMachine:
             for column in columns[data]:
                 entries[column] = entry
         table.append(entries)
-    return ByteMachine(
+    return ByteAutomaton(
         classes_B=classes_B,
         table_QC=np.array(table, np.int32),
         calls_K2=np.array(list(calls), np.int32).reshape(-1, 2),

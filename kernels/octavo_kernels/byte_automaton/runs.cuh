@@ -1,9 +1,9 @@
 // What texts of plain bytes do at a row's place, found out once for all tokens that are such.
 #pragma once
 
-#include "machine.cuh"
+#include "automaton.cuh"
 
-namespace octavo::byte_machine {
+namespace octavo::byte_automaton {
 
 constexpr int kMostRun = 16;  // few tokens are longer, and the whole block waits for each byte
 constexpr int kFirstPlain = ' ';
@@ -25,12 +25,12 @@ struct RunMemory {
 };
 
 // By a block of 256 threads, each a byte: they go on while all that are plain come to one place.
-__device__ __forceinline__ Run run_at(const Machine& machine, const Place& place,
+__device__ __forceinline__ Run run_at(const Automaton& automaton, const Place& place,
                                       const unsigned char* classes, RunMemory& memory) {
   constexpr int kAlways = 0x7fffffff;
   const int byte = threadIdx.x;
   int pushed[kMostDepth];
-  Walker walker(machine, place, pushed);
+  Walker walker(automaton, place, pushed);
   if (!walker.lives()) return {0, kAlways};
 #pragma unroll 1
   for (int reach = 0; reach < kMostRun; reach++) {
@@ -62,4 +62,4 @@ __device__ __forceinline__ Run run_at(const Machine& machine, const Place& place
   return {kMostRun, kMostRun};
 }
 
-}  // namespace octavo::byte_machine
+}  // namespace octavo::byte_automaton

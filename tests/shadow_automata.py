@@ -1,4 +1,4 @@
-"""Byte machines on the shadow device: walked from the words of its state and its pool."""
+"""Byte automata on the shadow device: walked from the words of its state and its pool."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from octavo.guided.byte_machine import (
+from octavo.guided.byte_automaton import (
     CLASS_WORDS,
     HEADER_WORDS,
+    AutomatonGuide,
     AutomatonState,
-    MachineGuide,
-    MachineWalker,
+    AutomatonWalker,
     unpack,
 )
-from octavo.steps.loads import MachineLoad
-from octavo_registry.guided import CALL, GO, RETURN, ByteMachine, GuideVocabulary
+from octavo.steps.loads import AutomatonLoad
+from octavo_registry.guided import CALL, GO, RETURN, ByteAutomaton, GuideVocabulary
 
 
-def machine_guide(guide: Any) -> MachineGuide:
+def automaton_guide(guide: Any) -> AutomatonGuide:
     """The same as a ``RemainderGuide``, of tokens of a byte each; no two share an object."""
     vocabulary = GuideVocabulary(
         token_bytes=[bytes([token]) for token in range(guide.vocab_size)],
@@ -29,12 +29,12 @@ def machine_guide(guide: Any) -> MachineGuide:
         vocab_size=guide.vocab_size,
         encode=list,
     )
-    machine = _machine(type(guide), guide.remainder, guide.length, guide.vocab_size)
-    return MachineGuide(machine, vocabulary)
+    automaton = _automaton(type(guide), guide.remainder, guide.length, guide.vocab_size)
+    return AutomatonGuide(automaton, vocabulary)
 
 
 @lru_cache
-def _machine(kind: type, remainder: int, length: int, vocab_size: int) -> ByteMachine:
+def _automaton(kind: type, remainder: int, length: int, vocab_size: int) -> ByteAutomaton:
     """A state for each sum and count of tokens, and the same behind a call.
 
     The second of ten tokens pushes what the sixth pops, and the first what the end does.
@@ -67,34 +67,34 @@ def _machine(kind: type, remainder: int, length: int, vocab_size: int) -> ByteMa
     table[6 * length : num_states, -1] = RETURN
     classes = np.full(256, vocab_size, np.uint8)
     classes[:vocab_size] = np.arange(vocab_size)
-    return ByteMachine(classes_B=classes, table_QC=table, calls_K2=np.array(calls, np.int32))
+    return ByteAutomaton(classes_B=classes, table_QC=table, calls_K2=np.array(calls, np.int32))
 
 
 @lru_cache
-def _walker(words: bytes) -> MachineWalker:
-    return MachineWalker(unpack(np.frombuffer(words, np.int32)))
+def _walker(words: bytes) -> AutomatonWalker:
+    return AutomatonWalker(unpack(np.frombuffer(words, np.int32)))
 
 
 @lru_cache(maxsize=4096)
-def _allowed(walker: MachineWalker, place: AutomatonState) -> frozenset[int]:
+def _allowed(walker: AutomatonWalker, place: AutomatonState) -> frozenset[int]:
     return frozenset(t for t in range(256) if walker.walk(place, bytes([t])) is not None)
 
 
-class ShadowMachines:
+class ShadowAutomata:
     """The pool, and the rows' places, by the fields of the device's state."""
 
     def __init__(self, field: Callable[[str], np.ndarray], num_words: int) -> None:
         self._field = field
         self._pool = np.full(num_words, -7, np.int32)
 
-    def load(self, load: MachineLoad, *, is_garbage: bool) -> None:
+    def load(self, load: AutomatonLoad, *, is_garbage: bool) -> None:
         assert load.first >= 4
         assert load.first % 4 == 0
         words = load.words
         self._pool[load.first : load.first + len(words)] = -7 if is_garbage else words
 
     def has(self, slot: int) -> bool:
-        return bool(self._field("machine")[slot])
+        return bool(self._field("automaton")[slot])
 
     def allowed(self, slot: int) -> frozenset[int]:
         place = self._place(slot)
@@ -103,18 +103,18 @@ class ShadowMachines:
     def walk(self, slot: int, token: int) -> None:
         place = self._place(slot)
         found = None if place is None else self._at(slot).walk(place, bytes([token]))
-        self._field("machine_state")[slot] = -1 if found is None else found.state
+        self._field("automaton_state")[slot] = -1 if found is None else found.state
         if found is not None:
-            self._field("machine_depth")[slot] = len(found.stack)
-            self._field("machine_stack")[slot, : len(found.stack)] = found.stack
+            self._field("automaton_depth")[slot] = len(found.stack)
+            self._field("automaton_stack")[slot, : len(found.stack)] = found.stack
 
     def _place(self, slot: int) -> AutomatonState | None:
-        state, depth = self._field("machine_state")[slot], self._field("machine_depth")[slot]
-        stack = self._field("machine_stack")[slot, :depth].tolist()
+        state, depth = self._field("automaton_state")[slot], self._field("automaton_depth")[slot]
+        stack = self._field("automaton_stack")[slot, :depth].tolist()
         return None if state < 0 else AutomatonState(int(state), tuple(stack))
 
-    def _at(self, slot: int) -> MachineWalker:
-        words = self._pool[self._field("machine")[slot] :]
+    def _at(self, slot: int) -> AutomatonWalker:
+        words = self._pool[self._field("automaton")[slot] :]
         num_states, num_columns, num_calls = words[:3].tolist()
         size = HEADER_WORDS + CLASS_WORDS + num_states * num_columns + 2 * num_calls
         return _walker(words[:size].tobytes())

@@ -1,8 +1,8 @@
-"""Which byte machines the device holds, and where: the scheduler's side of the pool.
+"""Which byte automata the device holds, and where: the scheduler's side of the pool.
 
-Steps run in order, so that words may be given to another machine as soon as the step that used them
-last is planned. What is loaded stays until its words are needed; of those that no running sequence
-uses, the one used longest ago goes first.
+Steps run in order, so that words may be given to another automaton as soon as the step that used
+them last is planned. What is loaded stays until its words are needed; of those that no running
+sequence uses, the one used longest ago goes first.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_machine import MachineGuide
+from octavo.guided.byte_automaton import AutomatonGuide
 from octavo.residency.spans import Span, Spans
-from octavo.steps.loads import POOL_WORDS, MachineLoad
+from octavo.steps.loads import POOL_WORDS, AutomatonLoad
 
 LINE_WORDS: Final = 4
-"""A machine begins at a multiple of these."""
-NO_MACHINE: Final = 0
-"""Where the machine of a row begins that has none: the first line is nobody's."""
+"""An automaton begins at a multiple of these."""
+NO_AUTOMATON: Final = 0
+"""Where the automaton of a row begins that has none: the first line is nobody's."""
 
 
 @dataclass(slots=True)
 class _Held:
-    guide: MachineGuide
+    guide: AutomatonGuide
     span: Span
     """Lines that it takes."""
     num_running: int = 0
 
     @property
-    def load(self) -> MachineLoad:
-        return MachineLoad(self.span[0] * LINE_WORDS, self.guide.words, self.guide.vocabulary)
+    def load(self) -> AutomatonLoad:
+        return AutomatonLoad(self.span[0] * LINE_WORDS, self.guide.words, self.guide.vocabulary)
 
 
-class MachinePool:
-    """The machines on the device, least recently used first; equal ones are one."""
+class AutomatonPool:
+    """The automata on the device, least recently used first; equal ones are one."""
 
     def __init__(self, num_words: int = POOL_WORDS) -> None:
         self.num_loads = 0
@@ -43,26 +43,26 @@ class MachinePool:
         self._lines = Spans(num_words // LINE_WORDS)
         self._lines.take(1)
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
-        self._loads: dict[bytes, MachineLoad] = {}
+        self._loads: dict[bytes, AutomatonLoad] = {}
         """What the next plan copies."""
 
-    def refusal(self, guide: MachineGuide) -> UnsupportedConstraint | None:
+    def refusal(self, guide: AutomatonGuide) -> UnsupportedConstraint | None:
         """Why no sequence with this guide can ever run; None where it can."""
         num_words = len(guide.words)
         if num_words + LINE_WORDS <= self._num_words:
             return None
         return UnsupportedConstraint(
-            f"the constraint makes a machine of {num_words} words; the engine has room for "
+            f"the constraint makes an automaton of {num_words} words; the engine has room for "
             f"{self._num_words - LINE_WORDS}"
         )
 
-    def provide(self, guide: MachineGuide | None) -> int | None:
-        """Have a machine on the device when the next planned step runs: its first word.
+    def provide(self, guide: AutomatonGuide | None) -> int | None:
+        """Have an automaton on the device when the next planned step runs: its first word.
 
         None: not now.
         """
         if guide is None:
-            return NO_MACHINE
+            return NO_AUTOMATON
         held = self._held.get(guide.digest)
         if held is None:
             span = self._take(-(-len(guide.words) // LINE_WORDS))
@@ -73,22 +73,22 @@ class MachinePool:
         self._held.move_to_end(guide.digest)
         return held.load.first
 
-    def is_running(self, guide: MachineGuide | None) -> bool:
+    def is_running(self, guide: AutomatonGuide | None) -> bool:
         """Whether a running sequence uses it: one more needs no words."""
         held = None if guide is None else self._held.get(guide.digest)
         return held is not None and held.num_running > 0
 
-    def pin(self, guide: MachineGuide | None) -> None:
+    def pin(self, guide: AutomatonGuide | None) -> None:
         """A sequence runs with it: it stays where it is."""
         if guide is not None:
             self._held[guide.digest].num_running += 1
 
-    def unpin(self, guide: MachineGuide | None) -> None:
+    def unpin(self, guide: AutomatonGuide | None) -> None:
         """A sequence runs no more."""
         if guide is not None:
             self._held[guide.digest].num_running -= 1
 
-    def take_loads(self) -> list[MachineLoad]:
+    def take_loads(self) -> list[AutomatonLoad]:
         """Hand what is to be copied to a plan."""
         loads, self._loads = self._loads, {}
         self.num_loads += len(loads)
@@ -97,7 +97,7 @@ class MachinePool:
     def forget_all(self) -> None:
         """A step has raised, and nobody knows what it has copied; no sequence runs.
 
-        Each machine is copied again for those that need it, and fails none but them.
+        Each automaton is copied again for those that need it, and fails none but them.
         """
         for held in self._held.values():
             self._lines.give(held.span)
@@ -106,7 +106,7 @@ class MachinePool:
 
     def stats(self) -> dict[str, int]:
         """Counts, now or since the start."""
-        return {"num_device_machines": len(self._held), "num_machine_loads": self.num_loads}
+        return {"num_device_automata": len(self._held), "num_automaton_loads": self.num_loads}
 
     def _take(self, num_lines: int) -> Span | None:
         idle = [digest for digest, held in self._held.items() if not held.num_running]

@@ -1,21 +1,21 @@
-"""Who enters next where some wait for their adapters' rank rows."""
+"""Who enters next where some wait for rank rows or words of the device."""
 
 from __future__ import annotations
 
 import pytest
 
-from machine_guides import END, GO, machine
-from octavo.guided.byte_machine import MachineGuide
+from automaton_guides import END, GO, automaton
+from octavo.guided.byte_automaton import AutomatonGuide
 from octavo.guided.sequence import CompiledGuide, GuidedSequence
 from octavo.messages import AdapterHead, EngineRequest, PackedAdapter, TokenSampling
 from octavo.residency.adapters import AdapterPool
-from octavo.residency.machines import MachinePool
-from octavo.scheduling import admission as entering
+from octavo.residency.automata import AutomatonPool
+from octavo.scheduling import admission
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.waiting import WaitingQueue
 from octavo_registry.guided import GuideVocabulary
 
-MACHINES = {name: machine([{name: (GO, 0), END: (GO, 0)}]) for name in "wx"}
+AUTOMATA = {name: automaton([{name: (GO, 0), END: (GO, 0)}]) for name in "wx"}
 WORDS = GuideVocabulary(
     token_bytes=[b"a", None], special_ids={}, stop_token_ids=(1,), vocab_size=2, encode=list
 )
@@ -24,15 +24,15 @@ WORDS = GuideVocabulary(
 class Line:
     """A pool of four rank rows, and a queue; "a" and "b" need all of them, "c" and "d" half.
 
-    Of the pool of machines "w" and "x" need all, and so does "aw", which needs all rank rows too.
+    Of the pool of automata "w" and "x" need all, and so does "aw", which needs all rank rows too.
     """
 
     def __init__(self, *names: str) -> None:
         self.pool = AdapterPool(4, 4)
         self.waiting = WaitingQueue(by_priority=False)
         self.entered: dict[int, Sequence] = {}
-        self.machines = MachinePool(4 + 68 + 3 * 2)
-        self.entering = entering.Entering(self.waiting, self.pool, self.machines)
+        self.automata = AutomatonPool(4 + 68 + 3 * 2)
+        self.admission = admission.Admission(self.waiting, self.pool, self.automata)
         for name, rank in {"a": 4, "b": 4, "c": 2, "d": 2}.items():
             head = AdapterHead(content_hash=name, rank=rank, dtype="float32", shapes={})
             self.pool.add(PackedAdapter(head, memoryview(b"")))
@@ -49,18 +49,18 @@ class Line:
         )
         sequence = Sequence(request, 0, number, b"")
         if name[-1:] in ("w", "x"):
-            guide = MachineGuide(MACHINES[name[-1]], WORDS)
+            guide = AutomatonGuide(AUTOMATA[name[-1]], WORDS)
             sequence.guide = GuidedSequence(CompiledGuide(guide), 1)
         self.waiting.push(sequence)
 
     def enter_one(self) -> int | None:
         """The number of the one that enters now."""
-        sequence = self.entering.next()
+        sequence = self.admission.next()
         if sequence is None:
             return None
         self.waiting.remove(sequence)
         self.pool.pin(sequence.request.adapter)
-        self.machines.pin(sequence.machine)
+        self.automata.pin(sequence.automaton)
         self.entered[sequence.id] = sequence
         return sequence.id
 
@@ -68,7 +68,7 @@ class Line:
         """The sequence of that number runs no more."""
         sequence = self.entered.pop(number)
         self.pool.unpin(sequence.request.adapter)
-        self.machines.unpin(sequence.machine)
+        self.automata.unpin(sequence.automaton)
 
     def enter_all(self) -> list[int]:
         """The numbers of those that enter now, in their order."""
@@ -90,7 +90,7 @@ def test_those_that_need_no_rows_pass_and_then_the_first_come_is_first() -> None
 def test_an_adapter_that_runs_keeps_others_waiting_no_longer_than_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(entering, "MOST_PASSES", 2)
+    monkeypatch.setattr(admission, "MOST_PASSES", 2)
     line = Line("a", "b", "a", "a", "a", "")
     assert line.enter_all() == [0, 2, 3, 5]
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_one_whose_rank_rows_are_there_waits_among_the_others_again() -> None:
     assert line.enter_all() == [0]
     assert line.waiting.peek() is None
     line.pool.unpin("a")
-    sequence = line.entering.next()  # and has no room yet: it is asked for in each step
+    sequence = line.admission.next()  # and has no room yet: it is asked for in each step
     assert line.waiting.peek() is sequence
     assert line.enter_all() == [1]
 
@@ -134,11 +134,11 @@ def test_one_whose_rank_rows_are_there_waits_among_the_others_again() -> None:
 def test_who_is_offered_again_and_again_without_room_passes_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(entering, "MOST_PASSES", 2)
+    monkeypatch.setattr(admission, "MOST_PASSES", 2)
     line = Line("a", "b", "a", "a")
     assert line.enter_one() == 0
     for _ in range(5):
-        sequence = line.entering.next()
+        sequence = line.admission.next()
         assert sequence is not None
         assert sequence.id == 2
     assert line.enter_all() == [2, 3]
@@ -153,10 +153,10 @@ def test_those_that_need_no_words_pass_those_that_wait_for_them() -> None:
     assert line.enter_all() == [1, 5]
 
 
-def test_a_machine_that_runs_keeps_others_waiting_no_longer_than_that(
+def test_an_automaton_that_runs_keeps_others_waiting_no_longer_than_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(entering, "MOST_PASSES", 2)
+    monkeypatch.setattr(admission, "MOST_PASSES", 2)
     line = Line("w", "x", "w", "w", "w", "")
     assert line.enter_all() == [0, 2, 3, 5]
     for number in (0, 2, 3):
@@ -166,7 +166,7 @@ def test_a_machine_that_runs_keeps_others_waiting_no_longer_than_that(
     assert line.enter_all() == [4]
 
 
-def test_who_waits_for_rank_rows_does_not_hold_up_others_machines_nor_the_other_way_round() -> None:
+def test_who_waits_for_rank_rows_does_not_hold_up_others_automata_nor_the_other_way_round() -> None:
     line = Line("a", "b", "w", "aw", "aw")
     assert line.enter_all() == [0, 2, 3, 4]
     line = Line("w", "x", "a", "aw")

@@ -1,11 +1,11 @@
-"""Byte machines on the device: which tokens may come, and where the drawn one leads.
+"""Byte automata on the device: which tokens may come, and where the drawn one leads.
 
-A packed machine is ``int32``: a header of 4 words [states, columns, calls, 0], the class of each
-byte in 64 words of 4 bytes, the table state by state, and the calls. Machines lie in one pool, each
+A packed automaton is ``int32``: a header of 4 words [states, columns, calls, 0], the class of each
+byte in 64 words of 4 bytes, the table state by state, and the calls. Automata lie in one pool, each
 from a multiple of 4 words on; the pool's first 4 words are nobody's. What entries mean stands at
-``octavo_registry.guided.ByteMachine``. Whoever puts a machine into the pool has checked that it
-names no state, column or call that it has not; states and stacks are looked at here, so that no
-slot leads out of its machine.
+``octavo_registry.guided.ByteAutomaton``. Whoever puts an automaton into the pool has checked that
+it names no state, column or call that it has not; states and stacks are looked at here, so that no
+slot leads out of its automaton.
 
 Axis suffixes: S slots that sequences run in, R rows of the step, D depth of a stack, W words (of
 the pool, or of a mask), N bytes of all tokens, V tokens of the vocabulary, V1 one more, K stop
@@ -20,37 +20,37 @@ import torch
 from torch import Tensor
 
 from octavo_kernels.build import I, KernelSpec, P
-from octavo_kernels.byte_machine import reference
-from octavo_kernels.byte_machine.tables import (
+from octavo_kernels.byte_automaton import reference
+from octavo_kernels.byte_automaton.tables import (
     MOST_DEPTH,
     MOST_HOPS,
     WINDOW,
-    MachineStates,
+    AutomatonStates,
     TokenTable,
 )
 from octavo_kernels.library import library, stream_of
 
 SPEC = KernelSpec(
-    name="byte_machine",
+    name="byte_automaton",
     functions={
         "octavo_fill_masks": (*(P, I, P, P, P, P), P, *(P, P, P, I), *(P, I, P), I),
-        "octavo_walk_machines": (*(P, P, I, P, P, P, P), P, *(P, P, I, P, I)),
+        "octavo_walk_automata": (*(P, P, I, P, P, P, P), P, *(P, P, I, P, I)),
     },
 )
 
 MAX_ROWS = 8192
-"""Each block of the kernel lists the rows with a machine in shared memory."""
+"""Each block of the kernel lists the rows with an automaton in shared memory."""
 
 
 def fill_masks(
     slots_R: Tensor,
-    states: MachineStates,
+    states: AutomatonStates,
     pool_W: Tensor,
     tokens: TokenTable,
     masks_RW: Tensor,
     mask_rows_R: Tensor,
 ) -> None:
-    """Write the tokens that may come in each row whose slot has a machine.
+    """Write the tokens that may come in each row whose slot has an automaton.
 
     Such a row's number goes to ``mask_rows_R``, and its mask to that row of ``masks_RW``: token i
     is bit ``i % 32`` of word ``i // 32``. Other rows get -1, and their masks stay as they are.
@@ -91,19 +91,19 @@ def fill_masks(
 
 
 def walk_(
-    slots_R: Tensor, tokens_R: Tensor, states: MachineStates, pool_W: Tensor, tokens: TokenTable
+    slots_R: Tensor, tokens_R: Tensor, states: AutomatonStates, pool_W: Tensor, tokens: TokenTable
 ) -> None:
-    """Move the slots with a machine to where the drawn tokens lead.
+    """Move the slots with an automaton to where the drawn tokens lead.
 
     A stop token stays where the text may end. Where a token may not come, state becomes -1 and
-    depth and stack stay. A slot may stand in several rows only if it has no machine.
+    depth and stack stay. A slot may stand in several rows only if it has no automaton.
     """
     _check("walk_", states, pool_W, tokens, slots=slots_R, tokens=tokens_R)
     device = slots_R.device
     if device.type != "cuda":
         reference.walk_(slots_R, tokens_R, states, pool_W, tokens)
     elif len(slots_R):
-        library(SPEC, device.index).octavo_walk_machines(
+        library(SPEC, device.index).octavo_walk_automata(
             slots_R.data_ptr(),
             tokens_R.data_ptr(),
             len(slots_R),
@@ -118,7 +118,7 @@ def walk_(
         )
 
 
-def _pointers(states: MachineStates) -> tuple[int, ...]:
+def _pointers(states: AutomatonStates) -> tuple[int, ...]:
     tensors = (states.at_S, states.state_S, states.depth_S, states.stack_SD)
     return tuple(tensor.data_ptr() for tensor in tensors)
 
@@ -129,7 +129,7 @@ def _num_sms(device_index: int) -> int:
 
 
 def _check(
-    function: str, states: MachineStates, pool_W: Tensor, tokens: TokenTable, /, **lists: Tensor
+    function: str, states: AutomatonStates, pool_W: Tensor, tokens: TokenTable, /, **lists: Tensor
 ) -> None:
     num_rows = len(lists["slots"])
     slots = {"at": states.at_S, "state": states.state_S, "depth": states.depth_S}
@@ -162,7 +162,7 @@ __all__ = [
     "MOST_DEPTH",
     "MOST_HOPS",
     "SPEC",
-    "MachineStates",
+    "AutomatonStates",
     "TokenTable",
     "fill_masks",
     "walk_",

@@ -1,4 +1,4 @@
-"""What byte machines allow and where they lead. Axis suffixes as in the package's docstring."""
+"""What byte automata allow and where they lead. Axis suffixes as in the package's docstring."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo_kernels.byte_machine.tables import MOST_DEPTH, MOST_HOPS, MachineStates, TokenTable
+from octavo_kernels.byte_automaton.tables import MOST_DEPTH, MOST_HOPS, AutomatonStates, TokenTable
 
 HEADER_WORDS, CLASS_WORDS = 4, 64
 GO, CALL = 0, 1
@@ -16,8 +16,8 @@ Place = tuple[int, tuple[int, ...]]
 """A state and the stack, first pushed first."""
 
 
-class Machine:
-    """A packed machine, from its header on; what follows it is not looked at."""
+class Automaton:
+    """A packed automaton, from its header on; what follows it is not looked at."""
 
     def __init__(self, words_W: Tensor) -> None:
         num_states, self.num_columns, num_calls = words_W[:3].tolist()
@@ -68,15 +68,15 @@ class Places:
     Most texts share theirs: what a class of bytes does at a place is found out once.
     """
 
-    def __init__(self, machine: Machine, first: Place) -> None:
-        self._machine = machine
+    def __init__(self, automaton: Automaton, first: Place) -> None:
+        self._automaton = automaton
         self._places = [first]
         self._numbers = {first: 0}
         self._next_PC = self._rows(1)
 
     def next(self, places_T: Tensor, classes_T: Tensor) -> Tensor:
         """Where each byte leads from its place; below 0, nowhere."""
-        keys_T = places_T * self._machine.num_columns + classes_T
+        keys_T = places_T * self._automaton.num_columns + classes_T
         next_T = self._next_PC.view(-1).index_select(0, keys_T)
         if (next_T == UNKNOWN).any():
             self._find(keys_T)
@@ -88,8 +88,8 @@ class Places:
         asked[keys_T] = True
         asked &= self._next_PC.view(-1) == UNKNOWN
         for key in asked.nonzero().view(-1).tolist():
-            place, column = divmod(key, self._machine.num_columns)
-            found = self._machine.enter(self._places[place], column)
+            place, column = divmod(key, self._automaton.num_columns)
+            found = self._automaton.enter(self._places[place], column)
             self._next_PC.view(-1)[key] = NOWHERE if found is None else self._number(found)
         missing = len(self._places) - len(self._next_PC)
         self._next_PC = torch.cat([self._next_PC, self._rows(missing)])
@@ -101,16 +101,16 @@ class Places:
         return number
 
     def _rows(self, count: int) -> Tensor:
-        return torch.full((count, self._machine.num_columns), UNKNOWN)
+        return torch.full((count, self._automaton.num_columns), UNKNOWN)
 
 
-def allowed(machine: Machine, place: Place, tokens: TokenTable) -> Tensor:
+def allowed(automaton: Automaton, place: Place, tokens: TokenTable) -> Tensor:
     """Whether each token may come there: all of them at once, byte after byte."""
     allowed_V = torch.zeros(tokens.vocab_size, dtype=torch.bool)
     starts_V, ends_V = tokens.starts_V1[:-1], tokens.starts_V1[1:]
     ids_T = (starts_V < ends_V).nonzero().view(-1)
     at_T, ends_T, places_T = starts_V[ids_T], ends_V[ids_T], torch.zeros_like(ids_T)
-    places, classes_B = Places(machine, place), machine.classes_B.long()
+    places, classes_B = Places(automaton, place), automaton.classes_B.long()
     while len(ids_T):
         bytes_T = tokens.bytes_N.index_select(0, at_T).int()
         places_T = places.next(places_T, classes_B.index_select(0, bytes_T))
@@ -121,14 +121,14 @@ def allowed(machine: Machine, place: Place, tokens: TokenTable) -> Tensor:
         ids_T, at_T, ends_T, places_T = (
             x.index_select(0, left) for x in (ids_T, at_T, ends_T, places_T)
         )
-    if machine.may_end(place):
+    if automaton.may_end(place):
         allowed_V[tokens.stops_K.long()] = True
     return allowed_V
 
 
-def mask(machine_W: Tensor, state: int, stack: tuple[int, ...], tokens: TokenTable) -> Tensor:
+def mask(automaton_W: Tensor, state: int, stack: tuple[int, ...], tokens: TokenTable) -> Tensor:
     """The tokens that may come, as bits of int32 words."""
-    allowed_V = allowed(Machine(machine_W), (state, stack), tokens)
+    allowed_V = allowed(Automaton(automaton_W), (state, stack), tokens)
     bits = np.zeros(-(-len(allowed_V) // 32) * 32, np.bool_)
     bits[: len(allowed_V)] = allowed_V.numpy()
     return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
@@ -136,13 +136,13 @@ def mask(machine_W: Tensor, state: int, stack: tuple[int, ...], tokens: TokenTab
 
 def fill_masks(
     slots_R: Tensor,
-    states: MachineStates,
+    states: AutomatonStates,
     pool_W: Tensor,
     tokens: TokenTable,
     masks_RW: Tensor,
     mask_rows_R: Tensor,
 ) -> None:
-    """Write the masks of rows with a machine."""
+    """Write the masks of rows with an automaton."""
     for row, slot in enumerate(slots_R.tolist()):
         at, state, stack = _row(states, slot)
         mask_rows_R[row] = row if at else -1
@@ -151,7 +151,7 @@ def fill_masks(
 
 
 def walk_(
-    slots_R: Tensor, tokens_R: Tensor, states: MachineStates, pool_W: Tensor, tokens: TokenTable
+    slots_R: Tensor, tokens_R: Tensor, states: AutomatonStates, pool_W: Tensor, tokens: TokenTable
 ) -> None:
     """Go where the drawn tokens lead."""
     stops = tokens.stops_K.tolist()
@@ -159,19 +159,19 @@ def walk_(
         at, state, stack = _row(states, slot)
         if not at or state < 0:
             continue
-        machine = Machine(pool_W[at:])
+        automaton = Automaton(pool_W[at:])
         found: Place | None = None
         if token in stops:
-            found = (state, stack) if machine.may_end((state, stack)) else None
+            found = (state, stack) if automaton.may_end((state, stack)) else None
         elif data := tokens.data(token):
-            found = machine.walk((state, stack), data)
+            found = automaton.walk((state, stack), data)
         states.state_S[slot] = -1 if found is None else found[0]
         if found is not None:
             states.depth_S[slot] = len(found[1])
             states.stack_SD[slot, : len(found[1])] = torch.tensor(found[1], dtype=torch.int32)
 
 
-def _row(states: MachineStates, slot: int) -> tuple[int, int, tuple[int, ...]]:
-    """Where the row's machine begins, its state and its stack."""
+def _row(states: AutomatonStates, slot: int) -> tuple[int, int, tuple[int, ...]]:
+    """Where the row's automaton begins, its state and its stack."""
     stack = states.stack_SD[slot, : int(states.depth_S[slot])].tolist()
     return int(states.at_S[slot]), int(states.state_S[slot]), tuple(stack)

@@ -1,4 +1,4 @@
-"""Who is given a machine: where the device walks them, by name, and otherwise the next backend."""
+"""Who is given an automaton: where the device walks them, by name; and otherwise the next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import structs
 
 from octavo import GuidedParams
 from octavo.errors import PluginError, UnsupportedConstraint
-from octavo.guided.byte_machine import MachineGuide, MachineState, machine_guide, pack
+from octavo.guided.byte_automaton import AutomatonGuide, AutomatonGuideState, automaton_guide, pack
 from octavo.guided.checking import GuideChecker
 from octavo.guided.choose import choose_guide, first_that_compiles, remembering_choice
 from octavo.guided.guides import GUIDE_BYTES, CompilingRequests, Guides
@@ -35,31 +35,31 @@ def host() -> PluginHost:
     return PluginHost.discover()
 
 
-def test_a_device_that_walks_machines_is_given_one(host: PluginHost) -> None:
+def test_a_device_that_walks_automata_is_given_one(host: PluginHost) -> None:
     request = choose_guide(WORD, host, on_device=True)
     assert (request.backend, request.kind) == ("automaton", "choice")
-    expected = pack(Backend.machine(Constraint(kind="choice", value=["yes", "no"])))
-    assert len(request.machine) == 4 * len(expected)
-    state = machine_guide(request.machine, vocabulary()).start()
+    expected = pack(Backend.automaton(Constraint(kind="choice", value=["yes", "no"])))
+    assert len(request.automaton) == 4 * len(expected)
+    state = automaton_guide(request.automaton, vocabulary()).start()
     assert all(map(state.accept, vocabulary().encode("yes")))
     assert state.is_finished()
 
 
 def test_without_such_a_device_the_next_backend_is_taken(host: PluginHost) -> None:
     request = choose_guide(WORD, host)
-    assert (request.backend, request.machine) == ("llguidance", b"")
+    assert (request.backend, request.automaton) == ("llguidance", b"")
 
 
-def test_a_backend_of_machines_works_anywhere_by_its_name(host: PluginHost) -> None:
+def test_a_backend_of_automata_works_anywhere_by_its_name(host: PluginHost) -> None:
     request = choose_guide(GuidedParams(choice=["yes"], backend="automaton"), host)
     assert request.backend == "automaton"
-    assert request.machine
+    assert request.automaton
 
 
 @pytest.mark.parametrize("params", [TOO_LONG, GRAMMAR], ids=["too long", "a grammar"])
-def test_what_is_no_machine_is_for_the_next_backend(host: PluginHost, params) -> None:
+def test_what_is_no_automaton_is_for_the_next_backend(host: PluginHost, params) -> None:
     request = choose_guide(params, host, on_device=True)
-    assert (request.backend, request.machine) == ("llguidance", b"")
+    assert (request.backend, request.automaton) == ("llguidance", b"")
 
 
 def test_by_name_the_reason_is_told(host: PluginHost) -> None:
@@ -74,17 +74,17 @@ def test_a_backend_that_breaks_is_named(host: PluginHost, monkeypatch) -> None:
     def breaks(constraint: Constraint) -> None:
         raise RuntimeError("no more")
 
-    monkeypatch.setattr(Backend, "machine", staticmethod(breaks))
+    monkeypatch.setattr(Backend, "automaton", staticmethod(breaks))
     with pytest.raises(
         PluginError, match="'guided_automaton' failed in guided backend 'automaton'"
     ):
         choose_guide(WORD, host, on_device=True)
 
 
-def test_a_choice_is_remembered_with_its_machine(host: PluginHost, monkeypatch) -> None:
+def test_a_choice_is_remembered_with_its_automaton(host: PluginHost, monkeypatch) -> None:
     choose = remembering_choice(host, on_device=True)
     first = choose(WORD)
-    monkeypatch.delattr(Backend, "machine")
+    monkeypatch.delattr(Backend, "automaton")
     assert choose(GuidedParams(choice=["yes", "no"])) is first
 
 
@@ -92,20 +92,20 @@ def test_an_engine_makes_the_guide_without_the_backend(host: PluginHost) -> None
     request = choose_guide(WORD, host, on_device=True)
     guides = Guides(host, vocabulary)
     guide = guides.guide(request).result().guide
-    assert isinstance(guide, MachineGuide)
+    assert isinstance(guide, AutomatonGuide)
     assert guides.guide(request).result().guide is guide
     assert not guides._native
-    assert guides._num_bytes == GUIDE_BYTES + len(request.value) + 2 * len(request.machine)
+    assert guides._num_bytes == GUIDE_BYTES + len(request.value) + 2 * len(request.automaton)
     guides.close()
 
 
-def test_children_that_check_constraints_make_machines_for_a_device(host: PluginHost) -> None:
+def test_children_that_check_constraints_make_automata_for_a_device(host: PluginHost) -> None:
     for on_device, expected in ((True, "automaton"), (False, "llguidance")):
         checker = GuideChecker(host.manifest(), vocabulary, on_device=on_device)
         try:
             request = checker.check(WORD)
             assert request.backend == expected
-            assert bool(request.machine) == on_device
+            assert bool(request.automaton) == on_device
             assert checker.check(WORD) is request
             assert checker.check(TOO_LONG).backend == "llguidance"
             assert checker.check(GRAMMAR).backend == "llguidance"
@@ -113,8 +113,8 @@ def test_children_that_check_constraints_make_machines_for_a_device(host: Plugin
             checker.close()
 
 
-def test_what_takes_too_long_as_a_machine_is_for_the_next_backend() -> None:
-    host = PluginHost.discover(plugins=["slow_machine"])
+def test_what_takes_too_long_as_an_automaton_is_for_the_next_backend() -> None:
+    host = PluginHost.discover(plugins=["slow_automaton"])
     checker = GuideChecker(host.manifest(), vocabulary, on_device=True)
     try:
         assert checker.check(WORD).backend == "llguidance"
@@ -125,7 +125,7 @@ def test_what_takes_too_long_as_a_machine_is_for_the_next_backend() -> None:
 
 
 def test_a_copy_compiles_many_constraints_and_another_follows_one_that_died() -> None:
-    checker = GuideChecker(PluginHost.discover(plugins=["slow_machine"]).manifest(), vocabulary)
+    checker = GuideChecker(PluginHost.discover(plugins=["slow_automaton"]).manifest(), vocabulary)
 
     def copies() -> list[str]:
         pids = [child.pid for child in checker._pool._children]
@@ -160,7 +160,7 @@ def test_what_a_backend_refuses_when_it_compiles_is_for_the_next(
     guides = Guides(host, vocabulary)
     compiled = guides.guide(asked).result()
     guides.close()
-    assert isinstance(compiled.guide, MachineGuide)
+    assert isinstance(compiled.guide, AutomatonGuide)
     assert compiled.backend == "automaton"
 
     def refused(one: GuideRequest) -> None:
@@ -170,7 +170,7 @@ def test_what_a_backend_refuses_when_it_compiles_is_for_the_next(
         first_that_compiles(asked, refused, host)
 
 
-def test_a_machine_that_no_token_satisfies_is_refused_by_the_children(host: PluginHost) -> None:
+def test_an_automaton_that_no_token_satisfies_is_refused_by_the_children(host: PluginHost) -> None:
     words = vocabulary()
     few = type(words)(
         token_bytes=[None, b"a", b"b"],
@@ -191,14 +191,14 @@ def test_a_request_by_name_alone_is_compiled_in_the_engine(host: PluginHost) -> 
     guides = Guides(host, vocabulary)
     request = GuideRequest(backend="automaton", kind="regex", value=json.dumps("[ab]+"))
     state = guides.guide(request).result().guide.start()
-    assert isinstance(state, MachineState)
+    assert isinstance(state, AutomatonGuideState)
     row = np.zeros((vocabulary().vocab_size + 31) // 32, np.int32)
     state.fill_bitmask(row)
     assert row.any()
     guides.close()
 
 
-def test_a_request_that_waits_does_not_hold_its_machine(host: PluginHost) -> None:
+def test_a_request_that_waits_does_not_hold_its_automaton(host: PluginHost) -> None:
     asked = choose_guide(WORD, host, on_device=True)
     compiling = CompilingRequests(Guides(host, vocabulary))
     try:
@@ -214,11 +214,11 @@ def test_a_request_that_waits_does_not_hold_its_machine(host: PluginHost) -> Non
         found = [each for _ in range(2) for each in compiling.take(30)]
     finally:
         compiling.close()
-    assert [request.guide.machine for request, _ in found if request.guide] == [b"", b""]
+    assert [request.guide.automaton for request, _ in found if request.guide] == [b"", b""]
     (_, first), (_, second) = found
     assert isinstance(first, CompiledGuide)
     assert isinstance(second, CompiledGuide)
-    assert isinstance(first.guide, MachineGuide)
+    assert isinstance(first.guide, AutomatonGuide)
     assert first.guide is second.guide
 
 
@@ -226,6 +226,6 @@ def test_too_many_states_anywhere_are_no_fault_of_the_backend(monkeypatch) -> No
     def too_many(*_: object) -> None:
         raise TooManyStates
 
-    monkeypatch.setattr(backend, "machine_of", too_many)
+    monkeypatch.setattr(backend, "automaton_of", too_many)
     with pytest.raises(UnsupportedConstraint, match="too many states"):
-        Backend.machine(Constraint(kind="choice", value=["yes"]))
+        Backend.automaton(Constraint(kind="choice", value=["yes"]))

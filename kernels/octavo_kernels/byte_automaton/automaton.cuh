@@ -1,10 +1,10 @@
-// A packed machine, and the walk of a text's bytes through it; octavo_registry.guided.ByteMachine
-// says what entries mean.
+// A packed automaton, and the walk of a text's bytes through it; what entries mean is said at
+// octavo_registry.guided.ByteAutomaton.
 #pragma once
 
 #include "octavo.cuh"
 
-namespace octavo::byte_machine {
+namespace octavo::byte_automaton {
 
 constexpr int kMostDepth = 64;   // as MOST_DEPTH in tables.py
 constexpr int kMostHops = 128;   // as MOST_HOPS
@@ -23,12 +23,12 @@ struct States {
 };
 
 // Places in the pool are 32-bit numbers of words: a lookup takes half the instructions so.
-struct Machine {
+struct Automaton {
   const int* pool;
   unsigned num_states, num_columns;
   unsigned classes, table, calls;
 
-  __device__ Machine(const int* pool, unsigned at)
+  __device__ Automaton(const int* pool, unsigned at)
       : pool(pool), num_states(word(at)), num_columns(word(at + 1)), classes(at + kHeaderWords),
         table(classes + kClassWords), calls(table + num_states * num_columns) {}
 
@@ -50,7 +50,7 @@ struct Place {
 // Where bytes have led from a place: the stack is the lowest `kept` states of the place's, which
 // stays as it is, and those that were pushed on them.
 struct Walker {
-  const Machine& machine;
+  const Automaton& automaton;
   const int* stack;
   int entry;  // the last that was found, which leads to a state; below 0, nothing may come
   int kept;
@@ -59,9 +59,9 @@ struct Walker {
   // which it would not be with this array in it.
   int (&pushed)[kMostDepth];
 
-  __device__ Walker(const Machine& machine, const Place& place, int (&pushed)[kMostDepth])
-      : machine(machine), stack(place.stack),
-        entry(machine.has(place.state) ? 4 * place.state : kNowhere), kept(place.depth),
+  __device__ Walker(const Automaton& automaton, const Place& place, int (&pushed)[kMostDepth])
+      : automaton(automaton), stack(place.stack),
+        entry(automaton.has(place.state) ? 4 * place.state : kNowhere), kept(place.depth),
         pushed(pushed) {}
 
   __device__ bool lives() const { return entry >= 0; }
@@ -87,7 +87,7 @@ struct Walker {
   }
 
   __device__ __forceinline__ void look(unsigned state, unsigned column) {
-    entry = machine.word(machine.table + state * machine.num_columns + column);
+    entry = automaton.word(automaton.table + state * automaton.num_columns + column);
   }
 
   __device__ __forceinline__ void call(int number, unsigned column) {
@@ -95,8 +95,8 @@ struct Walker {
       entry = kNowhere;
       return;
     }
-    pushed[num_pushed++] = machine.word(machine.calls + 2 * number + 1);
-    look(machine.word(machine.calls + 2 * number), column);
+    pushed[num_pushed++] = automaton.word(automaton.calls + 2 * number + 1);
+    look(automaton.word(automaton.calls + 2 * number), column);
   }
 
   __device__ __forceinline__ void go_back(unsigned column) {
@@ -106,7 +106,7 @@ struct Walker {
     } else if (kept > 0) {
       state = stack[--kept];
     }
-    if (machine.has(state)) {
+    if (automaton.has(state)) {
       look(state, column);
     } else {
       entry = kNowhere;
@@ -114,4 +114,4 @@ struct Walker {
   }
 };
 
-}  // namespace octavo::byte_machine
+}  // namespace octavo::byte_automaton

@@ -1,4 +1,4 @@
-"""Byte machines on the host: packed and read again, walked, and as guides of a vocabulary."""
+"""Byte automata on the host: packed and read again, walked, and as guides of a vocabulary."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 
 from octavo.errors import ParameterError, UnsupportedConstraint
-from octavo.guided.byte_machine import (
+from octavo.guided.byte_automaton import (
+    AutomatonGuide,
     AutomatonState,
-    MachineGuide,
-    MachineWalker,
-    machine_guide,
+    AutomatonWalker,
+    automaton_guide,
     pack,
     unpack,
 )
 from octavo.testing.guided import bits_of
-from octavo_registry.guided import CALL, GO, MOST_DEPTH, RETURN, ByteMachine, GuideVocabulary
+from octavo_registry.guided import CALL, GO, MOST_DEPTH, RETURN, ByteAutomaton, GuideVocabulary
 
 A, B, OTHER = 0, 1, 2
 """Classes of bytes; the fourth column is the end of the text."""
 
 
-def machine(*rows: list[int], calls: tuple[tuple[int, int], ...] = ()) -> ByteMachine:
+def automaton(*rows: list[int], calls: tuple[tuple[int, int], ...] = ()) -> ByteAutomaton:
     classes_B = np.full(256, OTHER, np.uint8)
     classes_B[ord("a")], classes_B[ord("b")] = A, B
-    return ByteMachine(
+    return ByteAutomaton(
         classes_B=classes_B,
         table_QC=np.array(rows, np.int32),
         calls_K2=np.array(calls, np.int32).reshape(-1, 2),
@@ -35,7 +35,7 @@ def go(state: int) -> int:
     return 4 * state + GO
 
 
-BALANCED = machine(
+BALANCED = automaton(
     [go(1), -1, -1, -1],  # the text is "a", balanced texts, "b"
     [CALL, go(2), -1, -1],
     [-1, -1, -1, GO],
@@ -47,8 +47,8 @@ BALANCED = machine(
 )
 
 
-def walked(made: ByteMachine, text: bytes) -> AutomatonState | None:
-    return MachineWalker(made).walk(AutomatonState(), text)
+def walked(made: ByteAutomaton, text: bytes) -> AutomatonState | None:
+    return AutomatonWalker(made).walk(AutomatonState(), text)
 
 
 def test_what_is_packed_is_read_again() -> None:
@@ -61,7 +61,7 @@ def test_what_is_packed_is_read_again() -> None:
     assert np.array_equal(found.calls_K2, BALANCED.calls_K2)
 
 
-def test_what_is_cut_off_is_no_machine() -> None:
+def test_what_is_cut_off_is_no_automaton() -> None:
     with pytest.raises(ParameterError, match="not the size"):
         unpack(pack(BALANCED)[:-1])
 
@@ -73,7 +73,7 @@ def test_what_is_cut_off_is_no_machine() -> None:
 def test_calls_push_what_returns_pop(text: str, may_end: bool) -> None:
     place = walked(BALANCED, text.encode())
     assert place is not None
-    assert MachineWalker(BALANCED).may_end(place) is may_end
+    assert AutomatonWalker(BALANCED).may_end(place) is may_end
 
 
 @pytest.mark.parametrize("text", [b"b", b"abb", b"aba", b"ax"])
@@ -89,7 +89,7 @@ def test_a_stack_that_is_full_takes_no_call() -> None:
 
 
 def test_calls_without_end_take_no_byte() -> None:
-    endless = machine([CALL, -1, -1, -1], [RETURN] * 4, calls=((1, 0),))
+    endless = automaton([CALL, -1, -1, -1], [RETURN] * 4, calls=((1, 0),))
     assert walked(endless, b"a") is None
 
 
@@ -106,7 +106,7 @@ def words(*tokens: bytes | None, width: int = 0) -> GuideVocabulary:
 
 def test_a_guide_masks_the_tokens_that_it_accepts() -> None:
     tokens = (b"a", b"ab", b"aab", b"b", b"bb", b"aabb", b"\xff\xff", b"\xff", None, b"abab", b"")
-    guide = machine_guide(pack(BALANCED).tobytes(), words(*tokens, width=40))
+    guide = automaton_guide(pack(BALANCED).tobytes(), words(*tokens, width=40))
     state = guide.start()
     opens = [1, 2, 3, 4, 6, 10]
     for token, allowed in ((1, [1, 2, 3, 6]), (3, opens), (4, [4, 5]), (4, opens)):
@@ -121,7 +121,7 @@ def test_a_guide_masks_the_tokens_that_it_accepts() -> None:
 
 
 def test_a_state_goes_back_and_forks() -> None:
-    state = MachineGuide(BALANCED, words(b"a", b"b")).start()
+    state = AutomatonGuide(BALANCED, words(b"a", b"b")).start()
     fork = state.fork()
     assert state.accept(1)
     assert state.accept(2)
@@ -138,4 +138,4 @@ def test_without_a_token_that_ends_a_text_there_is_no_guide() -> None:
         token_bytes=[b"a"], special_ids={}, stop_token_ids=(), vocab_size=1, encode=lambda text: []
     )
     with pytest.raises(UnsupportedConstraint, match="needs a token that ends a text"):
-        machine_guide(pack(BALANCED).tobytes(), vocabulary)
+        automaton_guide(pack(BALANCED).tobytes(), vocabulary)

@@ -1,4 +1,4 @@
-"""Random byte machines, vocabularies and rows of a step at random places."""
+"""Random byte automata, vocabularies and rows of a step at random places."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.guided.byte_machine import AutomatonState, MachineGuide, MachineState
-from octavo_kernels.byte_machine import MachineStates, TokenTable
-from octavo_kernels.byte_machine.tables import PLAIN_BYTES
-from octavo_registry.guided import CALL, GO, MOST_DEPTH, RETURN, ByteMachine, GuideVocabulary
+from octavo.guided.byte_automaton import AutomatonGuide, AutomatonGuideState, AutomatonState
+from octavo_kernels.byte_automaton import AutomatonStates, TokenTable
+from octavo_kernels.byte_automaton.tables import PLAIN_BYTES
+from octavo_registry.guided import CALL, GO, MOST_DEPTH, RETURN, ByteAutomaton, GuideVocabulary
 
 ALPHABET = b'ab{}"\\ \xc3\xa9'
 """What most bytes of random tokens are, so that they share beginnings."""
 
 
-def random_machine(rng: np.random.Generator, num_states: int, num_classes: int) -> ByteMachine:
+def random_automaton(rng: np.random.Generator, num_states: int, num_classes: int) -> ByteAutomaton:
     """Most bytes lead on; calls nest and recurse, and some chains of them never end."""
     num_calls = int(rng.integers(0, 6))
     shape = (num_states, num_classes + 1)
@@ -47,7 +47,7 @@ def random_machine(rng: np.random.Generator, num_states: int, num_classes: int) 
         # What the first call returns to calls it again.
         column = rng.integers(0, num_classes + 1)
         table[calls[0], column] = RETURN, CALL
-    return ByteMachine(classes_B=classes, table_QC=table.astype(np.int32), calls_K2=calls)
+    return ByteAutomaton(classes_B=classes, table_QC=table.astype(np.int32), calls_K2=calls)
 
 
 def random_vocabulary(rng: np.random.Generator, num_tokens: int) -> GuideVocabulary:
@@ -79,14 +79,14 @@ def table_of(vocabulary: GuideVocabulary, device: str = "cpu") -> TokenTable:
     )
 
 
-def random_place(rng: np.random.Generator, machine: ByteMachine) -> AutomatonState:
+def random_place(rng: np.random.Generator, automaton: ByteAutomaton) -> AutomatonState:
     """Shallow, deep, or at the stack's end."""
     depth = int(rng.choice([0, 1, 3, MOST_DEPTH - 1, MOST_DEPTH]))
-    state, *stack = rng.integers(0, len(machine.table_QC), 1 + depth).tolist()
+    state, *stack = rng.integers(0, len(automaton.table_QC), 1 + depth).tolist()
     return AutomatonState(state, tuple(stack))
 
 
-def to(device: str, table: TokenTable | MachineStates) -> dict[str, Tensor]:
+def to(device: str, table: TokenTable | AutomatonStates) -> dict[str, Tensor]:
     fields = {field.name: getattr(table, field.name) for field in dataclasses.fields(table)}
     return {name: tensor.to(device, copy=True) for name, tensor in fields.items()}
 
@@ -96,17 +96,17 @@ def bits_of(mask_W: Tensor | np.ndarray, vocab_size: int) -> list[bool]:
     return np.unpackbits(words.view(np.uint8), bitorder="little")[:vocab_size].astype(bool).tolist()
 
 
-def state_at(guide: MachineGuide, place: AutomatonState) -> MachineState:
-    return MachineState(guide, [place])
+def state_at(guide: AutomatonGuide, place: AutomatonState) -> AutomatonGuideState:
+    return AutomatonGuideState(guide, [place])
 
 
 class Rows:
-    """A pool of machines, and slots at random places of them."""
+    """A pool of automata, and slots at random places of them."""
 
     def __init__(self, rng: np.random.Generator, num_rows: int, tokens: int, states: int = 25):
         self.vocabulary = random_vocabulary(rng, tokens)
-        machines = [random_machine(rng, int(rng.integers(1, states)), 9) for _ in range(5)]
-        self.guides = [MachineGuide(machine, self.vocabulary) for machine in machines]
+        automata = [random_automaton(rng, int(rng.integers(1, states)), 9) for _ in range(5)]
+        self.guides = [AutomatonGuide(automaton, self.vocabulary) for automaton in automata]
         starts, pool = [], [np.full(4, -7, np.int32)]
         for guide in self.guides:
             starts.append(sum(map(len, pool)))
@@ -114,20 +114,20 @@ class Rows:
         self.pool_W = torch.from_numpy(np.concatenate(pool))
         num_slots = num_rows + 3
         self.slots_R = torch.from_numpy(rng.permutation(num_slots)[:num_rows].astype(np.int32))
-        # By slot; None: no machine.
-        self.machines = [
+        # By slot; None: no automaton.
+        self.automata = [
             int(x) if (x := rng.integers(-2, 5)) >= 0 else None for _ in range(num_slots)
         ]
         self.places: list[AutomatonState] = []
-        at_S = [0 if machine is None else starts[machine] for machine in self.machines]
+        at_S = [0 if automaton is None else starts[automaton] for automaton in self.automata]
         lines = np.full((3 + MOST_DEPTH, num_slots), 3, np.int32)
-        for slot, machine in enumerate(self.machines):
-            place = random_place(rng, machines[machine or 0])
+        for slot, automaton in enumerate(self.automata):
+            place = random_place(rng, automata[automaton or 0])
             self.places.append(place)
             dead = rng.random() < 0.05
             lines[:3, slot] = at_S[slot], -1 if dead else place.state, len(place.stack)
             lines[3 : 3 + len(place.stack), slot] = place.stack
-        self.states = MachineStates(
+        self.states = AutomatonStates(
             at_S=torch.from_numpy(lines[0].copy()),
             state_S=torch.from_numpy(lines[1].copy()),
             depth_S=torch.from_numpy(lines[2].copy()),

@@ -1,4 +1,4 @@
-"""What tests of byte machines need: walks beside llguidance, and constraints to walk through."""
+"""What tests of byte automata need: walks beside llguidance, and constraints to walk through."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from everyday_schemas import CLASSES, SCHEMAS
 from guided_features import CASES
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_machine import AutomatonState, MachineWalker
+from octavo.guided.byte_automaton import AutomatonState, AutomatonWalker
 from octavo.guided.schema import core_schema
 from octavo.testing.guided import bits_of
 from octavo.testing.guided_samples import samples
@@ -92,25 +92,25 @@ def constraints(features: Sequence[str]) -> Iterator[tuple[str, Constraint]]:
     yield "a usual schema", json_of(USUAL)
 
 
-def walker(constraint: Constraint) -> MachineWalker:
-    return MachineWalker(Automaton.machine(constraint))
+def walker(constraint: Constraint) -> AutomatonWalker:
+    return AutomatonWalker(Automaton.automaton(constraint))
 
 
-def accepts(machine: MachineWalker, text: str) -> bool:
-    place = machine.walk(AutomatonState(), text.encode())
-    return place is not None and machine.may_end(place)
+def accepts(automaton: AutomatonWalker, text: str) -> bool:
+    place = automaton.walk(AutomatonState(), text.encode())
+    return place is not None and automaton.may_end(place)
 
 
-def following(machine: MachineWalker, place: AutomatonState) -> list[int]:
+def following(automaton: AutomatonWalker, place: AutomatonState) -> list[int]:
     """The bytes that may come."""
-    return [byte for byte in range(256) if machine.walk(place, bytes([byte])) is not None]
+    return [byte for byte in range(256) if automaton.walk(place, bytes([byte])) is not None]
 
 
 class Comparison:
-    """Masks of one vocabulary by machines and by llguidance, along random walks of both.
+    """Masks of one vocabulary by automata and by llguidance, along random walks of both.
 
     In numbers with bounds or multiples they are not compared: llguidance leaves out some zeros
-    that are right (``0.30`` and ``-0`` beside some bounds), and machines others.
+    that are right (``0.30`` and ``-0`` beside some bounds), and automata others.
     """
 
     def __init__(self, words: GuideVocabulary) -> None:
@@ -171,9 +171,9 @@ class Comparison:
 
 
 def refusal(constraint: Constraint) -> str:
-    """Why it is no machine; empty if it is one."""
+    """Why it is no automaton; empty if it is one."""
     try:
-        Automaton.machine(constraint)
+        Automaton.automaton(constraint)
     except UnsupportedConstraint as error:
         return str(error)
     return ""

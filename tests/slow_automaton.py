@@ -1,4 +1,4 @@
-"""A backend for tests whose machines are never done."""
+"""A backend for tests whose automata are never done."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ OCTAVO_API = "1"
 
 @hookimpl
 def register_guided_backends(backends: LazyRegistry) -> None:
-    target = "slow_machine:Mill"
-    backends.add("mill", target, keywords=("choice",), rank=1, native=True, machines=True)
+    target = "slow_automaton:Mill"
+    backends.add("mill", target, keywords=("choice",), rank=1, native=True, automata=True)
 
 
 class Mill:
@@ -18,6 +18,6 @@ class Mill:
         pass
 
     @staticmethod
-    def machine(constraint):
+    def automaton(constraint):
         while True:
             pass

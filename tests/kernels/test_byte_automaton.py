@@ -5,39 +5,39 @@ import pytest
 import torch
 from torch import Tensor
 
-from byte_machines import (
+from byte_automata import (
     Rows,
     bits_of,
-    random_machine,
+    random_automaton,
     random_place,
     random_vocabulary,
     state_at,
     table_of,
     to,
 )
-from octavo.guided.byte_machine import AutomatonState, MachineGuide, pack
-from octavo_kernels import byte_machine
-from octavo_kernels.byte_machine import MachineStates, TokenTable, fill_masks, reference, walk_
-from octavo_kernels.byte_machine.tables import GROUP, LENGTH_SHIFT, PLAIN_BIT, PLAIN_BYTES, WINDOW
+from octavo.guided.byte_automaton import AutomatonGuide, AutomatonState, pack
+from octavo_kernels import byte_automaton
+from octavo_kernels.byte_automaton import AutomatonStates, TokenTable, fill_masks, reference, walk_
+from octavo_kernels.byte_automaton.tables import GROUP, LENGTH_SHIFT, PLAIN_BIT, PLAIN_BYTES, WINDOW
 from octavo_registry import guided
-from octavo_registry.guided import CALL, MOST_DEPTH, RETURN, ByteMachine
+from octavo_registry.guided import CALL, MOST_DEPTH, RETURN, ByteAutomaton
 
 
-def test_limits_are_those_that_machines_have() -> None:
-    assert byte_machine.MOST_DEPTH == guided.MOST_DEPTH
-    assert byte_machine.MOST_HOPS == guided.MOST_HOPS
+def test_limits_are_those_that_automata_have() -> None:
+    assert byte_automaton.MOST_DEPTH == guided.MOST_DEPTH
+    assert byte_automaton.MOST_HOPS == guided.MOST_HOPS
 
 
 def test_masks_of_the_reference_are_what_the_walker_allows() -> None:
     rng = np.random.default_rng(0)
     num_allowed = num_deep = 0
     for _ in range(40):
-        machine = random_machine(rng, int(rng.integers(1, 30)), int(rng.integers(1, 12)))
+        automaton = random_automaton(rng, int(rng.integers(1, 30)), int(rng.integers(1, 12)))
         vocabulary = random_vocabulary(rng, int(rng.integers(5, 150)))
-        guide, tokens = MachineGuide(machine, vocabulary), table_of(vocabulary)
-        words_W = torch.from_numpy(pack(machine))
+        guide, tokens = AutomatonGuide(automaton, vocabulary), table_of(vocabulary)
+        words_W = torch.from_numpy(pack(automaton))
         for _ in range(6):
-            place = random_place(rng, machine)
+            place = random_place(rng, automaton)
             state = state_at(guide, place)
             expected = [state.allowed(token) for token in range(vocabulary.vocab_size)]
             found_W = reference.mask(words_W, place.state, place.stack, tokens)
@@ -54,13 +54,13 @@ def test_masks_of_the_reference_are_what_the_walker_allows() -> None:
 
 def test_a_call_too_deep_and_a_chain_too_long_may_not_come() -> None:
     # State 0 calls itself on "(" after one more "(" is taken; state 2 calls without end.
-    machine = ByteMachine(
+    automaton = ByteAutomaton(
         classes_B=np.array([byte == ord("(") for byte in range(256)], np.uint8),
         table_QC=np.array([[-1, 4 * 1, 0], [-1, CALL, 0], [4 + CALL, RETURN, -1]], np.int32),
         calls_K2=np.array([[0, 1], [2, 2]], np.int32),
     )
     tokens = TokenTable.of([b"(" * count for count in (1, 63, 64, 65, 66)] + [b"a"], [], 6, "cpu")
-    words_W = torch.from_numpy(pack(machine))
+    words_W = torch.from_numpy(pack(automaton))
 
     def found(state: int, depth: int) -> list[bool]:
         return bits_of(reference.mask(words_W, state, (1,) * depth, tokens), 6)
@@ -69,8 +69,8 @@ def test_a_call_too_deep_and_a_chain_too_long_may_not_come() -> None:
     assert found(0, 1) == [True, True, True, False, False, False]
     assert found(0, MOST_DEPTH) == [True, False, False, False, False, False]
     assert found(2, 0) == [False] * 6
-    returning = ByteMachine(
-        classes_B=machine.classes_B,
+    returning = ByteAutomaton(
+        classes_B=automaton.classes_B,
         table_QC=np.array([[-1, RETURN, RETURN], [-1, 0, 0]], np.int32),
         calls_K2=np.zeros((0, 2), np.int32),
     )
@@ -79,22 +79,22 @@ def test_a_call_too_deep_and_a_chain_too_long_may_not_come() -> None:
     assert bits_of(reference.mask(words_W, 0, stack, tokens), 1) == [True]
 
 
-def test_rows_with_a_machine_get_masks_and_the_others_none() -> None:
+def test_rows_with_an_automaton_get_masks_and_the_others_none() -> None:
     rows = Rows(np.random.default_rng(1), 40, 100)
     fill_masks(
         *(rows.slots_R, rows.states, rows.pool_W, rows.tokens, rows.masks_RW, rows.mask_rows_R)
     )
     for row, slot in enumerate(rows.slots_R.tolist()):
-        machine = rows.machines[slot]
+        automaton = rows.automata[slot]
         found_W = rows.masks_RW[row]
-        if machine is None:
+        if automaton is None:
             assert rows.mask_rows_R[row] == -1
             assert set(found_W.tolist()) == {5}
             continue
         assert rows.mask_rows_R[row] == row
         expected = np.zeros(len(found_W), np.int32)
         if rows.states.state_S[slot] >= 0:
-            state_at(rows.guides[machine], rows.places[slot]).fill_bitmask(expected)
+            state_at(rows.guides[automaton], rows.places[slot]).fill_bitmask(expected)
         assert np.array_equal(found_W.numpy(), expected)
 
 
@@ -111,14 +111,14 @@ def test_drawn_tokens_move_rows_as_the_walker_does() -> None:
         )
         walk_(rows.slots_R, tokens_R, rows.states, rows.pool_W, rows.tokens)
         drawn = dict(zip(rows.slots_R.tolist(), tokens_R.tolist(), strict=True))
-        for slot, machine in enumerate(rows.machines):
+        for slot, automaton in enumerate(rows.automata):
             state, depth = int(rows.states.state_S[slot]), int(rows.states.depth_S[slot])
             stack = tuple(rows.states.stack_SD[slot, :depth].tolist())
             old = int(before[0][slot]), tuple(before[2][slot, : int(before[1][slot])].tolist())
-            if machine is None or slot not in drawn or old[0] < 0:
+            if automaton is None or slot not in drawn or old[0] < 0:
                 assert (state, stack) == old
                 continue
-            expected = state_at(rows.guides[machine], rows.places[slot])
+            expected = state_at(rows.guides[automaton], rows.places[slot])
             token = drawn[slot]
             if token >= 0 and expected.accept(token):
                 assert AutomatonState(state, stack) == expected.place
@@ -151,12 +151,12 @@ def test_each_group_holds_its_tokens_bytes_word_by_word() -> None:
 
 def test_a_vocabulary_without_bytes_allows_its_stops_alone() -> None:
     tokens = TokenTable.of([None, b"", b"end"], [2], 3, "cpu")
-    machine = ByteMachine(
+    automaton = ByteAutomaton(
         classes_B=np.zeros(256, np.uint8),
         table_QC=np.zeros((1, 2), np.int32),
         calls_K2=np.zeros((0, 2), np.int32),
     )
-    found_W = reference.mask(torch.from_numpy(pack(machine)), 0, (), tokens)
+    found_W = reference.mask(torch.from_numpy(pack(automaton)), 0, (), tokens)
     assert bits_of(found_W, 3) == [False, False, True]
 
 
@@ -181,7 +181,7 @@ class OnDevice:
     """A copy of rows there; a graph of a mask and a walk reads and moves it."""
 
     def __init__(self, rows: Rows) -> None:
-        self.states = MachineStates(**to("cuda", rows.states))
+        self.states = AutomatonStates(**to("cuda", rows.states))
         self.tokens = TokenTable(**to("cuda", rows.tokens))
         self.slots_R, self.pool_W = rows.slots_R.cuda(), rows.pool_W.cuda()
         self.masks_RW, self.mask_rows_R = rows.masks_RW.cuda(), rows.mask_rows_R.cuda()
@@ -257,7 +257,7 @@ def test_a_recorded_step_follows_the_states_that_it_left_and_that_were_changed()
 
 
 @pytest.mark.gpu
-def test_a_state_or_a_stack_of_another_machine_leads_nowhere() -> None:
+def test_a_state_or_a_stack_of_another_automaton_leads_nowhere() -> None:
     rows = Rows(np.random.default_rng(7), 64, 2000)
     found = OnDevice(rows)
     found.states.state_S.fill_(2**30)

@@ -1,7 +1,7 @@
 // Masks of the tokens that may come in each row, and the step over the drawn ones.
 #include "runs.cuh"
 
-namespace octavo::byte_machine {
+namespace octavo::byte_automaton {
 
 // As in tables.py. Ids come in windows; within one they are sorted, so that the 32 of a group, a
 // warp's work, are alike plain or not, long, and begin alike.
@@ -38,18 +38,18 @@ struct Token {
   __device__ unsigned place() const { return item % kWindow; }
 };
 
-__device__ __forceinline__ bool may_come(const Machine& machine, const Place& place,
+__device__ __forceinline__ bool may_come(const Automaton& automaton, const Place& place,
                                          const Run& run, const unsigned char* classes,
                                          const Tokens& tokens, const Token& token) {
   if (token.is_plain() && token.length() <= run.known) return token.length() <= run.reach;
   int pushed[kMostDepth];
-  Walker walker(machine, place, pushed);
+  Walker walker(automaton, place, pushed);
   unsigned at = token.at, word = token.first_word;
   for (int left = abs(token.length()); left > 0 && walker.lives();) {
     unsigned columns[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) columns[i] = classes[(word >> 8 * i) & 255];
-    if (token.length() < 0) columns[0] = machine.end_column();
+    if (token.length() < 0) columns[0] = automaton.end_column();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if (i < left && walker.lives()) walker.enter(columns[i]);
@@ -67,7 +67,7 @@ struct Masks {
   int* rows;
 };
 
-// Lists the rows with a machine, in their order, and counts them; every block finds the same.
+// Lists the rows with an automaton, in their order, and counts them; every block finds the same.
 __device__ __forceinline__ unsigned list_guided(const int* slots, const int* at, unsigned num_rows,
                                                 const Masks& masks, int* guided) {
   __shared__ unsigned counts[kWarps];
@@ -92,7 +92,7 @@ __device__ __forceinline__ unsigned list_guided(const int* slots, const int* at,
 }
 
 // Windows [begin, end) of a row's mask.
-__device__ __forceinline__ void fill_windows(const Machine& machine, const Place& place,
+__device__ __forceinline__ void fill_windows(const Automaton& automaton, const Place& place,
                                              const Tokens& tokens, unsigned begin, unsigned end,
                                              unsigned row, const Masks& masks) {
   __shared__ unsigned class_words[kClassWords];
@@ -104,11 +104,11 @@ __device__ __forceinline__ void fill_windows(const Machine& machine, const Place
   const unsigned last = end * kWindowGroups - 1;
   Token next(tokens, group, lane);
   if (threadIdx.x < kClassWords) {
-    class_words[threadIdx.x] = machine.word(machine.classes + threadIdx.x);
+    class_words[threadIdx.x] = automaton.word(automaton.classes + threadIdx.x);
   }
   __syncthreads();
   const auto* classes = reinterpret_cast<const unsigned char*>(class_words);
-  const Run run = run_at(machine, place, classes, run_memory);
+  const Run run = run_at(automaton, place, classes, run_memory);
   for (unsigned window = begin; window < end; window++) {
     bool(&found)[kWindow] = may[window % 2];
 #pragma unroll 1
@@ -117,7 +117,7 @@ __device__ __forceinline__ void fill_windows(const Machine& machine, const Place
       group += ahead;
       ahead = 2 * kWarps - ahead;
       next = Token(tokens, min(group, last), lane);
-      found[token.place()] = may_come(machine, place, run, classes, tokens, token);
+      found[token.place()] = may_come(automaton, place, run, classes, tokens, token);
     }
     __syncthreads();
     // The next window fills the other half, so that one barrier a window is enough.
@@ -134,7 +134,7 @@ __device__ __forceinline__ void fill_windows(const Machine& machine, const Place
   }
 }
 
-// The blocks share the windows of all rows with a machine evenly, be they many or few.
+// The blocks share the windows of all rows with an automaton evenly, be they many or few.
 __global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(const int* slots, int num_rows,
                                                                    States states, const int* pool,
                                                                    Tokens tokens, Masks masks) {
@@ -148,7 +148,7 @@ __global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(const int* sl
     const int row = guided[at / tokens.num_windows], slot = slots[row];
     const unsigned first = at % tokens.num_windows;
     const unsigned stop = min(first + end - at, tokens.num_windows);
-    fill_windows(Machine(pool, states.at[slot]), Place(states, slot), tokens, first, stop, row,
+    fill_windows(Automaton(pool, states.at[slot]), Place(states, slot), tokens, first, stop, row,
                  masks);
     at += stop - first;
   }
@@ -165,14 +165,14 @@ __global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* 
   if (row >= num_rows) return;
   const int slot = slots[row], token = drawn[row], at = states.at[slot];
   if (at == 0) return;
-  const Machine machine(pool, at);
+  const Automaton automaton(pool, at);
   int pushed[kMostDepth];
-  Walker walker(machine, Place(states, slot), pushed);
+  Walker walker(automaton, Place(states, slot), pushed);
   if (!walker.lives()) return;
   bool stops_here = false;
   for (int i = lane; i < num_stops; i += 32) stops_here |= __ldg(stops + i) == token;
   if (__any_sync(~0u, stops_here)) {
-    walker.enter(machine.end_column());
+    walker.enter(automaton.end_column());
     if (lane == 0 && !walker.lives()) states.state[slot] = kNowhere;
     return;
   }
@@ -182,7 +182,7 @@ __global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* 
     end = __ldg(starts + token + 1);
   }
   if (begin == end) walker.entry = kNowhere;
-  const auto* classes = reinterpret_cast<const unsigned char*>(pool + machine.classes);
+  const auto* classes = reinterpret_cast<const unsigned char*>(pool + automaton.classes);
   for (int start = begin; start < end && walker.lives(); start += 32) {
     const int column = start + lane < end ? __ldg(classes + __ldg(bytes + start + lane)) : 0;
     for (int i = 0; i < min(32, end - start) && walker.lives(); i++) {
@@ -197,7 +197,7 @@ __global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* 
   for (int i = 0; i < walker.num_pushed; i++) stack[walker.kept + i] = pushed[i];
 }
 
-}  // namespace octavo::byte_machine
+}  // namespace octavo::byte_automaton
 
 OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* at, int* state,
                                     int* depth, int* stack, const int* pool, const int* order,
@@ -205,7 +205,7 @@ OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* a
                                     int num_windows, unsigned* mask_words, int row_words,
                                     int* mask_rows, int num_sms, cudaStream_t stream) {
   using namespace octavo;
-  using namespace octavo::byte_machine;
+  using namespace octavo::byte_automaton;
   const States states = {at, state, depth, stack};
   const Tokens tokens = {order, word_starts, words, static_cast<unsigned>(num_windows)};
   const Masks masks = {mask_words, static_cast<unsigned>(row_words), mask_rows};
@@ -214,14 +214,14 @@ OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* a
                 pool, tokens, masks);
 }
 
-OCTAVO_EXPORT int octavo_walk_machines(const int* slots, const int* drawn, int num_rows,
+OCTAVO_EXPORT int octavo_walk_automata(const int* slots, const int* drawn, int num_rows,
                                        const int* at, int* state, int* depth, int* stack,
                                        const int* pool, const unsigned char* bytes,
                                        const int* starts, int vocab, const int* stops,
                                        int num_stops, cudaStream_t stream) {
   using namespace octavo;
-  using namespace octavo::byte_machine;
+  using namespace octavo::byte_automaton;
   const dim3 grid((num_rows + kWalkBlock / 32 - 1) / (kWalkBlock / 32));
-  return launch(byte_machine::walk, grid, kWalkBlock, 0, stream, slots, drawn, num_rows,
+  return launch(byte_automaton::walk, grid, kWalkBlock, 0, stream, slots, drawn, num_rows,
                 States{at, state, depth, stack}, pool, bytes, starts, vocab, stops, num_stops);
 }

@@ -1,4 +1,4 @@
-"""Words on the device: whose machine has them, who gives them up, and what is copied."""
+"""Words on the device: whose automaton has them, who gives them up, and what is copied."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from machine_guides import short
+from automaton_guides import short
 from octavo.execution.memory_budget import budget_of
 from octavo.frontend.options import read_options
-from octavo.guided.byte_machine import MachineGuide
-from octavo.residency.machines import MachinePool
-from octavo.sampling.automata import DeviceMachines, machine_bytes
+from octavo.guided.byte_automaton import AutomatonGuide
+from octavo.residency.automata import AutomatonPool
+from octavo.sampling.automata import DeviceAutomata, automaton_bytes
 from octavo.sampling.sparse import table_bytes
 from octavo.steps.device_state import DeviceState
 from octavo.steps.layout import StateDiff, StateLayout
-from octavo.steps.loads import MachineLoad
+from octavo.steps.loads import AutomatonLoad
 from octavo_registry import PluginHost
 from octavo_registry.guided import GuideVocabulary
 
@@ -31,27 +31,27 @@ WORDS = GuideVocabulary(
 SIZE = 68 + 3 * 12
 
 
-def loading(first: int, guide: MachineGuide) -> MachineLoad:
-    return MachineLoad(first, guide.words, guide.vocabulary)
+def loading(first: int, guide: AutomatonGuide) -> AutomatonLoad:
+    return AutomatonLoad(first, guide.words, guide.vocabulary)
 
 
-def guide(num_letters: int) -> MachineGuide:
+def guide(num_letters: int) -> AutomatonGuide:
     """Of 68 words and 3 a letter, and 3 more."""
-    return MachineGuide(short(num_letters), WORDS)
+    return AutomatonGuide(short(num_letters), WORDS)
 
 
 A, B, C = guide(11), guide(12), guide(10)
 
 
-def loads(pool: MachinePool) -> list[tuple[int, MachineGuide]]:
+def loads(pool: AutomatonPool) -> list[tuple[int, AutomatonGuide]]:
     return [
         (load.first, next(each for each in (A, B, C) if each.words is load.words))
         for load in pool.take_loads()
     ]
 
 
-def test_machines_lie_side_by_side_behind_the_line_of_nobody_and_are_copied_once() -> None:
-    pool = MachinePool(2**20)
+def test_automata_lie_side_by_side_behind_the_line_of_nobody_and_are_copied_once() -> None:
+    pool = AutomatonPool(2**20)
     assert len(A.words) == SIZE
     assert [pool.provide(each) for each in (A, B, C, A)] == [4, 4 + 104, 4 + 104 + 108, 4]
     assert loads(pool) == [(4, A), (108, B), (216, C)]
@@ -59,17 +59,17 @@ def test_machines_lie_side_by_side_behind_the_line_of_nobody_and_are_copied_once
     assert pool.provide(None) == 0
 
 
-def test_equal_machines_are_one() -> None:
-    pool = MachinePool(2**20)
+def test_equal_automata_are_one() -> None:
+    pool = AutomatonPool(2**20)
     assert pool.provide(A) == pool.provide(guide(11))
     pool.pin(guide(11))
     assert pool.is_running(A)
     assert len(loads(pool)) == 1
-    assert pool.stats() == {"num_device_machines": 1, "num_machine_loads": 1}
+    assert pool.stats() == {"num_device_automata": 1, "num_automaton_loads": 1}
 
 
 def test_the_idle_one_that_was_used_longest_ago_gives_way_and_a_running_one_never() -> None:
-    pool = MachinePool(4 + 3 * 108)
+    pool = AutomatonPool(4 + 3 * 108)
     D = guide(9)
     for each in (A, B, C):
         pool.provide(each)
@@ -85,14 +85,14 @@ def test_the_idle_one_that_was_used_longest_ago_gives_way_and_a_running_one_neve
 
 
 def test_what_is_evicted_before_a_step_is_not_copied_in_it() -> None:
-    pool = MachinePool(4 + 108)
+    pool = AutomatonPool(4 + 108)
     pool.provide(A)
     pool.provide(B)
     assert loads(pool) == [(4, B)]
 
 
 def test_after_a_step_that_raised_what_is_needed_is_copied_again() -> None:
-    pool = MachinePool(2**20)
+    pool = AutomatonPool(2**20)
     pool.provide(A)
     loads(pool)
     pool.provide(B)
@@ -102,64 +102,64 @@ def test_after_a_step_that_raised_what_is_needed_is_copied_again() -> None:
     assert loads(pool) == [(4, C), (108, A)]
 
 
-def test_a_machine_that_never_fits_is_refused() -> None:
-    pool = MachinePool(4 + SIZE)
+def test_an_automaton_that_never_fits_is_refused() -> None:
+    pool = AutomatonPool(4 + SIZE)
     assert pool.refusal(A) is None
     refusal = pool.refusal(B)
     assert refusal is not None
     assert f"{SIZE + 3} words" in str(refusal)
 
 
-def test_rows_are_masked_and_walked_by_their_own_machines() -> None:
+def test_rows_are_masked_and_walked_by_their_own_automata() -> None:
     layout = StateLayout(num_slots=4, max_model_len=8, max_blocks=1, num_groups=1)
     state = DeviceState(layout, torch.device("cpu"))
     diff = StateDiff(layout)
     at, zero = np.array([0, 2]), np.zeros(2, np.int32)
-    diff.put_cells("machine", at, zero, np.array([4, 108], np.int32))
-    diff.put_cells("machine_state", at, zero, np.array([10, 11], np.int32))
+    diff.put_cells("automaton", at, zero, np.array([4, 108], np.int32))
+    diff.put_cells("automaton_state", at, zero, np.array([10, 11], np.int32))
     indices, values = (torch.from_numpy(np.concatenate(each)) for each in diff.pieces())
     state.apply(indices, values)
-    machines = DeviceMachines(state, WORDS.vocab_size)
+    automata = DeviceAutomata(state, WORDS.vocab_size)
     for load in (loading(4, A), loading(108, B)):
-        machines.load(load)
+        automata.load(load)
     slots_R = torch.tensor([2, 1, 0, 4], dtype=torch.int32)
-    lines_R, masks_RW = machines.masks(slots_R)
+    lines_R, masks_RW = automata.masks(slots_R)
     # One letter is left of the first one's text, two of the third one's.
     assert lines_R.tolist() == [0, -1, 2, -1]
     assert masks_RW[[0, 2]].tolist() == [[0b0001, 0], [0b0001, 0]]
-    machines.walk(slots_R, torch.tensor([0, 0, 0, 0], dtype=torch.int32))
-    assert state.machines.state_S.tolist() == [11, 0, 12, 0, 0]
-    machines.masks(slots_R)
+    automata.walk(slots_R, torch.tensor([0, 0, 0, 0], dtype=torch.int32))
+    assert state.automata.state_S.tolist() == [11, 0, 12, 0, 0]
+    automata.masks(slots_R)
     assert masks_RW[[0, 2]].tolist() == [[0b1000, 0], [0b1000, 0]]
 
 
-def test_a_row_without_any_machine_loaded_is_an_error() -> None:
+def test_a_row_without_any_automaton_loaded_is_an_error() -> None:
     layout = StateLayout(num_slots=3, max_model_len=8, max_blocks=1, num_groups=1)
-    machines = DeviceMachines(DeviceState(layout, torch.device("cpu")), 40)
+    automata = DeviceAutomata(DeviceState(layout, torch.device("cpu")), 40)
     with pytest.raises(RuntimeError, match="none was loaded"):
-        machines.masks(torch.zeros(1, dtype=torch.int32))
+        automata.masks(torch.zeros(1, dtype=torch.int32))
 
 
-def test_what_the_first_machine_brings_is_in_the_plan() -> None:
+def test_what_the_first_automaton_brings_is_in_the_plan() -> None:
     layout = StateLayout(num_slots=3, max_model_len=8, max_blocks=1, num_groups=1)
-    machines = DeviceMachines(DeviceState(layout, torch.device("cpu")), 100_000)
+    automata = DeviceAutomata(DeviceState(layout, torch.device("cpu")), 100_000)
     vocabulary = replace(WORDS, token_bytes=[b"usual"] * 100_000, vocab_size=100_000)
-    machines.load(loading(4, MachineGuide(short(1), vocabulary)))
-    made = machines._memory
+    automata.load(loading(4, AutomatonGuide(short(1), vocabulary)))
+    made = automata._memory
     tensors = [made.pool_W, made.masks_RW, made.mask_rows_R]
     tensors += [getattr(made.tokens, each.name) for each in fields(made.tokens)]
     taken = sum(each.nbytes for each in tensors)
-    assert 0.9 * machine_bytes(3, 100_000) < taken <= machine_bytes(3, 100_000)
+    assert 0.9 * automaton_bytes(3, 100_000) < taken <= automaton_bytes(3, 100_000)
 
 
-def test_an_engine_without_a_tokenizer_has_no_room_for_machines_in_its_plan() -> None:
+def test_an_engine_without_a_tokenizer_has_no_room_for_automata_in_its_plan() -> None:
     def workspace(**options) -> int:
         flat = {"model": "octavo/tiny", "max_num_seqs": 8, **options}
         budget = budget_of(read_options(flat, caller="test").config, PluginHost.discover(), 140)
         return budget.workspace_bytes
 
     room = workspace() - workspace(skip_tokenizer_init=True)
-    assert room == machine_bytes(8, 2048)
+    assert room == automaton_bytes(8, 2048)
 
 
 def test_tables_of_what_requests_name_are_in_the_plan() -> None:

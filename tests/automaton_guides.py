@@ -1,6 +1,6 @@
-"""Byte machines made by hand, which the engine walks ("walked") or masks on the host ("filled").
+"""Byte automata made by hand, which the engine walks ("walked") or masks on the host ("filled").
 
-Grammars are the names of MACHINES.
+Grammars are the names of AUTOMATA.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import string
 import numpy as np
 import torch
 
-from octavo.guided.byte_machine import MachineGuide, MachineState, pack
-from octavo_kernels.byte_machine import TokenTable
-from octavo_kernels.byte_machine.reference import mask
+from octavo.guided.byte_automaton import AutomatonGuide, AutomatonGuideState, pack
+from octavo_kernels.byte_automaton import TokenTable
+from octavo_kernels.byte_automaton.reference import mask
 from octavo_registry import LazyRegistry, hookimpl
-from octavo_registry.guided import CALL, GO, RETURN, ByteMachine, GuideVocabulary
+from octavo_registry.guided import CALL, GO, RETURN, ByteAutomaton, GuideVocabulary
 
 OCTAVO_API = "1"
 OPENING, CLOSING = "aeo", "nrt"
@@ -25,13 +25,13 @@ END = -1
 @hookimpl
 def register_guided_backends(backends: LazyRegistry) -> None:
     for rank, name in enumerate(("Walked", "Filled")):
-        target = f"machine_guides:{name}"
+        target = f"automaton_guides:{name}"
         backends.add(name.lower(), target, keywords=("grammar",), rank=rank - 2, native=True)
 
 
-def machine(
+def automaton(
     states: list[dict[str | int, tuple[int, int]]], calls: list[tuple[int, int]] = ()
-) -> ByteMachine:
+) -> ByteAutomaton:
     """By state what bytes do, and the end (END); "" are those that are not named."""
     table = np.full((len(states), 257), -1, np.int32)
     for row, entries in zip(table, states, strict=True):
@@ -42,18 +42,18 @@ def machine(
             row[columns] = 4 * number + operation
     # A class for each kind of column of bytes.
     columns, classes = np.unique(table[:, :256], axis=1, return_inverse=True)
-    return ByteMachine(
+    return ByteAutomaton(
         classes_B=classes.reshape(-1).astype(np.uint8),
         table_QC=np.ascontiguousarray(np.column_stack([columns, table[:, 256]])),
         calls_K2=np.array(calls, np.int32).reshape(-1, 2),
     )
 
 
-def nested(opening: str = OPENING) -> ByteMachine:
+def nested(opening: str = OPENING) -> ByteAutomaton:
     """Letters, of which some open what others close; a blank or a full stop ends the text."""
     plain = "".join(set(LETTERS) - set(opening) - set(CLOSING))
     inside = {plain: (GO, 1), opening: (CALL, 1), CLOSING: (GO, 3)}
-    return machine(
+    return automaton(
         [
             {plain: (GO, 0), opening: (CALL, 0), " .": (GO, 4), END: (GO, 0)},
             inside,
@@ -65,18 +65,18 @@ def nested(opening: str = OPENING) -> ByteMachine:
     )
 
 
-def short(num_letters: int) -> ByteMachine:
+def short(num_letters: int) -> ByteAutomaton:
     """So many letters, and nothing else."""
     steps = [{LETTERS: (GO, state + 1)} for state in range(num_letters)]
-    return machine([*steps, {END: (GO, num_letters)}])
+    return automaton([*steps, {END: (GO, num_letters)}])
 
 
-MACHINES = {
+AUTOMATA = {
     "nested": nested(),
     "others": nested("iu"),
     "short": short(11),
     "empty": short(0),
-    "stuck": machine([{LETTERS: (GO, 1)}, {}]),
+    "stuck": automaton([{LETTERS: (GO, 1)}, {}]),
 }
 
 
@@ -84,8 +84,8 @@ class Walked:
     def __init__(self, vocabulary: GuideVocabulary) -> None:
         self.vocabulary = vocabulary
 
-    def compile(self, constraint) -> MachineGuide:
-        return MachineGuide(MACHINES[constraint.value], self.vocabulary)
+    def compile(self, constraint) -> AutomatonGuide:
+        return AutomatonGuide(AUTOMATA[constraint.value], self.vocabulary)
 
 
 class Filled(Walked):
@@ -94,11 +94,11 @@ class Filled(Walked):
 
 
 class FilledGuide:
-    """The same as any other guide: nobody sees that it is a machine."""
+    """The same as any other guide: nobody sees that it is an automaton."""
 
-    def __init__(self, inner: MachineGuide) -> None:
+    def __init__(self, inner: AutomatonGuide) -> None:
         words = inner.vocabulary
-        self.inner, self.words = inner, torch.from_numpy(pack(inner.machine))
+        self.inner, self.words = inner, torch.from_numpy(pack(inner.automaton))
         self.tokens = TokenTable.of(
             words.token_bytes, words.stop_token_ids, words.vocab_size, "cpu"
         )
@@ -108,7 +108,7 @@ class FilledGuide:
 
 
 class FilledState:
-    def __init__(self, guide: FilledGuide, inner: MachineState) -> None:
+    def __init__(self, guide: FilledGuide, inner: AutomatonGuideState) -> None:
         self.guide, self.inner = guide, inner
 
     def __getattr__(self, name: str):

@@ -1,4 +1,4 @@
-"""Byte machines on a CUDA device: in recorded steps, and in those that are launched."""
+"""Byte automata on a CUDA device: in recorded steps, and in those that are launched."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from octavo import LLM, GuidedParams, SamplingParams
-from octavo.sampling.automata import DeviceMachines
+from octavo.sampling.automata import DeviceAutomata
 
 pytestmark = pytest.mark.gpu
 
@@ -15,7 +15,7 @@ OPTIONS = {
     "device": "cuda",
     "kv_cache_memory_gib": 0.1,
     "max_num_seqs": 40,
-    "plugins": ["machine_guides"],
+    "plugins": ["automaton_guides"],
 }
 KINDS = ("nested", "others", "short")
 
@@ -26,7 +26,7 @@ def guided(backend: str, kind: str, seed: int, **more) -> SamplingParams:
 
 
 def run(llm: LLM, *backends: str, **more):
-    """Rows of machines and free ones, in turn, greedy and drawn, of different lengths."""
+    """Rows of automata and free ones, in turn, greedy and drawn, of different lengths."""
     params = []
     for i in range(36):
         backend = backends[i % len(backends)]
@@ -74,7 +74,7 @@ def test_logprobs_are_those_of_masks_from_the_host() -> None:
 
 def test_a_decode_step_with_masked_rows_is_one_replay_that_nobody_waits_for(monkeypatch) -> None:
     launched = []
-    masks = DeviceMachines.masks
+    masks = DeviceAutomata.masks
 
     def noted(self, slots_R):
         launched.append(len(slots_R))
@@ -88,7 +88,7 @@ def test_a_decode_step_with_masked_rows_is_one_replay_that_nobody_waits_for(monk
         plans = []
         submit = core._executor.submit
         core._executor.submit = lambda plan: plans.append(plan) or submit(plan)
-        monkeypatch.setattr(DeviceMachines, "masks", noted)
+        monkeypatch.setattr(DeviceAutomata, "masks", noted)
         torch.cuda.set_sync_debug_mode("error")
         try:
             assert run(llm, "walked") == expected

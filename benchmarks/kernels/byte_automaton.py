@@ -1,6 +1,6 @@
-"""Times of byte machines' masks and steps by place: python -m benchmarks.kernels.byte_machine.
+"""Times of byte automata's masks and steps by place: python -m benchmarks.kernels.byte_automaton.
 
-The machine writes like a usual schema's: an object's start, strings free and bounded with escapes
+The automaton writes like a usual schema's: an object's start, strings free and bounded with escapes
 and UTF-8, and a number. The vocabulary is random, of the sizes of Llama 3's.
 """
 
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.kernels.timing import graph_time_us
-from octavo.guided.byte_machine import pack
-from octavo_kernels.byte_machine import (
+from octavo.guided.byte_automaton import pack
+from octavo_kernels.byte_automaton import (
     MOST_DEPTH,
-    MachineStates,
+    AutomatonStates,
     TokenTable,
     fill_masks,
     walk_,
 )
-from octavo_registry.guided import CALL, GO, RETURN, ByteMachine
+from octavo_registry.guided import CALL, GO, RETURN, ByteAutomaton
 
 VOCAB, STOP = 128256, 128009
 BOUND = 500
@@ -52,7 +52,7 @@ def vocabulary(rng: np.random.Generator) -> list[bytes | None]:
     return pieces + [None] * 256
 
 
-def machine() -> ByteMachine:
+def automaton() -> ByteAutomaton:
     """The table, each byte a class."""
     table = np.full((BOUNDED + BOUND + 1, 257), -1, np.int32)
     calls: list[tuple[int, int]] = []
@@ -78,18 +78,18 @@ def machine() -> ByteMachine:
     table[LAST, 0x80:0xC0] = 4 * DONE + GO
     table[LAST_TWO, 0x80:0xC0] = 4 * LAST + GO
     table[DONE] = RETURN
-    return ByteMachine(
+    return ByteAutomaton(
         classes_B=np.arange(256).astype(np.uint8),
         table_QC=table,
         calls_K2=np.array(calls, np.int32),
     )
 
 
-def classed(wide: ByteMachine) -> ByteMachine:
+def classed(wide: ByteAutomaton) -> ByteAutomaton:
     """The same with equal columns made one, as a compiler does."""
     columns, classes = np.unique(wide.table_QC[:, :256], axis=1, return_inverse=True)
     table = np.concatenate([columns, wide.table_QC[:, 256:]], axis=1)
-    return ByteMachine(
+    return ByteAutomaton(
         classes_B=classes.reshape(256).astype(np.uint8),
         table_QC=np.ascontiguousarray(table),
         calls_K2=wide.calls_K2,
@@ -100,12 +100,12 @@ def pool_of(words: NDArray[np.int32]) -> Tensor:
     return torch.from_numpy(np.concatenate([np.zeros(4, np.int32), words])).cuda()
 
 
-def states_at(slots: int, state: int) -> MachineStates:
-    """All in machine 4, one behind the other where the string is bounded."""
+def states_at(slots: int, state: int) -> AutomatonStates:
+    """All in automaton 4, one behind the other where the string is bounded."""
     state_S = torch.full((slots,), state, dtype=torch.int32, device="cuda")
     if state == BOUNDED:
         state_S += torch.arange(slots, dtype=torch.int32, device="cuda") % (BOUND // 2)
-    return MachineStates(
+    return AutomatonStates(
         at_S=torch.full_like(state_S, 4),
         state_S=state_S,
         depth_S=torch.zeros_like(state_S),
@@ -116,10 +116,10 @@ def states_at(slots: int, state: int) -> MachineStates:
 def main() -> None:
     pieces = vocabulary(np.random.default_rng(0))
     tokens = TokenTable.of(pieces, [STOP], VOCAB, "cuda")
-    words = pack(classed(machine()))
+    words = pack(classed(automaton()))
     pool_W = pool_of(words)
     print(
-        f"V = {VOCAB}, {len(tokens.bytes_N)} bytes; machine of {words.nbytes / 1024:.0f} KiB, in L2"
+        f"V = {VOCAB}, {len(tokens.bytes_N)} bytes; automaton: {words.nbytes / 1024:.0f} KiB, in L2"
     )
     print("us for masks of all rows, of the first alone and of none, and for a step of all rows")
     print(f"{'':10}{'rows':>6}{'allowed':>9}{'all':>8}{'one':>8}{'none':>8}{'step':>8}")

@@ -1,4 +1,4 @@
-"""Rows that the device masks by byte machines: their tokens are those of masks from the host."""
+"""Rows that the device masks by byte automata: their tokens are those of masks from the host."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import count
 import numpy as np
 import pytest
 
-from machine_guides import MACHINES, short
+from automaton_guides import AUTOMATA, short
 from octavo import LLM, BeamSearchParams, GuidedParams, SamplingParams
 from octavo.engine import core
-from octavo.guided.byte_machine import AutomatonState, MachineWalker, pack, unpack
+from octavo.guided.byte_automaton import AutomatonState, AutomatonWalker, pack, unpack
 from octavo.guided.choose import choose_guide
-from octavo.sampling.automata import DeviceMachines
+from octavo.sampling.automata import DeviceAutomata
 from octavo_registry import PluginHost
 
 KINDS = ("nested", "others", "short")
@@ -24,7 +24,7 @@ KINDS = ("nested", "others", "short")
 def start():
     def start(**options) -> LLM:
         wanted = {"dtype": "float32", "num_threads": 1, "max_num_seqs": 12, **options}
-        return LLM("octavo/tiny", plugins=["machine_guides"], **wanted)
+        return LLM("octavo/tiny", plugins=["automaton_guides"], **wanted)
 
     return start
 
@@ -54,7 +54,7 @@ def told(outputs) -> list[tuple]:
 
 
 def run(llm: LLM, backends: str) -> list[tuple]:
-    """Rows of three machines and free ones, in turn, greedy and drawn."""
+    """Rows of three automata and free ones, in turn, greedy and drawn."""
     params = []
     for i, backend in enumerate((backends.split() * 4)[:8]):
         if backend == "free":
@@ -78,13 +78,13 @@ def expected(start) -> list[tuple]:
 
 
 def text_ends(kind: str, text: str) -> bool:
-    walker = MachineWalker(MACHINES[kind])
+    walker = AutomatonWalker(AUTOMATA[kind])
     place = walker.walk(AutomatonState(), text.encode())
     assert place is not None, f"{text!r} is no {kind} text"
     return walker.may_end(place)
 
 
-def test_texts_are_those_of_their_machines(expected) -> None:
+def test_texts_are_those_of_their_automata(expected) -> None:
     assert {error for error, *_ in expected} == {None}
     for i, (_, _, text, reason, _) in enumerate(expected):
         if i % 2 == 0:
@@ -227,26 +227,26 @@ def test_other_parameters_that_ban_all_that_may_come_fail_the_request(llm, more)
 
 @pytest.fixture
 def short_of_words(monkeypatch: pytest.MonkeyPatch):
-    """Engines whose pool holds one machine of those that ``run`` asks for."""
-    words = max(len(pack(MACHINES[kind])) for kind in KINDS)
-    monkeypatch.setattr(core, "Scheduler", partial(core.Scheduler, machine_words=4 + words))
+    """Engines whose pool holds one automaton of those that ``run`` asks for."""
+    words = max(len(pack(AUTOMATA[kind])) for kind in KINDS)
+    monkeypatch.setattr(core, "Scheduler", partial(core.Scheduler, automaton_words=4 + words))
     return words
 
 
-def test_a_pool_too_small_for_two_machines_is_used_in_turn(short_of_words, start, expected) -> None:
+def test_a_pool_too_small_for_two_automata_is_used_in_turn(short_of_words, start, expected) -> None:
     with start() as llm:
         assert run(llm, "walked free") == expected
         assert run(llm, "walked free filled free") == expected
         stats = llm._front.client.call("stats")
-    assert stats["num_device_machines"] == 1
-    assert stats["num_machine_loads"] > len(KINDS)
+    assert stats["num_device_automata"] == 1
+    assert stats["num_automaton_loads"] > len(KINDS)
 
 
-def test_a_machine_that_never_fits_fails_its_own_request(
+def test_an_automaton_that_never_fits_fails_its_own_request(
     short_of_words, start, expected, monkeypatch
 ) -> None:
     with start() as llm:
-        monkeypatch.setitem(MACHINES, "long", short(short_of_words))
+        monkeypatch.setitem(AUTOMATA, "long", short(short_of_words))
         first, second = ask(llm, guided("walked", "long"), free(1))
         assert told([second]) == expected[1:2]
         assert "words; the engine has room for" in first.error
@@ -256,8 +256,8 @@ def test_a_machine_that_never_fits_fails_its_own_request(
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("what", ["load", "masks", "walk"])
 def test_a_step_that_raises_changes_no_token(start, expected, monkeypatch, depth, what) -> None:
-    """At the third time; by then others run, and a machine may lie half written in the pool."""
-    whole, times = getattr(DeviceMachines, what), count()
+    """At the third time; by then others run, and an automaton may lie half written in the pool."""
+    whole, times = getattr(DeviceAutomata, what), count()
 
     def failing(self, *args):
         number = next(times)
@@ -268,12 +268,12 @@ def test_a_step_that_raises_changes_no_token(start, expected, monkeypatch, depth
         return found
 
     with start(async_depth=depth) as llm:
-        monkeypatch.setattr(DeviceMachines, what, failing)
+        monkeypatch.setattr(DeviceAutomata, what, failing)
         assert run(llm, "walked free filled free") == expected
         assert next(times) > 3
 
 
-def test_a_schemas_machine_goes_to_the_engine_with_its_request(llm, monkeypatch) -> None:
+def test_a_schemas_automaton_goes_to_the_engine_with_its_request(llm, monkeypatch) -> None:
     schema = {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 9}, "tags": {"type": "array"}},
@@ -281,7 +281,7 @@ def test_a_schemas_machine_goes_to_the_engine_with_its_request(llm, monkeypatch)
     }
     asked = GuidedParams(json=schema, backend="automaton")
     request = choose_guide(asked, PluginHost.discover())
-    monkeypatch.setitem(MACHINES, "schema", unpack(np.frombuffer(request.machine, np.int32)))
+    monkeypatch.setitem(AUTOMATA, "schema", unpack(np.frombuffer(request.automaton, np.int32)))
     walked = [SamplingParams(seed=i, max_tokens=40, guided=asked) for i in range(4)]
     filled = [guided("filled", "schema", seed=i, max_tokens=40) for i in range(4)]
     found = ask(llm, *walked)
@@ -290,13 +290,13 @@ def test_a_schemas_machine_goes_to_the_engine_with_its_request(llm, monkeypatch)
     assert all(set(json.loads(text)) >= {"name", "tags"} for text in whole)
 
 
-def test_a_device_without_memory_for_machines_fails_none_but_their_requests(
+def test_a_device_without_memory_for_automata_fails_none_but_their_requests(
     start, expected, monkeypatch
 ) -> None:
     def fails(self, load) -> None:
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(DeviceMachines, "load", fails)
+    monkeypatch.setattr(DeviceAutomata, "load", fails)
     with start() as llm:
         found = run(llm, "walked free filled free")
     assert found[1::2] == expected[1::2]

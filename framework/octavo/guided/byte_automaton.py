@@ -1,4 +1,4 @@
-"""Byte machines on the host: walked token by token, packed for the way to a device."""
+"""Byte automata on the host: walked token by token, packed for the way to a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo_registry.guided import (
     GO,
     MOST_DEPTH,
     MOST_HOPS,
-    ByteMachine,
+    ByteAutomaton,
     GuideVocabulary,
 )
 
@@ -25,51 +25,51 @@ CLASS_WORDS = 64
 """Words of 4 bytes that have the class of each byte."""
 
 
-def pack(machine: ByteMachine) -> NDArray[np.int32]:
+def pack(automaton: ByteAutomaton) -> NDArray[np.int32]:
     """As a device reads it: states, columns, calls, 0; the classes; the table; the calls."""
-    num_states, num_columns = machine.table_QC.shape
-    header = np.array([num_states, num_columns, len(machine.calls_K2), 0], np.int32)
-    classes = machine.classes_B.view(np.int32)
-    return np.concatenate([header, classes, machine.table_QC.ravel(), machine.calls_K2.ravel()])
+    num_states, num_columns = automaton.table_QC.shape
+    header = np.array([num_states, num_columns, len(automaton.calls_K2), 0], np.int32)
+    classes = automaton.classes_B.view(np.int32)
+    return np.concatenate([header, classes, automaton.table_QC.ravel(), automaton.calls_K2.ravel()])
 
 
-def unpack(words: NDArray[np.int32]) -> ByteMachine:
-    """What was packed, and checked: machines come from other processes."""
+def unpack(words: NDArray[np.int32]) -> ByteAutomaton:
+    """What was packed, and checked: automata come from other processes."""
     num_states, num_columns, num_calls = words[:3].tolist() if len(words) > 2 else (0, 0, 0)
     table_words = num_states * num_columns
     num_words = HEADER_WORDS + CLASS_WORDS + table_words + 2 * num_calls
     if num_states < 1 or num_columns < 2 or num_calls < 0 or len(words) != num_words:
-        raise ParameterError("a byte machine has not the size that it says")
+        raise ParameterError("a byte automaton has not the size that it says")
     classes, table, calls = np.split(words[HEADER_WORDS:], [CLASS_WORDS, CLASS_WORDS + table_words])
-    machine = ByteMachine(
+    automaton = ByteAutomaton(
         classes_B=classes.view(np.uint8),
         table_QC=table.reshape(num_states, num_columns),
         calls_K2=calls.reshape(num_calls, 2),
     )
-    check(machine)
-    return machine
+    check(automaton)
+    return automaton
 
 
-def check(machine: ByteMachine) -> None:
+def check(automaton: ByteAutomaton) -> None:
     """Raise where it names a class, state or call that it has not: a device does not look."""
-    num_states, num_columns = machine.table_QC.shape
-    entries = machine.table_QC[machine.table_QC >= 0]
+    num_states, num_columns = automaton.table_QC.shape
+    entries = automaton.table_QC[automaton.table_QC >= 0]
     numbers, operations = entries >> 2, entries & 3
     # By operation: GO, CALL, RETURN, whose number means nothing, and the one that is none.
-    bounds = np.array([num_states, len(machine.calls_K2), 2**29, 0])[operations]
-    calls = machine.calls_K2
+    bounds = np.array([num_states, len(automaton.calls_K2), 2**29, 0])[operations]
+    calls = automaton.calls_K2
     if (
-        machine.classes_B.max() >= num_columns - 1
+        automaton.classes_B.max() >= num_columns - 1
         or (numbers >= bounds).any()
         or (calls < 0).any()
         or (calls >= num_states).any()
     ):
-        raise ParameterError("a byte machine names a class, state or call that it has not")
+        raise ParameterError("a byte automaton names a class, state or call that it has not")
 
 
 @dataclass(frozen=True, slots=True)
 class AutomatonState:
-    """Where a text stands in a machine."""
+    """Where a text stands in an automaton."""
 
     state: int = 0
     stack: tuple[int, ...] = ()
@@ -87,14 +87,14 @@ class _Lines(dict[int, list[int]]):
         return line
 
 
-class MachineWalker:
-    """A machine in Python's own numbers, which one byte after the other reads soonest."""
+class AutomatonWalker:
+    """An automaton in Python's own numbers, which one byte after the other reads soonest."""
 
-    def __init__(self, machine: ByteMachine) -> None:
-        self._classes: list[int] = machine.classes_B.tolist()
-        self._num_columns = machine.table_QC.shape[1]
-        self._table = _Lines(machine.table_QC)
-        self._calls = _Lines(machine.calls_K2)
+    def __init__(self, automaton: ByteAutomaton) -> None:
+        self._classes: list[int] = automaton.classes_B.tolist()
+        self._num_columns = automaton.table_QC.shape[1]
+        self._table = _Lines(automaton.table_QC)
+        self._calls = _Lines(automaton.calls_K2)
 
     def walk(self, place: AutomatonState, data: bytes) -> AutomatonState | None:
         """The place behind these bytes; None where they may not come."""
@@ -138,39 +138,39 @@ class MachineWalker:
         return None
 
 
-class MachineGuide:
+class AutomatonGuide:
     """A guide that a device can walk; on the host it makes masks too, in more time."""
 
-    def __init__(self, machine: ByteMachine, vocabulary: GuideVocabulary) -> None:
+    def __init__(self, automaton: ByteAutomaton, vocabulary: GuideVocabulary) -> None:
         if not vocabulary.stop_token_ids:
             raise UnsupportedConstraint(
-                "a byte machine needs a token that ends a text, and the model names none"
+                "a byte automaton needs a token that ends a text, and the model names none"
             )
-        self.machine = machine
+        self.automaton = automaton
         self.vocabulary = vocabulary
 
     @cached_property
-    def walker(self) -> MachineWalker:
+    def walker(self) -> AutomatonWalker:
         """Made by the first state."""
-        return MachineWalker(self.machine)
+        return AutomatonWalker(self.automaton)
 
     @cached_property
     def words(self) -> NDArray[np.int32]:
-        """The machine as a device reads it."""
-        return pack(self.machine)
+        """The automaton as a device reads it."""
+        return pack(self.automaton)
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of the words: equal machines have equal ones."""
+        """A hash of the words: equal automata have equal ones."""
         return hashlib.blake2b(self.words.tobytes(), digest_size=16).digest()
 
     @cached_property
     def mask(self) -> Callable[[AutomatonState], NDArray[np.int32]]:
         """The tokens that may come at a place; the last few places' are remembered."""
-        # Torch is for engines and tests: machines are compiled and packed without.
+        # Torch is for engines and tests: automata are compiled and packed without.
         import torch
 
-        from octavo_kernels.byte_machine import TokenTable, reference
+        from octavo_kernels.byte_automaton import TokenTable, reference
 
         vocabulary, words_W = self.vocabulary, torch.from_numpy(self.words)
         tokens = TokenTable.of(
@@ -183,20 +183,20 @@ class MachineGuide:
 
         return mask
 
-    def start(self) -> MachineState:
+    def start(self) -> AutomatonGuideState:
         """At the beginning."""
-        return MachineState(self, [AutomatonState()])
+        return AutomatonGuideState(self, [AutomatonState()])
 
 
-def machine_guide(packed: bytes, vocabulary: GuideVocabulary) -> MachineGuide:
-    """The guide of a machine that came with a request."""
-    return MachineGuide(unpack(np.frombuffer(packed, np.int32)), vocabulary)
+def automaton_guide(packed: bytes, vocabulary: GuideVocabulary) -> AutomatonGuide:
+    """The guide of an automaton that came with a request."""
+    return AutomatonGuide(unpack(np.frombuffer(packed, np.int32)), vocabulary)
 
 
-class MachineState:
+class AutomatonGuideState:
     """The places that a sequence went through; a stop token leaves it where it is."""
 
-    def __init__(self, guide: MachineGuide, places: list[AutomatonState]) -> None:
+    def __init__(self, guide: AutomatonGuide, places: list[AutomatonState]) -> None:
         self.guide = guide
         self._places = places
 
@@ -221,12 +221,12 @@ class MachineState:
         """Go back."""
         del self._places[len(self._places) - num_tokens :]
 
-    def fork(self) -> MachineState:
+    def fork(self) -> AutomatonGuideState:
         """A copy; places do not change."""
-        return MachineState(self.guide, list(self._places))
+        return AutomatonGuideState(self.guide, list(self._places))
 
     def forced(self) -> list[int]:
-        """None: a machine does not know which of a text's spellings is the model's own."""
+        """None: an automaton does not know which of a text's spellings is the model's own."""
         return []
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:

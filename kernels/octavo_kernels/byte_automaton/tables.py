@@ -1,4 +1,4 @@
-"""What the kernels of byte machines read: the vocabulary's bytes, and the state of slots."""
+"""What the kernels of byte automata read: the vocabulary's bytes, and the state of slots."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class TokenTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineStates:
-    """Where the slots' texts stand in their machines; int32, views of the engine's state."""
+class AutomatonStates:
+    """Where the slots' texts stand in their automata; int32, views of the engine's state."""
 
     at_S: Tensor
-    """Where the slot's machine begins in the pool, in words; 0: it has none."""
+    """Where the slot's automaton begins in the pool, in words; 0: it has none."""
     state_S: Tensor
     """-1: nothing may come any more."""
     depth_S: Tensor

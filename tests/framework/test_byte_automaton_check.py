@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from octavo.errors import ParameterError
-from octavo.guided.byte_machine import pack, unpack
-from octavo_registry.guided import CALL, GO, RETURN, ByteMachine
+from octavo.guided.byte_automaton import pack, unpack
+from octavo_registry.guided import CALL, GO, RETURN, ByteAutomaton
 
 
-def machine() -> ByteMachine:
+def automaton() -> ByteAutomaton:
     """Brackets in brackets."""
     classes = np.zeros(256, np.uint8)
     classes[list(b"[]")] = 1, 2
-    return ByteMachine(
+    return ByteAutomaton(
         classes_B=classes,
         table_QC=np.array(
             [[-1, 4 * 1 + GO, -1, -1], [-1, CALL, 4 * 2 + GO, -1], [-1, RETURN, RETURN, GO]],
@@ -23,10 +23,10 @@ def machine() -> ByteMachine:
 
 
 def test_what_was_packed_is_what_is_unpacked() -> None:
-    found = unpack(pack(machine()))
-    assert np.array_equal(found.classes_B, machine().classes_B)
-    assert np.array_equal(found.table_QC, machine().table_QC)
-    assert np.array_equal(found.calls_K2, machine().calls_K2)
+    found = unpack(pack(automaton()))
+    assert np.array_equal(found.classes_B, automaton().classes_B)
+    assert np.array_equal(found.table_QC, automaton().table_QC)
+    assert np.array_equal(found.calls_K2, automaton().calls_K2)
 
 
 @pytest.mark.parametrize(
@@ -42,16 +42,16 @@ def test_what_was_packed_is_what_is_unpacked() -> None:
         ("calls_K2", (0, 1), -1),
     ],
 )
-def test_a_machine_that_names_what_it_has_not_is_refused(part: str, place, value: int) -> None:
-    broken = machine()
+def test_an_automaton_that_names_what_it_has_not_is_refused(part: str, place, value: int) -> None:
+    broken = automaton()
     getattr(broken, part)[place] = value
     with pytest.raises(ParameterError, match="a class, state or call that it has not"):
         unpack(pack(broken))
 
 
 @pytest.mark.parametrize(("word", "value"), [(0, 2), (0, 0), (1, -4), (2, 2), (2, -1)])
-def test_a_machine_of_another_size_than_it_says_is_refused(word: int, value: int) -> None:
-    words = pack(machine())
+def test_an_automaton_of_another_size_than_it_says_is_refused(word: int, value: int) -> None:
+    words = pack(automaton())
     words[word] = value
     with pytest.raises(ParameterError, match="not the size that it says"):
         unpack(words)
