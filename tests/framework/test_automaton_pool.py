@@ -117,7 +117,7 @@ def test_rows_are_masked_and_walked_by_their_own_automata() -> None:
     at, zero = np.array([0, 2]), np.zeros(2, np.int32)
     diff.put_cells("automaton", at, zero, np.array([4, 108], np.int32))
     diff.put_cells("automaton_state", at, zero, np.array([10, 11], np.int32))
-    indices, values = (torch.from_numpy(np.concatenate(each)) for each in diff.pieces())
+    indices, values = (torch.from_numpy(each) for each in diff.joined())
     state.apply(indices, values)
     automata = DeviceAutomata(state, WORDS.vocab_size)
     for load in (loading(4, A), loading(108, B)):
