@@ -10,7 +10,7 @@ import string
 import numpy as np
 import torch
 
-from octavo.guided.byte_automaton import AutomatonGuide, AutomatonGuideState, pack
+from octavo.guided.byte_automaton import ByteAutomatonGuide, ByteAutomatonGuideState, pack
 from octavo_kernels.byte_automaton import TokenTable
 from octavo_kernels.byte_automaton.reference import mask
 from octavo_registry import LazyRegistry, hookimpl
@@ -84,8 +84,8 @@ class Walked:
     def __init__(self, vocabulary: GuideVocabulary) -> None:
         self.vocabulary = vocabulary
 
-    def compile(self, constraint) -> AutomatonGuide:
-        return AutomatonGuide(AUTOMATA[constraint.value], self.vocabulary)
+    def compile(self, constraint) -> ByteAutomatonGuide:
+        return ByteAutomatonGuide(AUTOMATA[constraint.value], self.vocabulary)
 
 
 class Filled(Walked):
@@ -96,7 +96,7 @@ class Filled(Walked):
 class FilledGuide:
     """The same as any other guide: nobody sees that it is an automaton."""
 
-    def __init__(self, inner: AutomatonGuide) -> None:
+    def __init__(self, inner: ByteAutomatonGuide) -> None:
         words = inner.vocabulary
         self.inner, self.words = inner, torch.from_numpy(pack(inner.automaton))
         self.tokens = TokenTable.of(
@@ -108,7 +108,7 @@ class FilledGuide:
 
 
 class FilledState:
-    def __init__(self, guide: FilledGuide, inner: AutomatonGuideState) -> None:
+    def __init__(self, guide: FilledGuide, inner: ByteAutomatonGuideState) -> None:
         self.guide, self.inner = guide, inner
 
     def __getattr__(self, name: str):

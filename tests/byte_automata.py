@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.guided.byte_automaton import AutomatonGuide, AutomatonGuideState, AutomatonState
+from octavo.guided.byte_automaton import AutomatonState, ByteAutomatonGuide, ByteAutomatonGuideState
 from octavo_kernels.byte_automaton import AutomatonStates, TokenTable
 from octavo_kernels.byte_automaton.tables import PLAIN_BYTES
 from octavo_registry.guided import CALL, GO, MOST_DEPTH, RETURN, ByteAutomaton, GuideVocabulary
@@ -96,8 +96,8 @@ def bits_of(mask_W: Tensor | np.ndarray, vocab_size: int) -> list[bool]:
     return np.unpackbits(words.view(np.uint8), bitorder="little")[:vocab_size].astype(bool).tolist()
 
 
-def state_at(guide: AutomatonGuide, place: AutomatonState) -> AutomatonGuideState:
-    return AutomatonGuideState(guide, [place])
+def state_at(guide: ByteAutomatonGuide, place: AutomatonState) -> ByteAutomatonGuideState:
+    return ByteAutomatonGuideState(guide, [place])
 
 
 class Rows:
@@ -106,7 +106,7 @@ class Rows:
     def __init__(self, rng: np.random.Generator, num_rows: int, tokens: int, states: int = 25):
         self.vocabulary = random_vocabulary(rng, tokens)
         automata = [random_automaton(rng, int(rng.integers(1, states)), 9) for _ in range(5)]
-        self.guides = [AutomatonGuide(automaton, self.vocabulary) for automaton in automata]
+        self.guides = [ByteAutomatonGuide(automaton, self.vocabulary) for automaton in automata]
         starts, pool = [], [np.full(4, -7, np.int32)]
         for guide in self.guides:
             starts.append(sum(map(len, pool)))

@@ -11,16 +11,16 @@ import numpy as np
 from octavo.guided.byte_automaton import (
     CLASS_WORDS,
     HEADER_WORDS,
-    AutomatonGuide,
     AutomatonState,
     AutomatonWalker,
+    ByteAutomatonGuide,
     unpack,
 )
 from octavo.steps.loads import AutomatonLoad
 from octavo_registry.guided import CALL, GO, RETURN, ByteAutomaton, GuideVocabulary
 
 
-def automaton_guide(guide: Any) -> AutomatonGuide:
+def automaton_guide(guide: Any) -> ByteAutomatonGuide:
     """The same as a ``RemainderGuide``, of tokens of a byte each; no two share an object."""
     vocabulary = GuideVocabulary(
         token_bytes=[bytes([token]) for token in range(guide.vocab_size)],
@@ -30,7 +30,7 @@ def automaton_guide(guide: Any) -> AutomatonGuide:
         encode=list,
     )
     automaton = _automaton(type(guide), guide.remainder, guide.length, guide.vocab_size)
-    return AutomatonGuide(automaton, vocabulary)
+    return ByteAutomatonGuide(automaton, vocabulary)
 
 
 @lru_cache

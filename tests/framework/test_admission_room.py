@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from automaton_guides import END, GO, automaton
-from octavo.guided.byte_automaton import AutomatonGuide
+from octavo.guided.byte_automaton import ByteAutomatonGuide
 from octavo.guided.sequence import CompiledGuide, GuidedSequence
 from octavo.messages import AdapterHead, EngineRequest, PackedAdapter, TokenSampling
 from octavo.residency.adapters import AdapterPool
@@ -49,7 +49,7 @@ class Line:
         )
         sequence = Sequence(request, 0, number, b"")
         if name[-1:] in ("w", "x"):
-            guide = AutomatonGuide(AUTOMATA[name[-1]], WORDS)
+            guide = ByteAutomatonGuide(AUTOMATA[name[-1]], WORDS)
             sequence.guide = GuidedSequence(CompiledGuide(guide), 1)
         self.waiting.push(sequence)
 

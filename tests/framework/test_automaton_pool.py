@@ -11,7 +11,7 @@ import torch
 from automaton_guides import short
 from octavo.execution.memory_budget import budget_of
 from octavo.frontend.options import read_options
-from octavo.guided.byte_automaton import AutomatonGuide
+from octavo.guided.byte_automaton import ByteAutomatonGuide
 from octavo.residency.automata import AutomatonPool
 from octavo.sampling.automata import DeviceAutomata, automaton_bytes
 from octavo.sampling.sparse import table_bytes
@@ -31,19 +31,19 @@ WORDS = GuideVocabulary(
 SIZE = 68 + 3 * 12
 
 
-def loading(first: int, guide: AutomatonGuide) -> AutomatonLoad:
+def loading(first: int, guide: ByteAutomatonGuide) -> AutomatonLoad:
     return AutomatonLoad(first, guide.words, guide.vocabulary)
 
 
-def guide(num_letters: int) -> AutomatonGuide:
+def guide(num_letters: int) -> ByteAutomatonGuide:
     """Of 68 words and 3 a letter, and 3 more."""
-    return AutomatonGuide(short(num_letters), WORDS)
+    return ByteAutomatonGuide(short(num_letters), WORDS)
 
 
 A, B, C = guide(11), guide(12), guide(10)
 
 
-def loads(pool: AutomatonPool) -> list[tuple[int, AutomatonGuide]]:
+def loads(pool: AutomatonPool) -> list[tuple[int, ByteAutomatonGuide]]:
     return [
         (load.first, next(each for each in (A, B, C) if each.words is load.words))
         for load in pool.take_loads()
@@ -144,7 +144,7 @@ def test_what_the_first_automaton_brings_is_in_the_plan() -> None:
     layout = StateLayout(num_slots=3, max_model_len=8, max_blocks=1, num_groups=1)
     automata = DeviceAutomata(DeviceState(layout, torch.device("cpu")), 100_000)
     vocabulary = replace(WORDS, token_bytes=[b"usual"] * 100_000, vocab_size=100_000)
-    automata.load(loading(4, AutomatonGuide(short(1), vocabulary)))
+    automata.load(loading(4, ByteAutomatonGuide(short(1), vocabulary)))
     made = automata._memory
     tensors = [made.pool_W, made.masks_RW, made.mask_rows_R]
     tensors += [getattr(made.tokens, each.name) for each in fields(made.tokens)]

@@ -7,9 +7,9 @@ import pytest
 
 from octavo.errors import ParameterError, UnsupportedConstraint
 from octavo.guided.byte_automaton import (
-    AutomatonGuide,
     AutomatonState,
     AutomatonWalker,
+    ByteAutomatonGuide,
     automaton_guide,
     pack,
     unpack,
@@ -121,7 +121,7 @@ def test_a_guide_masks_the_tokens_that_it_accepts() -> None:
 
 
 def test_a_state_goes_back_and_forks() -> None:
-    state = AutomatonGuide(BALANCED, words(b"a", b"b")).start()
+    state = ByteAutomatonGuide(BALANCED, words(b"a", b"b")).start()
     fork = state.fork()
     assert state.accept(1)
     assert state.accept(2)

@@ -11,7 +11,12 @@ from msgspec import structs
 
 from octavo import GuidedParams
 from octavo.errors import PluginError, UnsupportedConstraint
-from octavo.guided.byte_automaton import AutomatonGuide, AutomatonGuideState, automaton_guide, pack
+from octavo.guided.byte_automaton import (
+    ByteAutomatonGuide,
+    ByteAutomatonGuideState,
+    automaton_guide,
+    pack,
+)
 from octavo.guided.checking import GuideChecker
 from octavo.guided.choose import choose_guide, first_that_compiles, remembering_choice
 from octavo.guided.guides import GUIDE_BYTES, CompilingRequests, Guides
@@ -92,7 +97,7 @@ def test_an_engine_makes_the_guide_without_the_backend(host: PluginHost) -> None
     request = choose_guide(WORD, host, on_device=True)
     guides = Guides(host, vocabulary)
     guide = guides.guide(request).result().guide
-    assert isinstance(guide, AutomatonGuide)
+    assert isinstance(guide, ByteAutomatonGuide)
     assert guides.guide(request).result().guide is guide
     assert not guides._native
     assert guides._num_bytes == GUIDE_BYTES + len(request.value) + 2 * len(request.automaton)
@@ -160,7 +165,7 @@ def test_what_a_backend_refuses_when_it_compiles_is_for_the_next(
     guides = Guides(host, vocabulary)
     compiled = guides.guide(asked).result()
     guides.close()
-    assert isinstance(compiled.guide, AutomatonGuide)
+    assert isinstance(compiled.guide, ByteAutomatonGuide)
     assert compiled.backend == "automaton"
 
     def refused(one: GuideRequest) -> None:
@@ -191,7 +196,7 @@ def test_a_request_by_name_alone_is_compiled_in_the_engine(host: PluginHost) -> 
     guides = Guides(host, vocabulary)
     request = GuideRequest(backend="automaton", kind="regex", value=json.dumps("[ab]+"))
     state = guides.guide(request).result().guide.start()
-    assert isinstance(state, AutomatonGuideState)
+    assert isinstance(state, ByteAutomatonGuideState)
     row = np.zeros((vocabulary().vocab_size + 31) // 32, np.int32)
     state.fill_bitmask(row)
     assert row.any()
@@ -218,7 +223,7 @@ def test_a_request_that_waits_does_not_hold_its_automaton(host: PluginHost) -> N
     (_, first), (_, second) = found
     assert isinstance(first, CompiledGuide)
     assert isinstance(second, CompiledGuide)
-    assert isinstance(first.guide, AutomatonGuide)
+    assert isinstance(first.guide, ByteAutomatonGuide)
     assert first.guide is second.guide
 
 

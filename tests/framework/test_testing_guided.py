@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from octavo.guided.byte_automaton import AutomatonGuide
+from octavo.guided.byte_automaton import ByteAutomatonGuide
 from octavo.guided.schema import FEATURES
 from octavo.testing.guided import check_guided_backend
 from octavo_plugins.guided.automaton.backend import Backend as Automaton
@@ -288,7 +288,7 @@ class OtherAutomata(Automaton):
     """Sends to the engine another automaton than it compiles."""
 
     def compile(self, constraint):
-        return AutomatonGuide(Automaton.automaton(constraint), self._vocabulary)
+        return ByteAutomatonGuide(Automaton.automaton(constraint), self._vocabulary)
 
     @staticmethod
     def automaton(constraint):

@@ -15,7 +15,7 @@ from byte_automata import (
     table_of,
     to,
 )
-from octavo.guided.byte_automaton import AutomatonGuide, AutomatonState, pack
+from octavo.guided.byte_automaton import AutomatonState, ByteAutomatonGuide, pack
 from octavo_kernels import byte_automaton
 from octavo_kernels.byte_automaton import AutomatonStates, TokenTable, fill_masks, reference, walk_
 from octavo_kernels.byte_automaton.tables import GROUP, LENGTH_SHIFT, PLAIN_BIT, PLAIN_BYTES, WINDOW
@@ -34,7 +34,7 @@ def test_masks_of_the_reference_are_what_the_walker_allows() -> None:
     for _ in range(40):
         automaton = random_automaton(rng, int(rng.integers(1, 30)), int(rng.integers(1, 12)))
         vocabulary = random_vocabulary(rng, int(rng.integers(5, 150)))
-        guide, tokens = AutomatonGuide(automaton, vocabulary), table_of(vocabulary)
+        guide, tokens = ByteAutomatonGuide(automaton, vocabulary), table_of(vocabulary)
         words_W = torch.from_numpy(pack(automaton))
         for _ in range(6):
             place = random_place(rng, automaton)

@@ -138,7 +138,7 @@ class AutomatonWalker:
         return None
 
 
-class AutomatonGuide:
+class ByteAutomatonGuide:
     """A guide that a device can walk; on the host it makes masks too, in more time."""
 
     def __init__(self, automaton: ByteAutomaton, vocabulary: GuideVocabulary) -> None:
@@ -183,20 +183,20 @@ class AutomatonGuide:
 
         return mask
 
-    def start(self) -> AutomatonGuideState:
+    def start(self) -> ByteAutomatonGuideState:
         """At the beginning."""
-        return AutomatonGuideState(self, [AutomatonState()])
+        return ByteAutomatonGuideState(self, [AutomatonState()])
 
 
-def automaton_guide(packed: bytes, vocabulary: GuideVocabulary) -> AutomatonGuide:
+def automaton_guide(packed: bytes, vocabulary: GuideVocabulary) -> ByteAutomatonGuide:
     """The guide of an automaton that came with a request."""
-    return AutomatonGuide(unpack(np.frombuffer(packed, np.int32)), vocabulary)
+    return ByteAutomatonGuide(unpack(np.frombuffer(packed, np.int32)), vocabulary)
 
 
-class AutomatonGuideState:
+class ByteAutomatonGuideState:
     """The places that a sequence went through; a stop token leaves it where it is."""
 
-    def __init__(self, guide: AutomatonGuide, places: list[AutomatonState]) -> None:
+    def __init__(self, guide: ByteAutomatonGuide, places: list[AutomatonState]) -> None:
         self.guide = guide
         self._places = places
 
@@ -221,9 +221,9 @@ class AutomatonGuideState:
         """Go back."""
         del self._places[len(self._places) - num_tokens :]
 
-    def fork(self) -> AutomatonGuideState:
+    def fork(self) -> ByteAutomatonGuideState:
         """A copy; places do not change."""
-        return AutomatonGuideState(self.guide, list(self._places))
+        return ByteAutomatonGuideState(self.guide, list(self._places))
 
     def forced(self) -> list[int]:
         """None: an automaton does not know which of a text's spellings is the model's own."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import DeadEndError, ParameterError, RequestFailedError
-from octavo.guided.byte_automaton import AutomatonGuide, AutomatonGuideState, AutomatonState
+from octavo.guided.byte_automaton import AutomatonState, ByteAutomatonGuide, ByteAutomatonGuideState
 from octavo.guided.remote import RemoteGuide, RemoteState
 from octavo.messages import SequenceEnd, error_end
 from octavo_registry.faults import one_line
@@ -90,14 +90,18 @@ class GuidedSequence:
         """What the backend raised; the sequence cannot go on."""
 
     @property
-    def automaton(self) -> AutomatonGuide | None:
+    def automaton(self) -> ByteAutomatonGuide | None:
         """The guide, if it is one that the device walks."""
-        return self.state.guide if isinstance(self.state, AutomatonGuideState) else None
+        return self.state.guide if isinstance(self.state, ByteAutomatonGuideState) else None
 
     @property
     def place(self) -> AutomatonState:
         """Where it stands in its automaton."""
-        return self.state.place if isinstance(self.state, AutomatonGuideState) else AutomatonState()
+        return (
+            self.state.place
+            if isinstance(self.state, ByteAutomatonGuideState)
+            else AutomatonState()
+        )
 
     @property
     def is_filling(self) -> bool:

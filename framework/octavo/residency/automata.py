@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_automaton import AutomatonGuide
+from octavo.guided.byte_automaton import ByteAutomatonGuide
 from octavo.residency.spans import Span, Spans
 from octavo.steps.loads import POOL_WORDS, AutomatonLoad
 
@@ -24,7 +24,7 @@ NO_AUTOMATON: Final = 0
 
 @dataclass(slots=True)
 class _Held:
-    guide: AutomatonGuide
+    guide: ByteAutomatonGuide
     span: Span
     """Lines that it takes."""
     num_running: int = 0
@@ -46,7 +46,7 @@ class AutomatonPool:
         self._loads: dict[bytes, AutomatonLoad] = {}
         """What the next plan copies."""
 
-    def refusal(self, guide: AutomatonGuide) -> UnsupportedConstraint | None:
+    def refusal(self, guide: ByteAutomatonGuide) -> UnsupportedConstraint | None:
         """Why no sequence with this guide can ever run; None where it can."""
         num_words = len(guide.words)
         if num_words + LINE_WORDS <= self._num_words:
@@ -56,7 +56,7 @@ class AutomatonPool:
             f"{self._num_words - LINE_WORDS}"
         )
 
-    def provide(self, guide: AutomatonGuide | None) -> int | None:
+    def provide(self, guide: ByteAutomatonGuide | None) -> int | None:
         """Have an automaton on the device when the next planned step runs: its first word.
 
         None: not now.
@@ -73,17 +73,17 @@ class AutomatonPool:
         self._held.move_to_end(guide.digest)
         return held.load.first
 
-    def is_running(self, guide: AutomatonGuide | None) -> bool:
+    def is_running(self, guide: ByteAutomatonGuide | None) -> bool:
         """Whether a running sequence uses it: one more needs no words."""
         held = None if guide is None else self._held.get(guide.digest)
         return held is not None and held.num_running > 0
 
-    def pin(self, guide: AutomatonGuide | None) -> None:
+    def pin(self, guide: ByteAutomatonGuide | None) -> None:
         """A sequence runs with it: it stays where it is."""
         if guide is not None:
             self._held[guide.digest].num_running += 1
 
-    def unpin(self, guide: AutomatonGuide | None) -> None:
+    def unpin(self, guide: ByteAutomatonGuide | None) -> None:
         """A sequence runs no more."""
         if guide is not None:
             self._held[guide.digest].num_running -= 1

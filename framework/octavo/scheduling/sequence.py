@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.guided.byte_automaton import AutomatonGuide
+from octavo.guided.byte_automaton import ByteAutomatonGuide
 from octavo.guided.sequence import GuidedSequence
 from octavo.messages import EngineRequest, MediaInput, SequenceLogprobs
 from octavo.residency.automata import NO_AUTOMATON
@@ -123,7 +123,7 @@ class Sequence:
         return self.cross.cross_rows if self.cross else 0
 
     @property
-    def automaton(self) -> AutomatonGuide | None:
+    def automaton(self) -> ByteAutomatonGuide | None:
         """Its guide, if it is one that the device walks."""
         return None if self.guide is None else self.guide.automaton
 

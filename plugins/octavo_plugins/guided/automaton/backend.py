@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.errors import UnsupportedConstraint
-from octavo.guided.byte_automaton import AutomatonGuide
+from octavo.guided.byte_automaton import ByteAutomatonGuide
 from octavo.guided.schema.regex import TooManyStates
 from octavo.guided.schema.regex_parse import PatternError
 from octavo_plugins.guided.automaton.levels import bounded
@@ -36,9 +36,9 @@ class Backend:
         except PatternError as error:
             raise UnsupportedConstraint(f"{constraint.kind}: {error}") from None
 
-    def compile(self, constraint: Constraint) -> AutomatonGuide:
+    def compile(self, constraint: Constraint) -> ByteAutomatonGuide:
         """The same as a guide."""
-        return AutomatonGuide(self.automaton(constraint), self._vocabulary)
+        return ByteAutomatonGuide(self.automaton(constraint), self._vocabulary)
 
 
 def _start(graph: Graph, constraint: Constraint) -> int:
