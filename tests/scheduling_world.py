@@ -255,7 +255,7 @@ class World:
             outputs = self.results.take_events()
             step.mask(self.guided.masks(record, outputs))
             self.seen["guided"] += 1
-            self.seen["appended"] += len(outputs.sequences)
+            self.seen["appended"] += len(outputs.tokens)
             self.check_logprobs(outputs)
             self.take(outputs)
 
@@ -297,14 +297,14 @@ class World:
             self.seen["ended"] += is_repeated and bool(outputs.ends)
 
     def check_logprobs(self, outputs: StepOutputs) -> None:
-        for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
+        for sequence, tokens in outputs.by_sequence():
             wanted = self.requests[sequence].sampling.logprobs
-            entry = outputs.logprobs.get(sequence)
-            assert (entry is not None) == (wanted >= 0)
-            if entry is not None:
-                assert entry.token_ids == [token + i for i in range(wanted + 1)]
-                prompt = self.requests[sequence].prompt_token_ids
-                assert entry.rank == len(prompt) + len(self.got[sequence])
+            entries = outputs.logprobs.get(sequence, [])
+            assert len(entries) == (len(tokens) if wanted >= 0 else 0)
+            known = len(self.requests[sequence].prompt_token_ids) + len(self.got[sequence])
+            for place, entry in enumerate(entries):
+                assert entry.token_ids == [tokens[place] + i for i in range(wanted + 1)]
+                assert entry.rank == known + place
         for report in outputs.prompts:
             prompt = self.requests[report.sequence].prompt_token_ids
             wanted = self.requests[report.sequence].sampling.prompt_logprobs
@@ -316,10 +316,10 @@ class World:
             assert all(len(entry.logprobs) == wanted + 1 for entry in report.logprobs)
 
     def take(self, outputs: StepOutputs) -> None:
-        for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
+        for sequence, tokens in outputs.by_sequence():
             assert sequence not in self.ends, "a token after the end"
             assert sequence not in self.aborted, "a token after the abort"
-            self.got[sequence].append(token)
+            self.got[sequence] += tokens
         for end in outputs.ends:
             assert end.sequence not in self.ends, "a sequence ended twice"
             self.ends[end.sequence] = end.reason

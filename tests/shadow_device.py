@@ -265,8 +265,8 @@ class ShadowDevice:
         counts = np.diff(starts)
         computed, tokens = self.field("computed"), self.field("tokens")
         if broken:  # what stands in the arena may be anything
-            garbage = np.zeros(len(plan.features), np.int32)
-            return StepResult(tokens=garbage, prompt_logprobs=prompt_logprobs)
+            garbage = np.zeros((len(plan.features), 1), np.int32)
+            return StepResult(tokens_RK=garbage, prompt_logprobs=prompt_logprobs)
         drawn: list[int] = []
         places: list[int] = []
         row_of = {int(slot): row for row, slot in enumerate(slots)}
@@ -290,7 +290,7 @@ class ShadowDevice:
         assert len(plan.features) == len(drawn)
         computed[slots] += counts
         return StepResult(
-            tokens=np.array(drawn, np.int32),
+            tokens_RK=np.array(drawn, np.int32)[:, None],
             logprobs=logprobs_of(drawn, places, plan.num_logprobs),
             prompt_logprobs=prompt_logprobs,
         )

@@ -78,8 +78,8 @@ class Steps:
 
     def end(self, record: StepRecord, token: int = TOKEN) -> StepOutputs:
         """Every row of the step that draws has drawn the token."""
-        tokens = np.full(len(record.sample_slots), token, np.int32)
-        return self.results.apply(record, StepResult(tokens=tokens))
+        tokens_RK = np.full((len(record.sample_slots), 1), token, np.int32)
+        return self.results.apply(record, StepResult(tokens_RK=tokens_RK))
 
     def step(self, token: int = TOKEN) -> dict[str, int]:
         """Plan a step and end it."""

@@ -7,7 +7,9 @@ templates belong to the client.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -291,15 +293,33 @@ class PromptReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):
-    """What one step gave: parallel lists of sequences and their new token."""
+    """What one step gave: sequences, and their new tokens in the same order."""
 
     sequences: list[int] = []
     tokens: list[int] = []
-    logprobs: dict[int, SequenceLogprobs] = {}
-    """Log probabilities by sequence, only for those that asked."""
+    counts: list[int] = []
+    """How many of ``tokens`` each sequence has; empty: one each."""
+    logprobs: dict[int, list[SequenceLogprobs]] = {}
+    """Log probabilities of a sequence's tokens, only for those that asked."""
     ends: list[SequenceEnd] = []
     prompts: list[PromptReport] = []
     preempted: list[int] = []
+
+    def add(self, sequence: int, tokens: Sequence[int]) -> None:
+        """Give a sequence more tokens, behind those that it has."""
+        if self.counts or len(tokens) != 1:
+            self.counts.extend([1] * (len(self.sequences) - len(self.counts)))
+            self.counts.append(len(tokens))
+        self.sequences.append(sequence)
+        self.tokens.extend(tokens)
+
+    def by_sequence(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Sequences with their new tokens; one may come more than once."""
+        if not self.counts:
+            return zip(self.sequences, zip(self.tokens, strict=True), strict=True)
+        tokens = iter(self.tokens)
+        bursts = (tuple(islice(tokens, count)) for count in self.counts)
+        return zip(self.sequences, bursts, strict=True)
 
 
 def join_steps(steps: list[StepOutputs]) -> list[StepOutputs]:
@@ -315,11 +335,16 @@ def join_steps(steps: list[StepOutputs]) -> list[StepOutputs]:
         joined[-1] = StepOutputs(
             sequences=last.sequences + step.sequences,
             tokens=last.tokens + step.tokens,
+            counts=_counts(last) + _counts(step) if last.counts or step.counts else [],
             ends=last.ends + step.ends,
             prompts=last.prompts + step.prompts,
             preempted=last.preempted + step.preempted,
         )
     return joined
+
+
+def _counts(step: StepOutputs) -> list[int]:
+    return step.counts or [1] * len(step.sequences)
 
 
 class UtilityResult(msgspec.Struct, frozen=True, tag=True):

@@ -120,8 +120,8 @@ class Traffic:
 
     def step(self) -> None:
         outputs = self.core.step()
-        for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
-            self.got[sequence].append(token)
+        for sequence, tokens in outputs.by_sequence():
+            self.got[sequence] += tokens
         self.ends |= {end.sequence: end for end in outputs.ends}
 
     def drain(self) -> None:

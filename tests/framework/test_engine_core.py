@@ -91,8 +91,8 @@ def finish(core: EngineCore) -> tuple[dict[int, list[int]], dict[int, tuple[str,
     ends: dict[int, tuple[str, str | None]] = {}
     while core.has_work:
         outputs = core.step()
-        for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
-            tokens.setdefault(sequence, []).append(token)
+        for sequence, new in outputs.by_sequence():
+            tokens.setdefault(sequence, []).extend(new)
         for end in outputs.ends:
             ends[end.sequence] = (end.reason, end.error)
     assert core.stats()["num_live_blocks"] == 0

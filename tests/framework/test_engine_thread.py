@@ -305,7 +305,7 @@ def test_merged_deltas_keep_indices_apart() -> None:
 def test_steps_are_joined_in_order_but_for_those_with_logprobs() -> None:
     one = StepOutputs(sequences=[1, 2], tokens=[5, 6], prompts=[PromptReport(1, 0)])
     two = StepOutputs(sequences=[1], tokens=[7], ends=[SequenceEnd(1, "length")], preempted=[2])
-    three = StepOutputs(sequences=[2], tokens=[8], logprobs={2: SequenceLogprobs([8], [-1.0], 1)})
+    three = StepOutputs(sequences=[2], tokens=[8], logprobs={2: [SequenceLogprobs([8], [-1.0], 1)]})
     joined = join_steps([one, two, three, one, two])
     both = StepOutputs(
         sequences=[1, 2, 1],
@@ -315,6 +315,17 @@ def test_steps_are_joined_in_order_but_for_those_with_logprobs() -> None:
         preempted=[2],
     )
     assert joined == [both, three, both]
+
+
+def test_joined_steps_count_the_tokens_of_each_where_one_has_a_burst() -> None:
+    single = StepOutputs(sequences=[1, 2], tokens=[5, 6])
+    burst = StepOutputs(sequences=[2, 1], tokens=[7, 8, 9], counts=[2, 1])
+    (joined,) = join_steps([single, burst, single])
+    assert [*joined.by_sequence()] == [
+        *single.by_sequence(),
+        *burst.by_sequence(),
+        *single.by_sequence(),
+    ]
 
 
 async def test_a_mailbox_is_busy_until_its_readers_have_run() -> None:

@@ -126,7 +126,7 @@ def test_the_time_between_tokens_is_that_of_each_sequence(steps) -> None:
     last: dict[int, float] = {}
     expected = []
     for sequences, now in steps:
-        meter.step(sequences, now)
+        meter.step(sequences, [], now)
         expected += [now - last[s] for s in sequences if s in last]
         last.update(dict.fromkeys(sequences, now))
     found = read(meter)
@@ -138,10 +138,23 @@ def test_the_time_between_tokens_is_that_of_each_sequence(steps) -> None:
         assert at_most == sum(seconds <= bound for seconds in expected)
 
 
+def test_the_tokens_of_a_burst_share_the_time_since_the_last() -> None:
+    meter = RequestMeter(1000)
+    meter.step([1, 2], [], 0.0)
+    meter.step([1, 2], [4, 1], 2.0)
+    meter.step([1, 2], [], 3.0)
+    found = read(meter)
+    assert found["octavo:generation_tokens_total",] == 9
+    assert found["octavo:inter_token_latency_seconds_count",] == 7
+    assert math.isclose(found["octavo:inter_token_latency_seconds_sum",], 6.0)
+    at_most = found["octavo:inter_token_latency_seconds_bucket", "0.5"]
+    assert at_most == 4
+
+
 def test_sequences_of_long_ago_are_forgotten() -> None:
     meter = RequestMeter(1000)
     for number in range(5 * MOST_REMEMBERED):
-        meter.step([number], number * 1.0)
+        meter.step([number], [], number * 1.0)
     assert len(meter._last_seconds) <= 2 * MOST_REMEMBERED
 
 

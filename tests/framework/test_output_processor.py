@@ -208,8 +208,8 @@ def test_logprobs_carry_rank_and_text_and_are_summed(tokenizer: Tokenizer) -> No
     fox, dog = (tokenizer.encode(word)[0] for word in (" fox", " dog"))
     bench = Bench(tokenizer, logprobs=2, output_kind="delta")
     entry = SequenceLogprobs([fox, dog, fox], [-0.5, -0.25, -0.5], 2)
-    (first,) = bench.step((10, fox), logprobs={10: entry})
-    (second,) = bench.step((10, fox), logprobs={10: entry})
+    (first,) = bench.step((10, fox), logprobs={10: [entry]})
+    (second,) = bench.step((10, fox), logprobs={10: [entry]})
     assert first.outputs[0].logprobs == [
         {fox: Logprob(-0.5, 2, " fox"), dog: Logprob(-0.25, 1, " dog")}
     ]
@@ -223,8 +223,8 @@ def test_logprobs_end_with_the_token_that_completed_a_stop_string(
     ids = tokenizer.encode("ab")
     assert len(ids) == 2
     bench = Bench(tokenizer, logprobs=0, stop="b", output_kind="final")
-    bench.step((10, ids[0]), logprobs={10: SequenceLogprobs([ids[0]], [-1.0], 1)})
-    (output,) = bench.step((10, ids[1]), logprobs={10: SequenceLogprobs([ids[1]], [-2.0], 1)})
+    bench.step((10, ids[0]), logprobs={10: [SequenceLogprobs([ids[0]], [-1.0], 1)]})
+    (output,) = bench.step((10, ids[1]), logprobs={10: [SequenceLogprobs([ids[1]], [-2.0], 1)]})
     assert [list(entry) for entry in output.outputs[0].logprobs or []] == [[i] for i in ids]
     assert output.outputs[0].cumulative_logprob == -3.0
 
@@ -238,7 +238,7 @@ def test_with_logprobs_each_token_says_where_its_text_begins(
     bench = Bench(tokenizer, logprobs=0, stop="g d", output_kind=output_kind)
     made = []
     for token in encoded["input_ids"]:
-        made += bench.step((10, token), logprobs={10: SequenceLogprobs([token], [-1.0], 1)})
+        made += bench.step((10, token), logprobs={10: [SequenceLogprobs([token], [-1.0], 1)]})
     starts = [start for each in made for start in each.outputs[0].token_starts or []]
     assert len(starts) == sum(len(each.outputs[0].token_ids) for each in made)
     assert starts == [begin for begin, _ in encoded["offset_mapping"]][: len(starts)]
@@ -249,8 +249,8 @@ def test_with_logprobs_each_token_says_where_its_text_begins(
 def test_a_hidden_end_begins_where_the_text_ends(tokenizer: Tokenizer) -> None:
     (a,) = tokenizer.encode("a")
     bench = Bench(tokenizer, logprobs=0, output_kind="final")
-    bench.step((10, a), logprobs={10: SequenceLogprobs([a], [-1.0], 1)})
-    entry = {10: SequenceLogprobs([EOS], [-1.0], 1)}
+    bench.step((10, a), logprobs={10: [SequenceLogprobs([a], [-1.0], 1)]})
+    entry = {10: [SequenceLogprobs([EOS], [-1.0], 1)]}
     (output,) = bench.step((10, EOS), logprobs=entry, **ended("stop", EOS))
     assert (output.outputs[0].text, output.outputs[0].token_starts) == ("a", [0, 1])
 
@@ -259,7 +259,7 @@ def test_a_sentencepiece_token_keeps_its_space_in_logprobs() -> None:
     tokenizer = sample_tokenizers.load("sentencepiece")
     token = tokenizer.encode("the")[0]
     bench = Bench(tokenizer, logprobs=0)
-    (output,) = bench.step((10, token), logprobs={10: SequenceLogprobs([token], [-1.0], 1)})
+    (output,) = bench.step((10, token), logprobs={10: [SequenceLogprobs([token], [-1.0], 1)]})
     text = (output.outputs[0].logprobs or [])[0][token].decoded_token
     assert text is not None
     assert text.startswith(" ")
@@ -369,7 +369,7 @@ class BrokenOn:
 @pytest.mark.parametrize("detokenize", [False, True])
 def test_without_detokenizing_text_stays_empty(tokenizer: Tokenizer, detokenize: bool) -> None:
     bench = Bench(None if detokenize else tokenizer, detokenize=detokenize, logprobs=0)
-    (output,) = bench.step((10, 9), logprobs={10: SequenceLogprobs([9], [-1.0], 1)})
+    (output,) = bench.step((10, 9), logprobs={10: [SequenceLogprobs([9], [-1.0], 1)]})
     assert (output.outputs[0].text, output.outputs[0].token_ids) == ("", [9])
 
 

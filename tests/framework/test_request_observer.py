@@ -16,12 +16,12 @@ class Told:
     """An observer that remembers."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[list[int], float]] = []
+        self.steps: list[tuple[list[int], list[int], float]] = []
         self.first: list[tuple[float, int, int]] = []
         self.ended: list[tuple[RequestOutcome, int]] = []
 
-    def step(self, sequences: list[int], now: float) -> None:
-        self.steps.append((sequences, now))
+    def step(self, sequences: list[int], counts: list[int], now: float) -> None:
+        self.steps.append((sequences, counts, now))
 
     def first_token(self, seconds: float, num_prompt_tokens: int, num_cached_tokens: int) -> None:
         self.first.append((seconds, num_prompt_tokens, num_cached_tokens))
@@ -56,7 +56,7 @@ def test_an_observer_is_told_of_steps_first_tokens_and_ends(kind) -> None:
     processor.process(StepOutputs(sequences=both, tokens=[7, 8], prompts=reports))
     processor.process(StepOutputs(sequences=both, tokens=[7, 8]))
     step = processor.process(StepOutputs(sequences=both, tokens=[7, 8], ends=ends))
-    assert told.steps == [(both, 101.0), (both, 102.0), (both, 103.0)]
+    assert told.steps == [(both, [], 101.0), (both, [], 102.0), (both, [], 103.0)]
     assert told.first == [(2.0, 2, 4)]
     ((outcome, max_tokens),) = told.ended
     assert max_tokens == 99

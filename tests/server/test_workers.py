@@ -52,11 +52,13 @@ from server_faults import (
 ANSWERED = 'http_requests_total{.*route="/v1/completions",status="200".*}'
 
 
-def test_each_worker_gets_the_outputs_of_its_own_sequences() -> None:
-    logprobs = {s: SequenceLogprobs([s], [-1.0], 1) for s in (3, 4)}
+@pytest.mark.parametrize("more", [[], [31, 32]], ids=["one each", "a burst"])
+def test_each_worker_gets_the_outputs_of_its_own_sequences(more: list[int]) -> None:
+    logprobs = {s: [SequenceLogprobs([s], [-1.0], 1)] for s in (3, 4)}
     outputs = StepOutputs(
         sequences=[3, 4, 8],
-        tokens=[30, 40, 80],
+        tokens=[30, *more, 40, 80],
+        counts=[1 + len(more), 1, 1] if more else [],
         logprobs=logprobs,
         ends=[SequenceEnd(4, "stop"), SequenceEnd(9, "abort")],
         prompts=[PromptReport(3, 0)],
@@ -64,7 +66,11 @@ def test_each_worker_gets_the_outputs_of_its_own_sequences() -> None:
     )
     even, odd = split_outputs(outputs, 2)
     assert (even.sequences, even.tokens, even.preempted) == ([4, 8], [40, 80], [8])
-    assert (odd.sequences, odd.tokens, odd.preempted) == ([3], [30], [7])
+    assert (odd.sequences, odd.tokens, odd.preempted) == ([3], [30, *more], [7])
+    assert [dict(part.by_sequence()) for part in (even, odd)] == [
+        {4: (40,), 8: (80,)},
+        {3: (30, *more)},
+    ]
     assert [list(part.logprobs) for part in (even, odd)] == [[4], [3]]
     assert [[end.sequence for end in part.ends] for part in (even, odd)] == [[4], [9]]
     assert [[prompt.sequence for prompt in part.prompts] for part in (even, odd)] == [[], [3]]

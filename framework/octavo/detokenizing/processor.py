@@ -28,8 +28,8 @@ MOST_UNREAD_STEPS = 64
 class RequestObserver(Protocol):
     """Is told of requests as they advance, at once and in the processor's thread."""
 
-    def step(self, sequences: list[int], now: float) -> None:
-        """Each of these got a token; called once a step."""
+    def step(self, sequences: list[int], counts: list[int], now: float) -> None:
+        """Each of these got so many tokens, or one where ``counts`` is empty; once a step."""
         ...
 
     def first_token(self, seconds: float, num_prompt_tokens: int, num_cached_tokens: int) -> None:
@@ -133,7 +133,7 @@ class OutputProcessor:
         step = ProcessedStep()
         now = self._clock()
         if self.observer is not None and outputs.sequences:
-            self.observer.step(outputs.sequences, now)
+            self.observer.step(outputs.sequences, outputs.counts, now)
         self._take_reports(outputs, now)
         for continuation in self._take_tokens(outputs):
             if continuation.sequence_id not in self._continuations:
@@ -206,22 +206,22 @@ class OutputProcessor:
     def _take_tokens(self, outputs: StepOutputs) -> Iterable[Continuation]:
         """Store the tokens; return those continuations that each step is looked at for."""
         is_repeated = outputs.sequences == self._unread_sequences and not outputs.logprobs
-        if is_repeated and len(self._unread_tokens) < MOST_UNREAD_STEPS:
+        if is_repeated and not outputs.counts and len(self._unread_tokens) < MOST_UNREAD_STEPS:
             self._unread_tokens.append(outputs.tokens)
             return ()
         self._hand_out()
         self._unread_sequences = []
         watched: dict[int, Continuation] = {}
-        for sequence_id, token in zip(outputs.sequences, outputs.tokens, strict=True):
+        for sequence_id, tokens in outputs.by_sequence():
             continuation = self._continuations.get(sequence_id)
             if continuation is not None:
-                continuation.token_ids.append(token)
+                continuation.token_ids += tokens
                 if continuation.watched:
                     watched[sequence_id] = continuation
         for sequence_id, logprobs in outputs.logprobs.items():
             continuation = self._continuations.get(sequence_id)
             if continuation is not None:
-                continuation.raw_logprobs.append(logprobs)
+                continuation.raw_logprobs += logprobs
         if not watched and len(set(outputs.sequences)) == len(outputs.sequences):
             self._unread_sequences = outputs.sequences
         return watched.values()

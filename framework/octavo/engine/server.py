@@ -187,14 +187,14 @@ def split_outputs(outputs: StepOutputs, num_parts: int) -> list[StepOutputs]:
     """Sort a step's outputs by their sequences' remainders."""
     parts = [
         msgspec.structs.replace(
-            outputs, sequences=[], tokens=[], logprobs={}, ends=[], prompts=[], preempted=[]
+            outputs,
+            **{"sequences": [], "tokens": [], "counts": [], "logprobs": {}},
+            **{"ends": [], "prompts": [], "preempted": []},
         )
         for _ in range(num_parts)
     ]
-    for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
-        part = parts[sequence % num_parts]
-        part.sequences.append(sequence)
-        part.tokens.append(token)
+    for sequence, tokens in outputs.by_sequence():
+        parts[sequence % num_parts].add(sequence, tokens)
     for sequence, logprobs in outputs.logprobs.items():
         parts[sequence % num_parts].logprobs[sequence] = logprobs
     for end in outputs.ends:

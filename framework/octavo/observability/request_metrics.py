@@ -92,10 +92,16 @@ class RequestMeter:
         )
         self._n = Histogram("request_params_n", "n of a request.", NUM_CONTINUATIONS)
 
-    def step(self, sequences: list[int], now: float) -> None:
-        """Each of these got a token."""
-        self._generation_tokens.add(len(sequences))
-        if sequences == self._steady:
+    def step(self, sequences: list[int], counts: list[int], now: float) -> None:
+        """Each of these got a token, or as many as ``counts`` says."""
+        self._generation_tokens.add(sum(counts) if counts else len(sequences))
+        if counts:
+            self._settle()
+            for sequence, count in zip(sequences, counts, strict=True):
+                if (before := self._last_seconds.get(sequence)) is not None:
+                    self._next_token.observe((now - before) / count, count)
+            self._steady = sequences
+        elif sequences == self._steady:
             self._next_token.observe(now - self._steady_seconds, len(sequences))
         else:
             self._settle()

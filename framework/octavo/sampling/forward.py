@@ -22,7 +22,7 @@ class Sampled:
     logprobs: TokenLogprobTensors | None = None
     prompt_logprobs: TokenLogprobTensors | None = None
     unusable_R: Tensor | None = None
-    """As ``StepResult.unusable``."""
+    """As ``StepResult.unusable_RK``, of a token a row."""
 
 
 @dataclass(slots=True, kw_only=True)

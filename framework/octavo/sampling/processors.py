@@ -111,7 +111,7 @@ class StepFaults:
         return self._host.blame(error, "a step")
 
     def blame(self, number: int) -> Exception:
-        """Who left a row logits that nothing can be sampled by, from ``StepResult.unusable``."""
+        """Who left a row logits that nothing can be sampled by, from ``StepResult.unusable_RK``."""
         registry, name = self._makers[number - 1]
         call = f"{registry.kind} {name!r}, {'apply' if number > 1 else 'logits'}"
         try:

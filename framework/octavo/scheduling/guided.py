@@ -113,8 +113,7 @@ class GuidedRows:
         for token in tokens:
             guide.accept(token)
         outputs.prompts.extend(self._results.prompt_reports(np.array([sequence.slot], np.intp)))
-        outputs.sequences.extend([sequence.id] * len(tokens))
-        outputs.tokens.extend(tokens)
+        outputs.add(sequence.id, tokens)
         self._scheduler.corrections.append(record, place, tokens)
         if guide.error is not None or guide.is_finished:
             outputs.ends.append(self._end(sequence, guide.error))

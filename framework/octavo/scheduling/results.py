@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.guided.sequence import guide_end
 from octavo.messages import PromptReport, SequenceEnd, SequenceLogprobs, StepOutputs, error_end
+from octavo.scheduling.bursts import Blames, Bursts
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.scheduler import Scheduler
 from octavo.scheduling.sequence import Sequence
@@ -21,18 +20,6 @@ from octavo.wording import counted
 from octavo_registry.faults import one_line
 
 log = logging.getLogger(__name__)
-
-
-class Blames(Protocol):
-    """Who is to blame for what went wrong in a step."""
-
-    def blame(self, number: int) -> Exception:
-        """The error for what is not 0 in ``StepResult.unusable``."""
-        ...
-
-    def name(self, error: BaseException) -> BaseException:
-        """What a step has raised, with the name of who made it."""
-        ...
 
 
 class StepResults:
@@ -50,6 +37,7 @@ class StepResults:
         self._tables = scheduler.placement.tables
         self._caching = enable_prefix_caching
         self._faults = faults
+        self._bursts = Bursts(self._slot_table, faults)
 
     def take_events(self) -> StepOutputs:
         """What has happened without a step's result: refusals and preemptions, told once."""
@@ -63,36 +51,36 @@ class StepResults:
         slot_table = self._slot_table
         self._scheduler.num_under_way -= 1
         valid: slice | NDArray[np.int64] = slice(None)
-        drawn: slice | NDArray[np.int64] = slice(None)
+        sampled: slice | NDArray[np.int64] = slice(None)
         if record.membership != slot_table.membership:
             valid = np.flatnonzero(slot_table.epoch_S[record.slots] == record.epochs)
-            drawn = np.flatnonzero(slot_table.epoch_S[record.sample_slots] == record.sample_epochs)
-        slots, drawn_slots = record.slots[valid], record.sample_slots[drawn]
+            sampled = np.flatnonzero(
+                slot_table.epoch_S[record.sample_slots] == record.sample_epochs
+            )
+        slots, sampled_slots = record.slots[valid], record.sample_slots[sampled]
         confirmed = record.ends[valid]
         slot_table.confirmed_S[slots] = confirmed
         self._take_prompt_logprobs(record, result.prompt_logprobs)
 
-        tokens = result.tokens[drawn]
-        lengths = slot_table.known_S[drawn_slots]
-        slot_table.tokens_SL[drawn_slots, lengths] = tokens
-        lengths += 1
-        slot_table.known_S[drawn_slots] = lengths
-
-        finished, failed = self._advance_guides(drawn_slots, tokens)
-        if result.unusable is not None:
-            failed |= self._unusable(drawn_slots, result.unusable[drawn])
+        tokens_RK = result.tokens_RK[sampled]
+        counts_R = None if result.counts_R is None else result.counts_R[sampled]
+        unusable_RK = None if result.unusable_RK is None else result.unusable_RK[sampled]
+        told_R, ends = self._bursts.read(sampled_slots, tokens_RK, counts_R, unusable_RK)
         outputs = msgspec.structs.replace(
             self.take_events(),
-            sequences=slot_table.sequence_ids_S[drawn_slots].tolist(),
-            tokens=tokens.tolist(),
-            logprobs=self._logprobs(drawn, drawn_slots, result),
-            prompts=self.prompt_reports(drawn_slots),
+            **self._told(sampled_slots, tokens_RK, told_R),
+            logprobs=self._logprobs(sampled, sampled_slots, result, told_R),
+            prompts=self.prompt_reports(
+                sampled_slots if counts_R is None else sampled_slots[counts_R > 0]
+            ),
         )
-        for index in sorted(failed, reverse=True):  # no token of theirs is told
-            outputs.logprobs.pop(outputs.sequences.pop(index), None)
-            del outputs.tokens[index]
+        if counts_R is not None:
+            slot_table.confirmed_S[sampled_slots] = slot_table.known_S[sampled_slots] - 1
+            confirmed = slot_table.confirmed_S[slots]
         self._complete_blocks(slots, confirmed)
-        self._finish(drawn_slots, tokens, lengths, finished, failed, outputs.ends)
+        outputs.ends.extend(ends.values())
+        for end in ends.values():
+            self._scheduler.end(self._scheduler.sequences[end.sequence])
         self._clear_suspects()
         return outputs
 
@@ -134,62 +122,6 @@ class StepResults:
             if slot >= 0 and self._slot_table.confirmed_S[slot] >= sequence.suspect_until:
                 sequence.suspect_until = 0
                 del suspects[sequence.id]
-
-    def _unusable(self, slots: SlotIds, makers: Ints) -> dict[int, SequenceEnd]:
-        """The ends of rows whose logits no token can be sampled by."""
-        return {
-            index: error_end(
-                self._slot_table.at(int(slots[index])).id, self._faults.blame(int(makers[index]))
-            )
-            for index in np.flatnonzero(makers).tolist()
-        }
-
-    def _advance_guides(
-        self, slots: SlotIds, tokens: Ints
-    ) -> tuple[NDArray[np.bool_], dict[int, SequenceEnd]]:
-        """Bring guides up to the tokens; returns which rows end, and how those that fail."""
-        slot_table = self._slot_table
-        finished = np.zeros(len(slots), np.bool_)
-        failed = {}
-        for index in np.flatnonzero(
-            slot_table.guided_S[slots] | slot_table.masked_S[slots]
-        ).tolist():
-            sequence = slot_table.at(int(slots[index]))
-            guide = sequence.guide
-            if guide is not None:
-                guide.accept(int(tokens[index]))
-                finished[index] = guide.is_finished
-                if guide.error is not None:
-                    failed[index] = guide_end(sequence.id, guide.error)
-        return finished, failed
-
-    def _finish(
-        self,
-        slots: SlotIds,
-        tokens: Ints,
-        lengths: Ints,
-        finished: NDArray[np.bool_],
-        failed: dict[int, SequenceEnd],
-        ends: list[SequenceEnd],
-    ) -> None:
-        slot_table = self._slot_table
-        stopped = (slot_table.stop_ids_KS[: slot_table.most_stop_ids, slots] == tokens).any(axis=0)
-        ended = stopped | finished | (lengths >= slot_table.max_len_S[slots])
-        ended[[*failed]] = True
-        for index in np.flatnonzero(ended).tolist():
-            sequence = slot_table.at(int(slots[index]))
-            token = int(tokens[index])
-            if index in failed:
-                end = failed[index]
-            elif stopped[index]:
-                named = token in sequence.request.sampling.stop_token_ids
-                end = SequenceEnd(sequence.id, "stop", token if named else None)
-            elif finished[index]:
-                end = SequenceEnd(sequence.id, "stop", is_text=True)
-            else:
-                end = SequenceEnd(sequence.id, "length")
-            ends.append(end)
-            self._scheduler.end(sequence)
 
     def _complete_blocks(self, slots: SlotIds, confirmed: Ints) -> None:
         """Register blocks that are now full, and give back those behind a window."""
@@ -252,19 +184,39 @@ class StepResults:
         match = record.slots == sequence.slot
         return bool((self._slot_table.epoch_S[record.slots[match]] == record.epochs[match]).any())
 
+    def _told(self, slots: SlotIds, tokens_RK: Ints, told_R: Ints | None) -> dict[str, list[int]]:
+        """Sequences and the tokens of each that count, one after the other."""
+        ids = self._slot_table.sequence_ids_S[slots]
+        if told_R is None:
+            return {"sequences": ids.tolist(), "tokens": tokens_RK[:, 0].tolist()}
+        some, most = told_R > 0, tokens_RK.shape[1]
+        return {
+            "sequences": ids[some].tolist(),
+            "tokens": tokens_RK[np.arange(most) < told_R[:, None]].tolist(),
+            "counts": told_R[some].tolist() if most > 1 else [],
+        }
+
     def _logprobs(
-        self, drawn: slice | NDArray[np.int64], slots: SlotIds, result: StepResult
-    ) -> dict[int, SequenceLogprobs]:
+        self,
+        sampled: slice | NDArray[np.int64],
+        slots: SlotIds,
+        result: StepResult,
+        told_R: Ints | None,
+    ) -> dict[int, list[SequenceLogprobs]]:
         arrays = result.logprobs
         if arrays is None:
             return {}
         slot_table = self._slot_table
-        places, wanted = np.arange(len(result.tokens))[drawn], slot_table.num_logprobs_S[slots]
+        most = result.tokens_RK.shape[1]
+        firsts = most * np.arange(len(result.tokens_RK))[sampled]
+        wanted = slot_table.num_logprobs_S[slots]
+        told_R = np.ones(len(slots), np.int32) if told_R is None else told_R
         return {
-            int(slot_table.sequence_ids_S[slots[i]]): _row_logprobs(
-                arrays, int(places[i]), int(wanted[i])
-            )
-            for i in np.flatnonzero(wanted >= 0).tolist()
+            int(slot_table.sequence_ids_S[slots[i]]): [
+                _row_logprobs(arrays, line, int(wanted[i]))
+                for line in range(int(firsts[i]), int(firsts[i] + told_R[i]))
+            ]
+            for i in np.flatnonzero((wanted >= 0) & (told_R > 0)).tolist()
         }
 
 

@@ -139,13 +139,16 @@ class TokenMasks:
 class StepResult:
     """What the host learns of a step, one step late."""
 
-    tokens: Ints
-    """One for each sampling row."""
+    tokens_RK: Ints
+    """What each sampling row yields, in its order; K is the most of any."""
+    counts_R: Ints | None = None
+    """How many of its tokens count, 0 to K; None: one each."""
     logprobs: LogprobArrays | None = None
+    """A line for each entry of ``tokens_RK``."""
     prompt_logprobs: LogprobArrays | None = None
-    unusable: Ints | None = None
-    """For each sampling row: 0, or who left it logits that give no token: 1 the model, 2 the
-    first logits processor, and so on. None: there are no processors, and nobody has looked."""
+    unusable_RK: Ints | None = None
+    """For each token: 0, or who left it logits that give none: 1 the model, 2 the first logits
+    processor, and so on. None: there are no processors, and nobody has looked."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -204,7 +204,7 @@ def _take(outputs: StepOutputs, received: dict[int, _Received]) -> None:
     for report in outputs.prompts:
         received[report.sequence].num_cached_tokens = report.num_cached_tokens
         received[report.sequence].prompt_logprobs += report.logprobs or []
-    for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
-        received[sequence].tokens.append(token)
-        if sequence in outputs.logprobs:
-            received[sequence].logprobs.append(outputs.logprobs[sequence])
+    for sequence, tokens in outputs.by_sequence():
+        received[sequence].tokens += tokens
+    for sequence, logprobs in outputs.logprobs.items():
+        received[sequence].logprobs += logprobs

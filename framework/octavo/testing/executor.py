@@ -106,8 +106,8 @@ def _unmasked(trial: Trial, guide: GuideRequest) -> Iterator[str]:
             if not core.has_work:
                 break
             outputs = core.step()
-            for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
-                tokens[sequence].append(token)
+            for sequence, new in outputs.by_sequence():
+                tokens[sequence] += new
             yield from (f"a request ended with {end.error}" for end in outputs.ends if end.error)
     finally:
         core.close()

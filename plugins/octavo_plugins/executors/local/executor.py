@@ -215,12 +215,13 @@ class _ForwardStep(_Short):
 
 
 def _to_host(sampled: Sampled) -> StepResult:
-    tokens = sampled.tokens_R
+    tokens_R, unusable_R = sampled.tokens_R, sampled.unusable_R
+    tokens = np.zeros(0, np.int32) if tokens_R is None else tokens_R.to(torch.int32).numpy().copy()
     return StepResult(
-        tokens=np.zeros(0, np.int32) if tokens is None else tokens.to(torch.int32).numpy().copy(),
+        tokens_RK=tokens[:, None],
         logprobs=_arrays(sampled.logprobs),
         prompt_logprobs=_arrays(sampled.prompt_logprobs),
-        unusable=None if sampled.unusable_R is None else sampled.unusable_R.numpy(),
+        unusable_RK=None if unusable_R is None else unusable_R.numpy()[:, None],
     )
 
 
