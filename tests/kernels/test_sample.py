@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from octavo_kernels.row_features import ALL_WORK, EDITS, THRESHOLDS, RowFeature, Work, work_of
-from octavo_kernels.sample import SamplingState, sample
+from octavo_kernels.sample import SamplingState, processed, sample
 
 F = RowFeature
 MAX_LEN, NUM_BIASES, NUM_WORDS, WORD_LEN = 200, 40, 8, 5
@@ -75,6 +75,20 @@ def random_logits(
     return (torch.randn(rows, vocab, generator=generator) * spread).to(dtype)
 
 
+def with_drafts(state: SamplingState, vocab: int, most: int, seed: int) -> SamplingState:
+    """The same with drafts behind each slot's tokens, some of no token at all."""
+    rng = np.random.default_rng(seed)
+    tokens_SL = state.tokens_SL.clone()
+    for slot, first in enumerate(state.num_tokens_S.tolist()):
+        drafts_L = tokens_SL[slot, first : first + most]
+        drafts_L.copy_(torch.from_numpy(rng.integers(0, min(vocab, 300), len(drafts_L))))
+        if rng.random() < 0.3 and len(drafts_L):
+            drafts_L[rng.integers(len(drafts_L))] = int(
+                rng.choice([-1, vocab, 2**31 - 1, -(2**31)])
+            )
+    return replace(state, tokens_SL=tokens_SL)
+
+
 def slots_of(rows: int) -> Tensor:
     return torch.arange(rows, dtype=torch.int32)
 
@@ -101,6 +115,26 @@ def test_no_rows_is_no_tokens() -> None:
     assert sample(torch.zeros(0, 50), slots_of(0), state).shape == (0,)
 
 
+def test_a_row_behind_drafts_is_as_one_of_a_slot_that_has_these_tokens() -> None:
+    slots, most, vocab = 60, 5, 500
+    state = with_drafts(random_state(slots, vocab, 255, seed=9), vocab, most, seed=9)
+    slots_R = slots_of(slots).repeat_interleave(most + 1)
+    ahead_R = slots_of(most + 1).repeat(slots)
+    logits = random_logits(len(slots_R), vocab, torch.float32, seed=9)
+    tokens_R = sample(logits, slots_R, state, ahead_R=ahead_R)
+    scores_RV = processed(logits, slots_R, state, ahead_R, None, None)
+    changed = 0
+    for ahead in range(most + 1):
+        lens_S = (state.num_tokens_S + ahead).clamp_(max=MAX_LEN)
+        longer = replace(state, num_tokens_S=lens_S)
+        rows = ahead_R == ahead
+        assert torch.equal(tokens_R[rows], sample(logits[rows], slots_of(slots), longer))
+        alone = processed(logits[rows], slots_of(slots), longer, None, None, None)
+        assert torch.equal(scores_RV[rows], alone)
+        changed += int((tokens_R[rows] != sample(logits[rows], slots_of(slots), state)).sum())
+    assert changed > 20  # what stands before a row matters
+
+
 @pytest.mark.parametrize(
     ("features", "work"),
     [
@@ -123,6 +157,7 @@ def test_work_is_what_some_row_needs(features: list[RowFeature], work: Work) -> 
         ({"slots_R": torch.zeros(2, dtype=torch.int64)}, "slots is torch.int64"),
         ({"slots_R": slots_of(3)}, r"slots is torch.int32 \[3\]"),
         ({"tokens_R": torch.zeros(2)}, "tokens is torch.float32"),
+        ({"ahead_R": slots_of(3)}, r"ahead is torch.int32 \[3\]"),
         ({"mask_rows_R": slots_of(2)}, "come together"),
         (
             {"mask_rows_R": slots_of(2), "mask_MW": torch.zeros(2, 1, dtype=torch.int32)},
@@ -183,6 +218,21 @@ def test_any_mix_of_rows_on_cuda_gives_the_tokens_of_the_reference(
     wrong = (tokens != expected).nonzero()[:, 0].tolist()
     features = [RowFeature(int(state.features_S[row])) for row in wrong]
     assert not wrong, (wrong, features, tokens[wrong], expected[wrong])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
+@pytest.mark.parametrize(("slots", "vocab", "most"), [(60, 511, 4), (5, 50257, 16), (40, 5000, 1)])
+def test_rows_behind_drafts_on_cuda_give_the_tokens_of_the_reference(
+    slots: int, vocab: int, most: int, mix: RowFeature
+) -> None:
+    state = with_drafts(random_state(slots, vocab, int(mix), seed=slots), vocab, most, seed=slots)
+    slots_R = slots_of(slots).repeat_interleave(most + 1)
+    ahead_R = slots_of(most + 1).repeat(slots)
+    logits = random_logits(len(slots_R), vocab, torch.bfloat16, seed=int(mix))
+    expected = sample(logits, slots_R, state, ahead_R=ahead_R)
+    tokens = sample_on_cuda(logits, slots_R, on_cuda(state), ahead_R=ahead_R.cuda())
+    assert torch.equal(tokens, expected)
 
 
 @pytest.mark.gpu

@@ -5,7 +5,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo_kernels.step_state import StepInputs, advance_, reference, scatter_words_, step_inputs
+from octavo_kernels.step_state import (
+    DraftRows,
+    StepInputs,
+    accept_,
+    reference,
+    scatter_words_,
+    step_inputs,
+)
 
 
 def ints(*values: int) -> Tensor:
@@ -51,7 +58,7 @@ def test_padding_tokens_and_slots_stay_within_bounds() -> None:
 def test_a_step_is_counted_and_what_it_drew_is_appended() -> None:
     tokens_SL = torch.zeros(3, 4, dtype=torch.int32)
     computed_S, num_tokens_S = ints(0, 3, 1), ints(1, 4, 2)
-    advance_(
+    accept_(
         *(ints(2, 0), ints(0, 1, 2), computed_S, ints(2, 1), ints(8, 9), num_tokens_S, tokens_SL)
     )
     assert computed_S.tolist() == [1, 3, 2]
@@ -80,10 +87,82 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
             block_tokens=4,
             out=StepInputs.empty(3, 1, 0, torch.device("cpu")),
         )
-    with pytest.raises(ValueError, match="1 tokens for 2 slots that drew"):
-        advance_(
+    with pytest.raises(ValueError, match="1 samples for 2 slots that sampled"):
+        accept_(
             *(ints(0), ints(0, 1), ints(0, 0, 0), ints(0, 1), ints(0), ints(0, 0, 0), tokens_SL)
         )
+    with pytest.raises(ValueError, match=r"of \[\[2\], \[1, 3\], \[1\]\], with 2 slots"):
+        accept_(
+            *(ints(0), ints(0, 1), ints(0, 0, 0), ints(0, 1), ints(0), ints(0, 0, 0), tokens_SL),
+            drafts=DraftRows.empty(ints(0, 1), 3),
+        )
+
+
+def yields(starts: list[int], most: int) -> DraftRows:
+    """Poisoned, so that what is not written is seen."""
+    drafts = DraftRows.empty(ints(*starts), most)
+    drafts.tokens_NK.fill_(-7)
+    drafts.counts_N.fill_(-7)
+    return drafts
+
+
+def test_drafts_count_as_far_as_they_are_what_was_sampled() -> None:
+    # Slots with drafts 5 6 7: all right; the second wrong; the first wrong; and one without any.
+    tokens_SL = ints(1, 5, 6, 7, 0, 0).repeat(4, 1)
+    num_tokens_S, computed_S = ints(1, 1, 1, 1), ints(0, 0, 0, 0)
+    sampled_T = ints(5, 6, 7, 8, 5, 9, 7, 8, 4, 6, 7, 8, 3)
+    drafts = yields([0, 4, 8, 12, 13], 5)
+    slots_N = ints(0, 1, 2, 3)
+    starts_R1 = ints(0, 4, 8, 12, 13)
+    accept_(
+        *(slots_N, starts_R1, computed_S, slots_N, sampled_T, num_tokens_S, tokens_SL),
+        drafts=drafts,
+    )
+    assert drafts.counts_N.tolist() == [4, 2, 1, 1]
+    assert drafts.tokens_NK.tolist() == [
+        [5, 6, 7, 8, -1],
+        [5, 9, -1, -1, -1],
+        [4, -1, -1, -1, -1],
+        [3, -1, -1, -1, -1],
+    ]
+    assert num_tokens_S.tolist() == [5, 3, 2, 2]
+    assert computed_S.tolist() == [4, 2, 1, 1]  # one less than tokens: the last is not computed
+    assert [
+        tokens_L[:count] for tokens_L, count in zip(tokens_SL.tolist(), (5, 3, 2, 2), strict=True)
+    ] == [[1, 5, 6, 7, 8], [1, 5, 9], [1, 4], [1, 3]]
+
+
+def test_rows_behind_a_chunk_or_without_a_token_yield_as_those_of_a_decode_step() -> None:
+    # Slot 0: a chunk of 3 with no sample; slot 1: two tokens and a draft; slot 2: nothing to run.
+    tokens_SL = ints(1, 1, 1, 4, 0, 0).repeat(3, 1)
+    num_tokens_S, computed_S = ints(6, 3, 3), ints(0, 1, 3)
+    drafts = yields([0, 2, 3], 2)
+    accept_(
+        *(ints(0, 1), ints(0, 3, 6), computed_S, ints(1, 2), ints(4, 9, 8)),
+        *(num_tokens_S, tokens_SL),
+        drafts=drafts,
+    )
+    assert drafts.counts_N.tolist() == [2, 1]
+    assert num_tokens_S.tolist() == [6, 5, 4]
+    assert computed_S.tolist() == [3, 4, 3]
+
+
+def test_no_draft_counts_that_has_no_place_and_padding_yields_nothing() -> None:
+    tokens_SL = ints(1, 1, 1, 4).repeat(3, 1)
+    num_tokens_S, computed_S = ints(3, 4, 1), ints(2, 3, 0)
+    drafts = yields([0, 2, 4, 6, 6], 2)
+    slots_N = ints(0, 1, 2, 1)
+    accept_(
+        *(ints(0, 1, 2), ints(0, 2, 4, 6), computed_S, slots_N, ints(4, 9, 4, 9, 1, 9)),
+        *(num_tokens_S, tokens_SL),
+        drafts=drafts,
+        padding_slot=2,
+    )
+    assert drafts.counts_N.tolist() == [1, 1, 0, 0]
+    assert drafts.tokens_NK.tolist() == [[4, -1], [4, -1], [-1, -1], [-1, -1]]
+    assert num_tokens_S.tolist() == [4, 4, 1]
+    assert computed_S.tolist() == [3, 4, 0]
+    assert tokens_SL[2].tolist() == [1, 1, 1, 4]
 
 
 def random_step(rows: int, longest: int, tables: int, rng: np.random.Generator) -> list[Tensor]:
@@ -139,8 +218,8 @@ def test_changes_of_the_state_on_the_device_equal_the_reference() -> None:
             *(slots_D, tokens_D, num_tokens_S, tokens_SL),
         )
         on_device = [tensor.cuda() for tensor in step]
-        reference.advance_(*step, padding_slot=int(slots_R[0]))
-        advance_(*on_device, padding_slot=int(slots_R[0]))
+        reference.accept_(*step, None, padding_slot=int(slots_R[0]))
+        accept_(*on_device, padding_slot=int(slots_R[0]))
         for found, expected in zip(on_device, step, strict=True):
             assert torch.equal(found.cpu(), expected)
         indices = torch.from_numpy(rng.permutation(tokens_SL.numel())[:rows].astype(np.int32))
@@ -155,12 +234,38 @@ def test_changes_of_the_state_on_the_device_equal_the_reference() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "longest"), [(1, 1), (1, 200), (257, 4), (64, 40), (1000, 17)])
+def test_drafts_on_the_device_count_as_in_the_reference(rows: int, longest: int) -> None:
+    rng = np.random.default_rng(rows)
+    slots_R, starts_R1, computed_S, tokens_SL = random_step(rows, longest, 0, rng)
+    num_tokens_S = computed_S + 1
+    sampled = rng.integers(0, 1000, int(starts_R1[-1])).astype(np.int32)
+    for row, slot in enumerate(slots_R.tolist()):  # as many drafts are right as chance has it
+        begin, end = starts_R1[row : row + 2].tolist()
+        right, first = int(rng.integers(0, longest + 2)), int(num_tokens_S[slot])
+        drafts_L = tokens_SL[slot, first : first + min(right, end - begin)]
+        sampled[begin : begin + len(drafts_L)] = drafts_L
+    state = [computed_S, slots_R, torch.from_numpy(sampled), num_tokens_S, tokens_SL]
+    for most in (longest, max(longest // 2, 1)):
+        expected = yields(starts_R1.tolist(), most)
+        on_device = [tensor.cuda() for tensor in (slots_R, starts_R1, *state)]
+        found = DraftRows.empty(on_device[1], most)
+        accept_(*on_device, drafts=found, padding_slot=int(slots_R[0]))
+        step = [tensor.clone() for tensor in (slots_R, starts_R1, *state)]
+        reference.accept_(*step, expected, padding_slot=int(slots_R[0]))
+        for there, here in zip(on_device, step, strict=True):
+            assert torch.equal(there.cpu(), here)
+        assert torch.equal(found.tokens_NK.cpu(), expected.tokens_NK)
+        assert torch.equal(found.counts_N.cpu(), expected.counts_N)
+
+
+@pytest.mark.gpu
 def test_a_padding_slot_in_many_rows_is_safe_on_the_device() -> None:
     slots_R = torch.zeros(500, dtype=torch.int32, device="cuda")
     starts_R1 = torch.arange(501, dtype=torch.int32, device="cuda")
     state = torch.zeros(3, 8, dtype=torch.int32, device="cuda")  # computed, num_tokens, tokens
     for _ in range(20):
-        advance_(*(slots_R, starts_R1, state[0, :1], slots_R, slots_R, state[1, :1], state[2:, :4]))
+        accept_(*(slots_R, starts_R1, state[0, :1], slots_R, slots_R, state[1, :1], state[2:, :4]))
     assert int(state[0, 0]) <= 4
     assert int(state[1, 0]) <= 4
     assert not state[:, 4:].any()
@@ -173,7 +278,7 @@ def test_a_padding_slot_stays_as_it_is_however_many_rows_it_has(device) -> None:
     slots_R = ints(0, 1, 1).to(device)
     starts_R1, drawn_D = ints(0, 1, 2, 3).to(device), ints(7, 8, 9).to(device)
     state = (computed_S, slots_R, drawn_D, num_tokens_S, tokens_SL)
-    advance_(slots_R, starts_R1, *state, padding_slot=1)
+    accept_(slots_R, starts_R1, *state, padding_slot=1)
     assert computed_S.tolist() == [6, 0]
     assert num_tokens_S.tolist() == [7, 1]
     assert tokens_SL.tolist() == [[0] * 6 + [7, 0], [0] * 8]

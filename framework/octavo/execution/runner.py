@@ -170,7 +170,7 @@ class ModelRunner:
         forward, self._unsampled = self._unsampled, None
         if forward is None:
             raise RuntimeError("no step awaits masks")
-        return self._sample_and_advance(forward, masks)
+        return self._sample_and_accept(forward, masks)
 
     def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Sampled | None:
         """A step of one token a row: what has changed goes to the device, the rest is there."""
@@ -206,13 +206,13 @@ class ModelRunner:
         if forward.plan.awaits_masks:
             self._unsampled = forward
             return None
-        return self._sample_and_advance(forward, None)
+        return self._sample_and_accept(forward, None)
 
-    def _sample_and_advance(self, forward: Forward, masks: TokenMasks | None) -> Sampled:
+    def _sample_and_accept(self, forward: Forward, masks: TokenMasks | None) -> Sampled:
         sampled = self._sampler.sample(forward, masks)
         tokens_R = forward.sample_slots_R[:0] if sampled.tokens_R is None else sampled.tokens_R
         sampled_slots_R = forward.sample_slots_R[: len(tokens_R)]
-        self.state.advance(forward.slots_R, forward.query_starts_R1, sampled_slots_R, tokens_R)
+        self.state.accept(forward.slots_R, forward.query_starts_R1, sampled_slots_R, tokens_R)
         return sampled
 
     def _decode(self, slots_R: Tensor, sites: SiteKinds) -> Tensor:
@@ -247,7 +247,7 @@ class ModelRunner:
     ) -> Tensor:
         hidden_RD = self._decode(slots_R, sites)
         tokens_R = self._sampler.sample_in_place(hidden_RD, slots_R, work, masked=masked)
-        self.state.advance(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
+        self.state.accept(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
         return tokens_R
 
     def _begin(self, plan: StepPlan) -> None:

@@ -148,6 +148,7 @@ class Sampler:
                 logits_RV[rows],
                 forward.sample_slots_R[rows],
                 self._sparse.state,
+                None,
                 None if mask is None else mask.lines_R[rows],
                 None if mask is None else mask.bits_MW,
             )

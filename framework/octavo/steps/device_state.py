@@ -9,7 +9,7 @@ from octavo.steps.layout import StateLayout
 from octavo.steps.slot_fields import FLOAT_FIELDS, INT_FIELDS
 from octavo_kernels.byte_automaton import AutomatonStates
 from octavo_kernels.sample import SamplingState
-from octavo_kernels.step_state import StepInputs, advance_, scatter_words_, step_inputs
+from octavo_kernels.step_state import DraftRows, StepInputs, accept_, scatter_words_, step_inputs
 
 
 class DeviceState:
@@ -67,18 +67,24 @@ class DeviceState:
             block_tokens=block_tokens,
         )
 
-    def advance(
-        self, slots_R: Tensor, query_starts_R1: Tensor, sample_slots_N: Tensor, tokens_N: Tensor
+    def accept(
+        self,
+        slots_R: Tensor,
+        query_starts_R1: Tensor,
+        sample_slots_N: Tensor,
+        sampled_T: Tensor,
+        drafts: DraftRows | None = None,
     ) -> None:
-        """Count what the step has computed, and append what it has sampled."""
-        advance_(
+        """Count what the step has computed, and append the samples that count."""
+        accept_(
             slots_R,
             query_starts_R1,
             self.computed_S,
             sample_slots_N,
-            tokens_N,
+            sampled_T,
             self.num_tokens_S,
             self.tokens_SL,
+            drafts=drafts,
             padding_slot=self.layout.padding_slot,
         )
 

@@ -1,8 +1,8 @@
 """The choice of one token a row, for a batch of mixed parameters, without a word to the host.
 
 The order is: bitmask, allowed tokens and bias, least length, bad words, penalties; then the
-likeliest token, or temperature, min_p, top_k, top_p and a draw. A row's token depends on its own
-logits and parameters alone, bit for bit. Axis suffixes are those of state.py.
+likeliest token, or temperature, min_p, top_k, top_p and a random choice. A row's token depends on
+its own logits and parameters alone, bit for bit. Axis suffixes are those of state.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from octavo_kernels.sample.state import SamplingState
 
 SPEC = KernelSpec(
     name="sample",
-    functions={"octavo_sample": (P, P, I, L, I, I, P, P, P, P, I, P, I)},
+    functions={"octavo_sample": (P, P, I, L, I, I, P, P, P, P, P, I, P, I)},
 )
 
 _LOGIT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -36,23 +36,27 @@ def sample(
     state: SamplingState,
     *,
     work: Work = ALL_WORK,
+    ahead_R: Tensor | None = None,
     mask_rows_R: Tensor | None = None,
     mask_MW: Tensor | None = None,
     tokens_R: Tensor | None = None,
 ) -> Tensor:
     """Choose a token for each row, int32, in ``tokens_R`` if given; the logits stay as they are.
 
-    ``work`` is what ``work_of`` gives for the rows' features, or more. ``mask_MW`` are bitmasks as
-    in ``SamplingState.allowed_SW``, and ``mask_rows_R`` says which is a row's, or -1.
+    ``ahead_R`` is how many drafts of its slot stand before a row, None: none; to the row they are
+    tokens of the slot like others. ``work`` is what ``work_of`` gives for the rows' features, or
+    more. ``mask_MW`` are bitmasks as in ``SamplingState.allowed_SW``, and ``mask_rows_R`` says
+    which is a row's, or -1.
     """
     num_rows, vocab_size = logits_RV.shape
     if tokens_R is None:
         tokens_R = torch.empty(num_rows, dtype=torch.int32, device=logits_RV.device)
-    _check(logits_RV, slots_R, tokens_R, mask_rows_R, mask_MW)
+    _check(logits_RV, slots_R, tokens_R, ahead_R, mask_rows_R, mask_MW)
     if num_rows == 0:
         return tokens_R
     if logits_RV.device.type != "cuda":
-        return tokens_R.copy_(reference.sample(logits_RV, slots_R, state, mask_rows_R, mask_MW))
+        chosen_R = reference.sample(logits_RV, slots_R, state, ahead_R, mask_rows_R, mask_MW)
+        return tokens_R.copy_(chosen_R)
     num_together = num_rows
     scratch: Tensor | None = None
     if work & Work.EDITED_THRESHOLD_ROWS:
@@ -72,6 +76,7 @@ def sample(
             min(num_together, num_rows - start),
             vocab_size,
             slots_R.data_ptr() + 4 * start,
+            None if ahead_R is None else ahead_R.data_ptr() + 4 * start,
             tokens_R.data_ptr() + 4 * start,
             None if mask_rows_R is None else mask_rows_R.data_ptr() + 4 * start,
             None if mask_MW is None else mask_MW.data_ptr(),
@@ -87,6 +92,7 @@ def _check(
     logits_RV: Tensor,
     slots_R: Tensor,
     tokens_R: Tensor,
+    ahead_R: Tensor | None,
     mask_rows_R: Tensor | None,
     mask_MW: Tensor | None,
 ) -> None:
@@ -98,7 +104,8 @@ def _check(
         )
     if num_rows > MAX_ROWS:
         raise ValueError(f"sample: {num_rows} rows; at most {MAX_ROWS} are sampled at once")
-    for name, ids_R in (("slots", slots_R), ("tokens", tokens_R), ("mask_rows", mask_rows_R)):
+    lists = {"slots": slots_R, "tokens": tokens_R, "ahead": ahead_R, "mask_rows": mask_rows_R}
+    for name, ids_R in lists.items():
         if ids_R is not None and (
             ids_R.dtype is not torch.int32 or ids_R.shape != (num_rows,) or ids_R.stride(0) != 1
         ):

@@ -15,13 +15,13 @@ struct Edits {
   const int* tokens;
   int num_tokens;
 
-  __device__ Edits(const Parameters& p, int slot_, int row_features) : slot(slot_) {
+  __device__ Edits(const Parameters& p, int slot_, int row_features, int num_tokens_)
+      : slot(slot_), num_tokens(num_tokens_) {
     features = row_features & (kBias | kBadWords | kPenalty | kMinTokens);
     if (p.bias_ids == nullptr) features &= ~kBias;
     if (p.bad_words == nullptr) features &= ~kBadWords;
     if (features == 0) return;
     tokens = p.tokens + static_cast<size_t>(slot) * p.max_tokens;
-    num_tokens = p.num_tokens[slot];
     if (num_tokens >= p.min_len[slot]) features &= ~kMinTokens;
   }
 };

@@ -163,17 +163,20 @@ __global__ __launch_bounds__(kBlock, kBlocksPerSm) void choose_kernel(Batch batc
     const bool is_random = features & kRandom;
     has_thresholds = is_random && (features & kThresholds);
     set_masks(logits, batch, p, row, slot, features);
-    const Edits edits(p, slot, features);
+    // Not kept in a register: where it is needed is far apart.
+    const auto num_tokens = [&] { return num_tokens_at(batch, p, row, slot); };
+    const Edits edits(p, slot, features, num_tokens());
     const bool races = is_random && !has_thresholds;
     if (edits.features == 0) {
-      choice = races ? choose(logits, begin, end, Race(p, slot))
+      choice = races ? choose(logits, begin, end, Race(p, slot, num_tokens()))
                      : choose(logits, begin, end, likeliest);
     } else {
       float* const scratch = has_thresholds && batch.scratch != nullptr
                                  ? batch.scratch + static_cast<size_t>(row) * batch.vocab
                                  : nullptr;
       __shared__ TileMemory memory;
-      choice = races ? choose_edited(logits, begin, end, edits, p, memory, scratch, Race(p, slot))
+      choice = races ? choose_edited(logits, begin, end, edits, p, memory, scratch,
+                                     Race(p, slot, num_tokens()))
                      : choose_edited(logits, begin, end, edits, p, memory, scratch, likeliest);
     }
   }
@@ -192,14 +195,15 @@ __global__ __launch_bounds__(kThreads) void draw_kernel(Batch batch, Parameters 
   const int row = blockIdx.y, slot = batch.slots[row], features = p.features[slot];
   if (!(features & kRandom) || !(features & kThresholds)) return;
   const float best = p.best[row];
+  const int num_tokens = num_tokens_at(batch, p, row, slot);
   Choice choice;
-  if (batch.scratch != nullptr && Edits(p, slot, features).features != 0) {
+  if (batch.scratch != nullptr && Edits(p, slot, features, num_tokens).features != 0) {
     const Row<float> edited(batch.scratch + static_cast<size_t>(row) * batch.vocab, batch.vocab);
-    choice = draw_row(edited, best, p, slot, features, memory);
+    choice = draw_row(edited, best, p, slot, num_tokens, features, memory);
   } else {
     Row<T> logits = logits_of<T>(batch, row);
     set_masks(logits, batch, p, row, slot, features);
-    choice = draw_row(logits, best, p, slot, features, memory);
+    choice = draw_row(logits, best, p, slot, num_tokens, features, memory);
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) batch.tokens[row] = token_of(choice, batch);
 }
@@ -243,12 +247,12 @@ cudaError_t sample(const Batch& batch, const Parameters& p, int work, cudaStream
 
 OCTAVO_EXPORT int octavo_sample(const octavo::sample::Parameters* parameters, const void* logits,
                                 int dtype, long long stride, int num_rows, int vocab,
-                                const int* slots, int* tokens, const int* mask_rows,
-                                const unsigned* mask, int mask_words, float* scratch, int work,
-                                cudaStream_t stream) {
+                                const int* slots, const int* ahead, int* tokens,
+                                const int* mask_rows, const unsigned* mask, int mask_words,
+                                float* scratch, int work, cudaStream_t stream) {
   using namespace octavo;
-  const sample::Batch batch = {logits, stride, num_rows,   vocab, slots,
-                               tokens, mask_rows, mask, mask_words, scratch};
+  const sample::Batch batch = {logits, stride,    num_rows, vocab,      slots,  ahead,
+                               tokens, mask_rows, mask,     mask_words, scratch};
   switch (dtype) {
     case kFloat32:
       return sample::sample<float>(batch, *parameters, work, stream);

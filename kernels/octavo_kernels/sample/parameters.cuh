@@ -63,12 +63,20 @@ struct Batch {
   int num_rows;
   int vocab;
   const int* slots;
-  int* tokens;          // out
+  const int* ahead;      // by row, drafts of its slot before it; null: none
+  int* tokens;           // out
   const int* mask_rows;  // by row, the row of `mask` or -1; null: no row has a mask
   const unsigned* mask;
   int mask_words;
   float* scratch;  // edited scores of rows with thresholds: [num_rows, vocab]
 };
+
+// Tokens before the one that is sampled in a row: the slot's own, then the drafts before the row.
+__device__ __forceinline__ int num_tokens_at(const Batch& batch, const Parameters& p, int row,
+                                             int slot) {
+  const int num_tokens = p.num_tokens[slot];
+  return batch.ahead == nullptr ? num_tokens : min(num_tokens + batch.ahead[row], p.max_tokens);
+}
 
 // A row's token so far: the smaller value wins, among equals the lower id.
 struct Choice {

@@ -27,9 +27,8 @@ struct Race {
   double value;
   unsigned id;
 
-  __device__ Race(const Parameters& p, int slot) {
+  __device__ Race(const Parameters& p, int slot, unsigned position) {
     const unsigned low = p.seed[2 * slot], high = p.seed[2 * slot + 1];
-    const unsigned position = p.num_tokens[slot];
     first_key = mix(mix(mix(low ^ kGolden) ^ high) ^ position);
     second_key = mix(mix(mix(high ^ kMultiplierB) ^ position) ^ low);
     temperature = p.temperature[slot];

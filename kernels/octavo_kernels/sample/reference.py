@@ -1,6 +1,6 @@
 """What sampling is, in plain torch, vectorised over rows of mixed parameters.
 
-A draw is said in a token's *gap*: how far its score lies below its row's best, over the
+A random choice is said in a token's *gap*: how far its score lies below its row's best, over the
 temperature, so never negative and 0 for the best. Its weight is exp(-gap), and leaving a token out
 means an infinite gap.
 """
@@ -23,15 +23,16 @@ def sample(
     logits_RV: Tensor,
     slots_R: Tensor,
     state: SamplingState,
+    ahead_R: Tensor | None,
     mask_rows_R: Tensor | None,
     mask_MW: Tensor | None,
 ) -> Tensor:
     """A token id for each row, int32; the logits stay as they are."""
     slots_R = slots_R.long()
-    features_R = state.features_S[slots_R]
+    features_R, lens_R = state.features_S[slots_R], _lengths(slots_R, state, ahead_R)
     scores_RV = logits_RV
     if mask_MW is not None or (features_R & int(EDITS | RowFeature.RANDOM)).any():
-        scores_RV = _edited(logits_RV, slots_R, features_R, state, mask_rows_R, mask_MW)
+        scores_RV = _edited(logits_RV, slots_R, lens_R, features_R, state, mask_rows_R, mask_MW)
     random_R = (features_R & RowFeature.RANDOM) != 0
     top_k_R = (features_R & RowFeature.TOP_K) != 0
     tokens_R = torch.empty_like(slots_R) if random_R.all() else scores_RV.argmax(dim=1)
@@ -40,7 +41,10 @@ def sample(
         mixed_ids_V = mix(ids_V)
         for group_R in (random_R & top_k_R, random_R & ~top_k_R):
             for rows_G in in_pieces(group_R.nonzero()[:, 0], scores_RV):
-                tokens_R[rows_G] = draw(scores_RV[rows_G], slots_R[rows_G], state, mixed_ids_V)
+                keys = row_keys(state.seed_S2[slots_R[rows_G]], lens_R[rows_G])
+                tokens_R[rows_G] = _race(
+                    scores_RV[rows_G], slots_R[rows_G], state, keys, mixed_ids_V
+                )
     return tokens_R.int()
 
 
@@ -48,16 +52,17 @@ def processed(
     logits_RV: Tensor,
     slots_R: Tensor,
     state: SamplingState,
+    ahead_R: Tensor | None,
     mask_rows_R: Tensor | None,
     mask_MW: Tensor | None,
 ) -> Tensor:
-    """The scores that tokens are drawn by, over the temperature; -inf where none can be drawn.
+    """The scores that tokens are sampled by, over the temperature; -inf where none can be sampled.
 
     Of rows that take the likeliest token, the scores. For a few rows: it is not done in pieces.
     """
     slots_R = slots_R.long()
-    features_R = state.features_S[slots_R]
-    scores_RV = _edited(logits_RV, slots_R, features_R, state, mask_rows_R, mask_MW)
+    features_R, lens_R = state.features_S[slots_R], _lengths(slots_R, state, ahead_R)
+    scores_RV = _edited(logits_RV, slots_R, lens_R, features_R, state, mask_rows_R, mask_MW)
     random_R = (features_R & RowFeature.RANDOM) != 0
     top_k_R = (features_R & RowFeature.TOP_K) != 0
     for group_R in (random_R & top_k_R, random_R & ~top_k_R):
@@ -75,9 +80,16 @@ def processed(
     return scores_RV
 
 
+def _lengths(slots_R: Tensor, state: SamplingState, ahead_R: Tensor | None) -> Tensor:
+    """Tokens before the one that is sampled in each row, with the drafts before the row."""
+    lens_R = state.num_tokens_S[slots_R]
+    return lens_R if ahead_R is None else (lens_R + ahead_R).clamp_(max=state.tokens_SL.shape[1])
+
+
 def _edited(
     logits_RV: Tensor,
     slots_R: Tensor,
+    lens_R: Tensor,
     features_R: Tensor,
     state: SamplingState,
     mask_rows_R: Tensor | None,
@@ -100,15 +112,18 @@ def _edited(
     if len(biased):
         _apply_bias(scores_RV, biased, slots_R[biased], state)
     if len(early):
-        _ban_early_stop(scores_RV, early, slots_R[early], state)
+        _ban_early_stop(scores_RV, early, slots_R[early], lens_R[early], state)
     if len(worded) and state.bad_words_SNL is not None:
-        _ban_bad_words(scores_RV, worded, slots_R[worded], state, state.bad_words_SNL)
+        _ban_bad_words(
+            scores_RV, worded, slots_R[worded], lens_R[worded], state, state.bad_words_SNL
+        )
     for rows_G in in_pieces(penalized, scores_RV):
-        _penalize(scores_RV, rows_G, slots_R[rows_G], state)
+        _penalize(scores_RV, rows_G, slots_R[rows_G], lens_R[rows_G], state)
     return scores_RV
 
 
-# Edits. ``rows_G`` are rows of the scores, ``slots_G`` their slots; scores are changed in place.
+# Edits. ``rows_G`` are rows of the scores, ``slots_G`` their slots, ``lens_G`` the tokens before
+# the one that is sampled; scores are changed in place.
 
 
 def _mask_tokens(scores_RV: Tensor, rows_M: Tensor, bitmask_MW: Tensor) -> None:
@@ -136,11 +151,11 @@ def _apply_bias(scores_RV: Tensor, rows_G: Tensor, slots_G: Tensor, state: Sampl
 
 
 def _ban_early_stop(
-    scores_RV: Tensor, rows_G: Tensor, slots_G: Tensor, state: SamplingState
+    scores_RV: Tensor, rows_G: Tensor, slots_G: Tensor, lens_G: Tensor, state: SamplingState
 ) -> None:
     """Ban stop ids of rows that have not reached their least length."""
     ids_GK = state.stop_ids_SK[slots_G]
-    early_G1 = (state.num_tokens_S[slots_G] < state.min_len_S[slots_G])[:, None]
+    early_G1 = (lens_G < state.min_len_S[slots_G])[:, None]
     amounts_GK = torch.zeros_like(ids_GK, dtype=torch.float32)
     amounts_GK.masked_fill_((ids_GK >= 0) & early_G1, -math.inf)
     _add_to_tokens(scores_RV, rows_G, ids_GK.clamp_min(0), amounts_GK)
@@ -150,15 +165,15 @@ def _ban_bad_words(
     scores_RV: Tensor,
     rows_G: Tensor,
     slots_G: Tensor,
+    lens_G: Tensor,
     state: SamplingState,
     bad_words_SNL: Tensor,
 ) -> None:
     """Ban each word's last token where the sequence, prompt included, ends in the others."""
     words_GNL = bad_words_SNL[slots_G]
     heads_GNL, lasts_GN = words_GNL[:, :, :-1], words_GNL[:, :, -1]
-    num_tokens_G1 = state.num_tokens_S[slots_G, None]
     back_L = torch.arange(-heads_GNL.shape[2], 0, device=scores_RV.device)
-    places_GL = num_tokens_G1 + back_L
+    places_GL = lens_G[:, None] + back_L
     tails_GL = state.tokens_SL[slots_G[:, None], places_GL.clamp_min(0)]
     tails_GL = tails_GL.masked_fill(places_GL < 0, -2)  # before the start: equal to no token
     matches_GNL = (heads_GNL == tails_GL[:, None]) | (heads_GNL < 0)
@@ -167,18 +182,21 @@ def _ban_bad_words(
     _add_to_tokens(scores_RV, rows_G, lasts_GN.clamp_min(0), amounts_GN)
 
 
-def _penalize(scores_RV: Tensor, rows_G: Tensor, slots_G: Tensor, state: SamplingState) -> None:
+def _penalize(
+    scores_RV: Tensor, rows_G: Tensor, slots_G: Tensor, lens_G: Tensor, state: SamplingState
+) -> None:
     """Repetition over prompt and output; frequency and presence over the output alone.
 
     Only the scores of tokens in the sequence change, so the work is over the sequence and not over
     the vocabulary: each of its positions computes its token's new score, equal ones alike.
     """
-    num_tokens_G1 = state.num_tokens_S[slots_G, None]
-    ids_GL = state.tokens_SL[slots_G, : int(num_tokens_G1.max())].to(torch.int64)
+    lens_G1 = lens_G[:, None]
+    ids_GL = state.tokens_SL[slots_G, : int(lens_G1.max())].to(torch.int64)
     positions_L = torch.arange(ids_GL.shape[1], device=ids_GL.device)
-    is_token_GL = positions_L < num_tokens_G1
+    is_token_GL = positions_L < lens_G1
+    is_token_GL &= (ids_GL >= 0) & (ids_GL < scores_RV.shape[1])  # a draft may be anything
     is_output_GL = is_token_GL & (positions_L >= state.prompt_len_S[slots_G, None])
-    # Positions past the end repeat the first token: they compute what that one computes.
+    # Other positions repeat the first token: they compute what that one computes.
     ids_GL = torch.where(is_token_GL, ids_GL, ids_GL[:, :1])
 
     counts_GV = scores_RV.new_zeros(len(rows_G), scores_RV.shape[1])
@@ -193,8 +211,14 @@ def _penalize(scores_RV: Tensor, rows_G: Tensor, slots_G: Tensor, state: Samplin
     scores_RV[rows_G[:, None], ids_GL] = scores_GL
 
 
-def draw(scores_GV: Tensor, slots_G: Tensor, state: SamplingState, mixed_ids_V: Tensor) -> Tensor:
-    """Draw a token id for each row, as a function of its scores, parameters, seed and position.
+def _race(
+    scores_GV: Tensor,
+    slots_G: Tensor,
+    state: SamplingState,
+    keys: tuple[Tensor, Tensor],
+    mixed_ids_V: Tensor,
+) -> Tensor:
+    """A random token id for each row, as a function of its scores, parameters, seed and position.
 
     TOP_K belongs to all the rows or to none. top_k keeps exactly k tokens, the lower id where
     scores tie. top_p keeps the fewest tokens that hold at least p of what min_p and top_k left,
@@ -202,7 +226,6 @@ def draw(scores_GV: Tensor, slots_G: Tensor, state: SamplingState, mixed_ids_V: 
     """
     gaps_GC, ids_GC = _gaps(scores_GV, slots_G, state)
     mixed_ids_GC = mixed_ids_V[None] if ids_GC is None else mixed_ids_V[ids_GC]
-    keys = row_keys(state.seed_S2[slots_G], state.num_tokens_S[slots_G])
     winner_G1 = log_exponential(keys, mixed_ids_GC).add_(gaps_GC).argmin(dim=1, keepdim=True)
     return (winner_G1 if ids_GC is None else ids_GC.gather(1, winner_G1))[:, 0]
 

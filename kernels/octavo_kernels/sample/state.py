@@ -1,7 +1,7 @@
 """What sampling reads of the running sequences: one row a slot.
 
-Axis suffixes of this folder: S slots, R rows that draw in a step, L tokens of a sequence,
-V vocabulary, K stop ids; G rows of a group drawn together, C candidate tokens of a row, N tokens
+Axis suffixes of this folder: S slots, R rows of logits, L tokens of a sequence,
+V vocabulary, K stop ids; G rows of a group sampled together, C candidate tokens of a row, N tokens
 or words that a row's parameters name, D values of a digit, M rows under a mask, W words of 32 bits.
 """
 
@@ -17,15 +17,15 @@ from octavo_kernels.sample.parameters import KernelParameters
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SamplingState:
-    """Tensors by slot, views that their owner updates before each draw; contiguous.
+    """Tensors by slot, views that their owner updates before each step; contiguous.
 
-    Draws on one state follow one another: on CUDA they share memory that belongs to it.
+    Calls on one state follow one another: on CUDA they share memory that belongs to it.
     """
 
     tokens_SL: Tensor
     """int32, prompt and output; every id up to the length is in the vocabulary."""
     num_tokens_S: Tensor
-    """int32, at least 1; the token being drawn gets this index."""
+    """int32, at least 1; the next token gets this index, and drafts stand from there on."""
     prompt_len_S: Tensor
     features_S: Tensor
     """int32, RowFeature bits."""
@@ -42,7 +42,7 @@ class SamplingState:
     seed_S2: Tensor
     """int32, low and high word."""
     min_len_S: Tensor
-    """int32; stop ids may not be drawn while there are fewer tokens."""
+    """int32; stop ids may not be sampled while there are fewer tokens."""
     stop_ids_SK: Tensor
     """int32, padded with -1."""
 

@@ -140,7 +140,7 @@ __device__ Sorted find_top_p(const Part<T>& part, double top_p, Kept& kept, uint
 // The team's choice of a row's token, in the first thread of its first block.
 template <typename T>
 __device__ Choice draw_row(const Row<T>& row, float best, const Parameters& p, int slot,
-                           int features, ThresholdMemory& memory) {
+                           int num_tokens, int features, ThresholdMemory& memory) {
   const Part<T> part = {row, memory, Team()};
   const Team& team = part.team;
   const bool has_top_p = features & kTopP;
@@ -165,7 +165,7 @@ __device__ Choice draw_row(const Row<T>& row, float best, const Parameters& p, i
           score_if_kept(memory, sorted, kept, true, [&](uint64_t) { return target; });
     }
   }
-  Race race(p, slot);
+  Race race(p, slot, num_tokens);
   if (sorted.size > 0) {
     race.add(listed_score, static_cast<unsigned>(sorted.mine));
   } else {

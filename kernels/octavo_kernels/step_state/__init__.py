@@ -2,7 +2,8 @@
 
 Everything is int32 unless said otherwise. Axis suffixes: S slots that sequences run in, R rows of
 the step, R1 rows and one, T tokens of the step, L tokens that a slot has room for, B blocks of a
-slot, D rows that drew a token.
+slot, N rows that sample, N1 one more, K the most tokens that a row yields. ``sampled_T`` has a
+token for each row of logits.
 
 A slot may stand several times in a step only if it is a padding slot, whose state is never
 advanced. Counts stop at L, so that nothing is read or written out of bounds.
@@ -20,12 +21,14 @@ from torch import Tensor
 from octavo_kernels.build import I, KernelSpec, P
 from octavo_kernels.library import library, stream_of
 from octavo_kernels.step_state import reference
+from octavo_kernels.step_state.drafts import DraftRows
 
 SPEC = KernelSpec(
     name="step_state",
     functions={
         "octavo_scatter_words": (P, P, P, I),
         "octavo_step_inputs": (P, P, P, P, *(I, I, I, I), *(P, I, I, I), *(P, P, P, P, P)),
+        "octavo_accept": (P, P, P, I, P, P, P, I, P, I, P, I),
         "octavo_advance": (P, P, P, I, P, P, I, P, P, I, I),
     },
 )
@@ -177,58 +180,87 @@ def step_inputs(
     return out
 
 
-def advance_(
+def accept_(
     slots_R: Tensor,
     query_starts_R1: Tensor,
     computed_S: Tensor,
-    drawn_slots_D: Tensor,
-    drawn_tokens_D: Tensor,
+    sample_slots_N: Tensor,
+    sampled_T: Tensor,
     num_tokens_S: Tensor,
     tokens_SL: Tensor,
     *,
+    drafts: DraftRows | None = None,
     padding_slot: int = -1,
 ) -> None:
-    """Count what a step has computed, and append the tokens it has drawn to their slots.
+    """Count what a step has computed, and append to their slots the samples that count.
 
+    Without ``drafts`` each slot that sampled has one sample. With them the first of its samples
+    counts, and each further one as long as the draft before it was what the sample before it is;
+    drafts stand behind the tokens of a slot. What was computed of the others does not count.
     ``padding_slot`` stays as it is, however many rows it has.
     """
-    num_rows, num_drawn = slots_R.shape[0], drawn_slots_D.shape[0]
-    if query_starts_R1.shape[0] != num_rows + 1 or drawn_tokens_D.shape[0] != num_drawn:
+    num_rows, num_sampled = slots_R.shape[0], sample_slots_N.shape[0]
+    if query_starts_R1.shape[0] != num_rows + 1:
         raise ValueError(
-            f"advance_: {query_starts_R1.shape[0]} query starts for {num_rows} slots (one more is "
-            f"wanted) and {drawn_tokens_D.shape[0]} tokens for {num_drawn} slots that drew"
+            f"accept_: {query_starts_R1.shape[0]} query starts for {num_rows} slots; one more is "
+            "wanted"
+        )
+    if drafts is None and sampled_T.shape[0] != num_sampled:
+        raise ValueError(
+            f"accept_: {sampled_T.shape[0]} samples for {num_sampled} slots that sampled"
         )
     _check(
-        "advance_",
+        "accept_",
         slots=slots_R,
         query_starts=query_starts_R1,
         computed=computed_S,
-        drawn_slots=drawn_slots_D,
-        drawn_tokens=drawn_tokens_D,
+        sample_slots=sample_slots_N,
+        sampled=sampled_T,
         num_tokens=num_tokens_S,
         tokens=tokens_SL,
     )
+    if drafts is not None:
+        _check_drafts(drafts, num_sampled)
     index = slots_R.device.index
     if slots_R.device.type != "cuda":
-        reference.advance_(
+        reference.accept_(
             slots_R,
             query_starts_R1,
             computed_S,
-            drawn_slots_D,
-            drawn_tokens_D,
+            sample_slots_N,
+            sampled_T,
             num_tokens_S,
             tokens_SL,
+            drafts,
             padding_slot,
         )
-    elif num_rows or num_drawn:
+        return
+    if drafts is not None and num_sampled:
+        library(SPEC, index).octavo_accept(
+            sample_slots_N.data_ptr(),
+            sampled_T.data_ptr(),
+            drafts.starts_N1.data_ptr(),
+            num_sampled,
+            computed_S.data_ptr(),
+            num_tokens_S.data_ptr(),
+            tokens_SL.data_ptr(),
+            tokens_SL.shape[1],
+            drafts.tokens_NK.data_ptr(),
+            drafts.most_tokens,
+            drafts.counts_N.data_ptr(),
+            padding_slot,
+            stream_of(index),
+        )
+        num_sampled = 0
+    if num_rows or num_sampled:
         library(SPEC, index).octavo_advance(
             slots_R.data_ptr(),
             query_starts_R1.data_ptr(),
             computed_S.data_ptr(),
             num_rows,
-            drawn_slots_D.data_ptr(),
-            drawn_tokens_D.data_ptr(),
-            num_drawn,
+            sample_slots_N.data_ptr(),
+            sampled_T.data_ptr(),
+            num_sampled,
             num_tokens_S.data_ptr(),
             tokens_SL.data_ptr(),
             tokens_SL.shape[1],
@@ -240,6 +272,21 @@ def advance_(
 def _tensors(inputs: StepInputs) -> list[Tensor]:
     named = (inputs.ids_T, inputs.positions_T, inputs.rows_T, inputs.context_lens_R)
     return [*named, *inputs.cache_slots]
+
+
+def _check_drafts(drafts: DraftRows, num_sampled: int) -> None:
+    named = {
+        "starts": drafts.starts_N1,
+        "yielded tokens": drafts.tokens_NK,
+        "counts": drafts.counts_N,
+    }
+    _check("accept_", **named)
+    shapes = [list(tensor.shape) for tensor in named.values()]
+    if shapes != [[num_sampled + 1], [num_sampled, drafts.most_tokens], [num_sampled]]:
+        raise ValueError(
+            f"accept_: starts, yielded tokens and counts are of {shapes}, with {num_sampled} slots "
+            "that sampled"
+        )
 
 
 def _check(function: str, **tensors: Tensor) -> None:
@@ -254,8 +301,9 @@ __all__ = [
     "MAX_ROWS",
     "MAX_TABLES",
     "SPEC",
+    "DraftRows",
     "StepInputs",
-    "advance_",
+    "accept_",
     "scatter_words_",
     "step_inputs",
 ]

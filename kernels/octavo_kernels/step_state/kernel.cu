@@ -67,8 +67,8 @@ struct Advance {
   const int *slots, *query_starts;
   int *computed;
   int num_rows;
-  const int *drawn_slots, *drawn_tokens;
-  int num_drawn;
+  const int *sample_slots, *sampled;
+  int num_sampled;
   int *num_tokens, *tokens;
   int slot_tokens;
   int padding_slot;  // left as it is
@@ -85,15 +85,60 @@ __global__ void __launch_bounds__(kThreads) advance(const Advance step) {
       step.computed[slot] = min(step.computed[slot] + length, step.slot_tokens);
     }
   }
-  if (at < step.num_drawn) {
-    const int slot = step.drawn_slots[at];
+  if (at < step.num_sampled) {
+    const int slot = step.sample_slots[at];
     if (slot != step.padding_slot) {
       const int position = min(step.num_tokens[slot], step.slot_tokens - 1);
       step.tokens[static_cast<long long>(slot) * step.slot_tokens + position] =
-          step.drawn_tokens[at];
+          step.sampled[at];
       step.num_tokens[slot] = position + 1;
     }
   }
+}
+
+struct Accept {
+  const int *sample_slots, *sampled, *starts;  // of rows of logits: one more than rows that sample
+  int num_sampled;
+  int *computed, *num_tokens, *tokens;
+  int slot_tokens;
+  int *yielded;  // by row, most_tokens each
+  int most_tokens;
+  int *counts;
+  int padding_slot;  // left as it is
+};
+
+// A warp a row that samples: a draft counts if it is the sample before it, and the ones before do.
+__global__ void __launch_bounds__(kThreads) accept(const Accept step) {
+  const int row = (blockIdx.x * kThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  let_next_start();
+  wait_for_previous();
+  if (row >= step.num_sampled) return;
+  const int slot = step.sample_slots[row], first = step.starts[row];
+  const int num_samples = step.starts[row + 1] - first;
+  int *const yielded = step.yielded + static_cast<long long>(row) * step.most_tokens;
+  int count = 0;
+  if (slot != step.padding_slot && num_samples > 0) {
+    const int begin = min(step.num_tokens[slot], step.slot_tokens - 1);
+    int *const behind = step.tokens + static_cast<long long>(slot) * step.slot_tokens + begin;
+    const int most = min(min(num_samples, step.slot_tokens - begin), step.most_tokens);
+    for (count = 1; count < most;) {
+      const int draft = count - 1 + lane;
+      const bool counts = draft + 1 < most && step.sampled[first + draft] == behind[draft];
+      const int num_right = __ffs(~__ballot_sync(~0u, counts)) - 1;  // below 0: all of the warp's
+      count += num_right < 0 ? 32 : num_right;
+      if (num_right >= 0) break;
+    }
+    __syncwarp();  // the drafts have been read
+    if (lane == 0) {
+      behind[count - 1] = step.sampled[first + count - 1];
+      step.num_tokens[slot] = begin + count;
+      step.computed[slot] -= num_samples - count;
+    }
+  }
+  for (int i = lane; i < step.most_tokens; i += 32) {
+    yielded[i] = i < count ? step.sampled[first + i] : -1;
+  }
+  if (lane == 0) step.counts[row] = count;
 }
 
 dim3 blocks_for(int threads) { return dim3((threads + kThreads - 1) / kThreads); }
@@ -127,12 +172,21 @@ OCTAVO_EXPORT int octavo_step_inputs(const int *slots, const int *query_starts, 
                 (num_rows + 1) * sizeof(int), stream, in);
 }
 
+OCTAVO_EXPORT int octavo_accept(const int *sample_slots, const int *sampled, const int *starts,
+                                int num_sampled, int *computed, int *num_tokens, int *tokens,
+                                int slot_tokens, int *yielded, int most_tokens, int *counts,
+                                int padding_slot, cudaStream_t stream) {
+  const Accept step{sample_slots, sampled,     starts,  num_sampled, computed, num_tokens, tokens,
+                    slot_tokens,  yielded,     most_tokens, counts,  padding_slot};
+  return launch(accept, blocks_for(32 * num_sampled), kThreads, 0, stream, step);
+}
+
 OCTAVO_EXPORT int octavo_advance(const int *slots, const int *query_starts, int *computed,
-                                 int num_rows, const int *drawn_slots, const int *drawn_tokens,
-                                 int num_drawn, int *num_tokens, int *tokens, int slot_tokens,
+                                 int num_rows, const int *sample_slots, const int *sampled,
+                                 int num_sampled, int *num_tokens, int *tokens, int slot_tokens,
                                  int padding_slot, cudaStream_t stream) {
-  const Advance step{slots,        query_starts, computed,   num_rows, drawn_slots,
-                     drawn_tokens, num_drawn,    num_tokens, tokens,   slot_tokens, padding_slot};
-  return launch(advance, blocks_for(num_rows > num_drawn ? num_rows : num_drawn), kThreads, 0,
+  const Advance step{slots,       query_starts, computed,   num_rows, sample_slots,
+                     sampled,     num_sampled,  num_tokens, tokens,   slot_tokens, padding_slot};
+  return launch(advance, blocks_for(num_rows > num_sampled ? num_rows : num_sampled), kThreads, 0,
                 stream, step);
 }

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from octavo_kernels.step_state.drafts import DraftRows
+
 
 def scatter_words_(arena: Tensor, indices: Tensor, values: Tensor) -> None:
     """Write each value at its index; negative indices are padding."""
@@ -38,23 +40,57 @@ def step_inputs(
     return tokens_SL[slots_T, positions_T].long(), positions_T, rows_T, context_lens_R, cache_slots
 
 
-def advance_(
+def accept_(
     slots_R: Tensor,
     query_starts_R1: Tensor,
     computed_S: Tensor,
-    drawn_slots_D: Tensor,
-    drawn_tokens_D: Tensor,
+    sample_slots_N: Tensor,
+    sampled_T: Tensor,
     num_tokens_S: Tensor,
     tokens_SL: Tensor,
+    drafts: DraftRows | None,
     padding_slot: int,
 ) -> None:
-    """Count what a step has computed, and append what it has drawn."""
+    """Count what a step has computed, and append the samples that count."""
     length = tokens_SL.shape[1]
+    if drafts is None:
+        is_sampled_N = sample_slots_N != padding_slot
+        slots_N, sampled_N = sample_slots_N[is_sampled_N].long(), sampled_T[is_sampled_N]
+        positions_N = num_tokens_S[slots_N].clamp_(max=length - 1)
+        tokens_SL[slots_N, positions_N.long()] = sampled_N
+        num_tokens_S[slots_N] = positions_N + 1
+    else:
+        drafts.tokens_NK.fill_(-1)
+        drafts.counts_N.zero_()
+        for row, slot in enumerate(sample_slots_N.tolist()):
+            if slot != padding_slot:
+                _accept_row(row, slot, sampled_T, computed_S, num_tokens_S, tokens_SL, drafts)
     lens_R, is_row_R = query_starts_R1.diff(), slots_R != padding_slot
     slots_R, lens_R = slots_R[is_row_R].long(), lens_R[is_row_R]
-    is_drawn_D = drawn_slots_D != padding_slot
-    drawn_slots_D, drawn_tokens_D = drawn_slots_D[is_drawn_D].long(), drawn_tokens_D[is_drawn_D]
     computed_S[slots_R] = (computed_S[slots_R] + lens_R).clamp_(max=length)
-    positions_D = num_tokens_S[drawn_slots_D].clamp_(max=length - 1)
-    tokens_SL[drawn_slots_D, positions_D.long()] = drawn_tokens_D
-    num_tokens_S[drawn_slots_D] = positions_D + 1
+
+
+def _accept_row(
+    row: int,
+    slot: int,
+    sampled_T: Tensor,
+    computed_S: Tensor,
+    num_tokens_S: Tensor,
+    tokens_SL: Tensor,
+    drafts: DraftRows,
+) -> None:
+    """Append what counts of one row's samples, and take back what was computed of the others."""
+    first, end = drafts.starts_N1[row : row + 2].tolist()
+    if end <= first:
+        return
+    length = tokens_SL.shape[1]
+    begin = min(int(num_tokens_S[slot]), length - 1)
+    most = min(end - first, length - begin, drafts.most_tokens)
+    count = 1
+    while count < most and sampled_T[first + count - 1] == tokens_SL[slot, begin + count - 1]:
+        count += 1
+    yielded = sampled_T[first : first + count]
+    tokens_SL[slot, begin : begin + count] = drafts.tokens_NK[row, :count] = yielded
+    num_tokens_S[slot] = begin + count
+    drafts.counts_N[row] = count
+    computed_S[slot] -= end - first - count
