@@ -57,6 +57,8 @@ def check_indices(
         "slots": num_slots,
         "sample_slots": num_slots + 1,  # and the padding's
         "logit_tokens": plan.num_tokens,
+        "held": 2 * num_slots,
+        "family_rows": len(parts.sample_slots),
         "media_tokens": plan.num_tokens,
         "positions": MAX_LEN,
         "media_rows": MEDIA_ROWS,
@@ -82,6 +84,12 @@ def check_indices(
             for token in range(start, start + count)
         ]
         assert parts.positions.reshape(AXES, -1).T.tolist() == [list(each) for each in expected]
+
+
+def held_kinds(plan: StepPlan, num_slots: int) -> list[str]:
+    """What rows without a token of their own are there for."""
+    held = sections_of(plan).held.tolist()
+    return ["put off" if line < num_slots else "forked" for line in held]
 
 
 def check_deltas(

@@ -39,6 +39,8 @@ FACTS = (
     "bias",
     "min_tokens",
     "guided",
+    "put off",
+    "forked",
     "appended",
     "adapters",
     "waiting for rank rows",

@@ -21,7 +21,7 @@ from octavo.scheduling.scheduler import Scheduler
 from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateLayout
 from octavo.steps.plan import StepPlan
-from plan_indices import check_deltas, check_indices, made_positions
+from plan_indices import check_deltas, check_indices, held_kinds, made_positions
 from scheduling_cases import (
     ADAPTERS,
     AUTOMATON_WORDS,
@@ -225,6 +225,7 @@ class World:
             self.note_repeated(plan)
         check_indices(plan, self.device, rows, self.requests)
         self.seen["positions"] += plan.sizes.positions > 0
+        self.seen.update(held_kinds(plan, self.device.state.num_slots))
         step = self.device.submit(plan)
         tables = self.scheduler.placement.tables
         held = itertools.chain.from_iterable(each for s in plan.slots for each in tables.held(s))
@@ -385,9 +386,8 @@ class World:
 
     def drain(self) -> None:
         for _ in range(2_000):
-            if not self.scheduler.has_work:
-                break
-            self.step()
+            if self.scheduler.has_work:
+                self.step()
         assert not self.scheduler.has_work, "work is left over that never runs"
         for sequence in self.expected:
             assert (sequence in self.ends) != (sequence in self.aborted)

@@ -166,6 +166,8 @@ class ShadowDevice:
         self.rank_rows = [""] * num_rank_rows
         """Whose they are."""
         self.automata = ShadowAutomata(self.field, num_automaton_words)
+        self.held: dict[int, int] = {}
+        """Digests of prefixes by line: what a hidden row is here."""
         self.attached: dict[int, TokenSampling] = {}
         """Parameters by slot, as the runner keeps them."""
         self._has_processors = has_processors
@@ -204,7 +206,7 @@ class ShadowDevice:
             self.rank_rows[first : first + rank] = [name] * rank
         for load in plan.automata:
             self.automata.load(load, is_garbage=self.broken)
-        some = bool(self.field("adapter_rank")[parts.slots].any())
+        some = bool(self.field("adapter_rank")[[*parts.slots, *parts.sample_slots]].any())
         assert self.broken or plan.has_adapters == some
         is_all = len(plan.detach) >= self.state.num_slots  # whoever is attached
         for slot in plan.detach:
@@ -224,6 +226,7 @@ class ShadowDevice:
         assert self.broken or (computed[slots] + counts == plan.context_lens).all()
         assert plan.num_tokens == starts[-1]
         assert plan.num_rows == len(slots)
+        assert plan.num_rows or len(parts.held), "a step for nothing"
         if self._has_processors and not self.broken:
             assert set(slots.tolist()) <= set(self.attached)
         if not self.fails_at_once:
@@ -265,23 +268,34 @@ class ShadowDevice:
         counts = np.diff(starts)
         computed, tokens = self.field("computed"), self.field("tokens")
         if broken:  # what stands in the arena may be anything
+            self.held.clear()
             garbage = np.zeros((len(plan.features), 1), np.int32)
             return StepResult(tokens_RK=garbage, prompt_logprobs=prompt_logprobs)
-        drawn: list[int] = []
-        places: list[int] = []
+        drawn, places = list[int](), list[int]()
         row_of = {int(slot): row for row, slot in enumerate(slots)}
         num_tokens = self.field("num_tokens")
         assert plan.masked == any(map(self.automata.has, parts.sample_slots))
+        first_held = len(parts.sample_slots) - len(parts.held)
+        put_off = set() if masks is None else set(masks.put_off_P.tolist())
         for at, slot in enumerate(parts.sample_slots.tolist()):
-            row = row_of[slot]
-            end = computed[slot] + counts[row]
+            row = row_of.get(slot)
+            end = computed[slot] + (0 if row is None else counts[row])
             assert end == num_tokens[slot], "draws before its last token"
-            assert parts.logit_tokens[at] == starts[row + 1] - 1
+            assert (row is None) == (at >= first_held), "a token is run again"
+            if row is None:
+                digest = self.held[parts.held[at - first_held]]
+            else:
+                digest = digests[row]
+                assert parts.logit_tokens[at] == starts[row + 1] - 1
+            if at in parts.family_rows:
+                self.held[slot + self.state.num_slots] = digest
+            if at in put_off:
+                self.held[slot] = digest
             allowed = None if masks is None else _allowed(masks, at)
             if self.automata.has(slot):
                 assert allowed is None, "the host masks a row that the device masks"
                 allowed = self.automata.allowed(slot)
-            drawn.append(self._draw(slot, digests[row], int(plan.features[at]), allowed))
+            drawn.append(self._draw(slot, digest, int(plan.features[at]), allowed))
             if self.automata.has(slot):
                 self.automata.walk(slot, drawn[-1])
             places.append(int(num_tokens[slot]))
@@ -314,7 +328,8 @@ class ShadowDevice:
         targets = parts.prompt_targets
         rows_T = np.repeat(np.arange(plan.num_rows), plan.query_lens)
         places = []
-        for token, target in zip(parts.logit_tokens[len(plan.features) :], targets, strict=True):
+        first = len(plan.features) - len(parts.held)
+        for token, target in zip(parts.logit_tokens[first:], targets, strict=True):
             row = rows_T[token]
             slot = parts.slots[row]
             place = self.field("computed")[slot] + token - parts.query_starts[row] + 1

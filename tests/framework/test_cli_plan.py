@@ -215,7 +215,7 @@ def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch)
     free = budget.usable_bytes - budget.weight_bytes - budget.workspace_bytes
     assert free // 2 - budget.block_bytes < budget.cache_bytes <= free // 2
     asked = budget_of(config_of(llama_8b, kv_cache_memory_gib=4), host)
-    assert asked.problem == "20.01 GiB are needed, but of memory 18.00 GiB are free"
+    assert asked.problem == "20.02 GiB are needed, but of memory 18.00 GiB are free"
     monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 26 * GIB)
     assert budget_of(config_of(llama_8b, max_model_len=32_752), host).problem is None
 

@@ -21,6 +21,7 @@ from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterSpans, SiteKinds, family_of
 from octavo.sampling.forward import Forward, Sampled
+from octavo.sampling.held_rows import HeldRows, insert
 from octavo.sampling.processors import GuardedProcessor
 from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
@@ -28,6 +29,7 @@ from octavo.steps.layout import StateLayout
 from octavo.steps.loads import RowCuts
 from octavo.steps.plan import Sections, StepPlan, TokenMasks
 from octavo.steps.staging import Staging
+from octavo.steps.uploads import upload
 from octavo_kernels.row_features import Work
 from octavo_kernels.step_state import StepInputs
 from octavo_registry.attention import AttentionBackend
@@ -83,6 +85,7 @@ class ModelRunner:
         self._encoder = encoder
         self._adapters = adapters
         num_slots = state_layout.num_slots
+        self._held = HeldRows(num_slots)
         self._starts_R1 = torch.arange(num_slots + 1, dtype=torch.int32, device=device)
         """Query starts of rows that have one token each."""
         self._hidden_RD: Tensor | None = None
@@ -129,8 +132,7 @@ class ModelRunner:
         """
         if self._graphs is not None and plan.is_decode and self._graphs.takes(plan.num_rows):
             return self._run_recorded(plan, self._graphs)
-        parts: Sections[Tensor] = Sections._make(self._staging.send(plan.buffer).split(plan.sizes))
-        self.state.apply(parts.diff_indices, parts.diff_values)
+        parts = self._send(plan)
         self._begin(plan)
         slots_R, query_starts_R1 = parts.slots, parts.query_starts
         bounds = StepBounds(query_lens_R=plan.query_lens, context_lens_R=plan.context_lens)
@@ -141,26 +143,36 @@ class ModelRunner:
                 parts.cross_rows, parts.cross_slots, self._layout.cross_groups, self._layers
             )
             media = self._encoder.rows(parts.media_tokens, parts.media_rows)
-        hidden_TD = self._forward(
-            slots_R,
-            query_starts_R1,
-            parts.logit_tokens,
-            bounds,
-            positions=parts.positions,
-            media=media,
-            cuts=plan.cuts,
-            sites=self._sites(plan),
-        )
-        spans = None if self._adapters is None else self._adapters.spans
+        hidden_RD = spans = None
+        if plan.num_rows:
+            hidden_TD = self._forward(
+                slots_R,
+                query_starts_R1,
+                parts.logit_tokens,
+                bounds,
+                positions=parts.positions,
+                media=media,
+                cuts=plan.cuts,
+                sites=self._sites(plan),
+            )
+            hidden_RD = hidden_TD.index_select(0, parts.logit_tokens)
+            if self._adapters is not None and self._adapters.spans is not None:
+                spans = self._adapters.spans.at(parts.logit_tokens)
+        if hidden_RD is None or plan.num_held:
+            hidden_RD, spans = self._with_held(plan, parts, hidden_RD, spans)
+        if len(leaders := parts.family_rows):
+            self._held.keep_for_family(
+                parts.sample_slots.index_select(0, leaders), hidden_RD.index_select(0, leaders)
+            )
         return self._sample_or_await(
             Forward(
                 plan=plan,
-                hidden_RD=hidden_TD.index_select(0, parts.logit_tokens),
+                hidden_RD=hidden_RD,
                 slots_R=slots_R,
                 query_starts_R1=query_starts_R1,
                 sample_slots_R=parts.sample_slots,
                 prompt_targets=parts.prompt_targets,
-                spans=None if spans is None else spans.at(parts.logit_tokens),
+                spans=spans,
             )
         )
 
@@ -170,18 +182,25 @@ class ModelRunner:
         forward, self._unsampled = self._unsampled, None
         if forward is None:
             raise RuntimeError("no step awaits masks")
+        if len(masks.put_off_P):
+            rows_P = upload(masks.put_off_P, forward.hidden_RD.device)
+            self._held.put_off(
+                forward.sample_slots_R.index_select(0, rows_P),
+                forward.hidden_RD.index_select(0, rows_P),
+            )
         return self._sample_and_accept(forward, masks)
 
     def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Sampled | None:
         """A step of one token a row: what has changed goes to the device, the rest is there."""
         num_words, num_rows = plan.sizes.diff_indices, plan.num_rows
-        if num_words:
+        parts = self._send(plan) if plan.num_held else None
+        if parts is None and num_words:
             # A kernel reads few words from the host sooner than a copy is launched: 20 us.
             diff = self._staging.pin(plan.buffer[: 2 * num_words])
             self.state.apply(diff[:num_words], diff[num_words:])
         self._begin(plan)
         slots_R = graphs.place(plan.slots)
-        if self._sampler.needs_no_host(plan):
+        if self._sampler.needs_no_host(plan) and not plan.num_held:
             whole = self._whole_step(plan.work, self._sites(plan), masked=plan.masked)
             tokens_R = graphs.run(slots_R, *whole)
             return Sampled(tokens_R[:num_rows])
@@ -190,17 +209,47 @@ class ModelRunner:
         decode = partial(self._decode_in_place, sites=sites)
         hidden_RD = graphs.run(slots_R, kind, decode)[:num_rows]
         slots_R = slots_R[:num_rows]
+        spans = self._spans_in_state(sites).at(slots_R) if sites else None
+        if parts is not None:
+            hidden_RD, spans = self._with_held(plan, parts, hidden_RD, spans)
         return self._sample_or_await(
             Forward(
                 plan=plan,
                 hidden_RD=hidden_RD,
                 slots_R=slots_R,
                 query_starts_R1=self._starts_R1[: num_rows + 1],
-                sample_slots_R=slots_R,
+                sample_slots_R=slots_R if parts is None else parts.sample_slots,
                 prompt_targets=slots_R[:0],
-                spans=self._spans_in_state(sites).at(slots_R) if sites else None,
+                spans=spans,
             )
         )
+
+    def _send(self, plan: StepPlan) -> Sections[Tensor]:
+        """Bring a plan's sections to the device, and its diff into the state."""
+        parts: Sections[Tensor] = Sections._make(self._staging.send(plan.buffer).split(plan.sizes))
+        self.state.apply(parts.diff_indices, parts.diff_values)
+        return parts
+
+    def _with_held(
+        self,
+        plan: StepPlan,
+        parts: Sections[Tensor],
+        hidden_RD: Tensor | None,
+        spans: AdapterSpans | None,
+    ) -> tuple[Tensor, AdapterSpans | None]:
+        """A forward pass's rows with those that are held, which are the last that are sampled."""
+        held_RD = self._held.at(parts.held)
+        first = len(plan.features) - plan.num_held
+        if sites := self._sites(plan):
+            of_held = self._spans_in_state(sites).at(parts.sample_slots[first:])
+            if spans is None:
+                spans = of_held
+            else:
+                spans = spans._replace(
+                    first=insert(spans.first, first, of_held.first),
+                    rank=insert(spans.rank, first, of_held.rank),
+                )
+        return held_RD if hidden_RD is None else insert(hidden_RD, first, held_RD), spans
 
     def _sample_or_await(self, forward: Forward) -> Sampled | None:
         if forward.plan.awaits_masks:

@@ -19,6 +19,7 @@ from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.mlp import GatedMLP
 from octavo.model_folder import ModelFolder
 from octavo.sampling.automata import automaton_bytes
+from octavo.sampling.held_rows import held_bytes
 from octavo.sampling.sampler import LOGIT_ROWS
 from octavo.sampling.sparse import table_bytes
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
@@ -274,8 +275,10 @@ def _workspace(
     if isinstance(model, EncodesMedia):
         num_rows = config.media.cached_rows(across=isinstance(model, AttendsAcross))
         media = item_bytes * num_rows * model.media_row_size + model.encode_bytes(num_rows)
+    hidden_bytes = item_bytes * hidden_size(text_config)
     return (
         4 * num_slots * folder.max_model_len
+        + held_bytes(num_slots, hidden_bytes)
         + media
         + workspace_bytes(
             forward,
@@ -283,7 +286,7 @@ def _workspace(
             # A step may sample for all rows and compute prompt logprobs, these some rows at a time.
             num_logit_rows=num_slots + LOGIT_ROWS,
             num_recorded_rows=min(num_slots, SIZES[-1]) if is_recorded else 0,
-            hidden_bytes=item_bytes * hidden_size(text_config),
+            hidden_bytes=hidden_bytes,
             row_bytes=item_bytes * folder.vocab_size,
         )
     )

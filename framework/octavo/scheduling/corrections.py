@@ -18,11 +18,9 @@ class Corrections:
         """Slots, their epochs, and what was known before the sample."""
 
     def put_off(self, record: StepRecord, place: int) -> None:
-        """Undo the sample of a row of the newest step; it runs again for the same token."""
+        """Undo the sample of a row of the newest step; it samples later from its hidden row."""
         slot = int(record.sample_slots[place])
-        self._slot_table.computed_S[slot] -= 1
-        # Other records may share the array.
-        record.ends = np.where(record.slots == slot, record.ends - np.int32(1), record.ends)
+        self._slot_table.held_S[slot] = slot
         self.append(record, place, [])
 
     def append(self, record: StepRecord, place: int, tokens: list[int]) -> None:
@@ -44,7 +42,6 @@ class Corrections:
             if slot_table.epoch_S[slot] == epoch:
                 at = np.array([slot], np.intp), np.zeros(1, np.int32)
                 diff.put_cells("num_tokens", *at, slot_table.planned_S[[slot]])
-                diff.put_cells("computed", *at, slot_table.computed_S[[slot]])
                 appended = slot_table.tokens_SL[slot, known : slot_table.planned_S[slot]]
                 diff.put_span("tokens", slot, known, appended)
         self._corrected.clear()

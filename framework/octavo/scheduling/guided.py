@@ -52,12 +52,13 @@ class GuidedRows:
         guides = [_guide_of(sequence) for _, sequence in guided]
         self._filler.fill(guides, num_rows=len(slots))
         forced = self._forced([s for _, s in guided], guides, UNRECORDED_STEPS * len(slots))
-        places, masks = [], []
+        places, masks, put_off = [], [], []
         for (place, sequence), guide in zip(guided, guides, strict=True):
             if guide.error is not None or (guide.is_current and guide.is_finished):
                 outputs.ends.append(self._end(sequence, guide.error))
             elif not guide.is_current:
                 self._scheduler.corrections.put_off(record, place)
+                put_off.append(place)
             elif tokens := forced.get(sequence.id):
                 self._append(record, place, sequence, tokens, outputs)
             else:
@@ -66,6 +67,7 @@ class GuidedRows:
         return TokenMasks(
             rows_M=np.array(places, np.int32),
             bits_MW=np.stack(masks) if masks else np.zeros((0, 1), np.int32),
+            put_off_P=np.array(put_off, np.int32),
         )
 
     def _forced(

@@ -33,14 +33,21 @@ class Packing:
         self._corrections = corrections
 
     def pack(self, step_id: int, slots: SlotIds, counts: Ints) -> tuple[StepPlan, StepRecord]:
-        """Plan ``counts`` tokens of the rows at ``slots``, with all that waits for a plan."""
+        """Plan ``counts`` tokens of the rows at ``slots``, with all that waits for a plan.
+
+        Rows of 0 tokens sample from hidden rows that are held.
+        """
         slot_table, placement, media = self._slot_table, self._placement, self._media
+        all_slots, held_slots = slots, slots[counts == 0]
+        all_ends = slot_table.computed_S[slots] + counts
+        if len(held_slots):
+            slots, counts = slots[counts > 0], counts[counts > 0]
         starts = slot_table.computed_S[slots]
         ends = starts + counts
         query_starts = np.zeros(len(slots) + 1, np.int32)
         np.cumsum(counts, out=query_starts[1:])
         samples = ends == slot_table.planned_S[slots]
-        sample_slots = slots[samples]
+        sample_slots = np.concatenate([slots[samples], held_slots])
         features = slot_table.features_for(sample_slots)
         prompts = _prompt_rows(slot_table, slots, counts, query_starts)
         encoded = media.sections(slot_table, slots, starts, query_starts)
@@ -57,6 +64,8 @@ class Packing:
                 sample_slots=sample_slots,
                 logit_tokens=np.concatenate([query_starts[1:][samples] - 1, prompts.tokens]),
                 prompt_targets=prompts.targets,
+                held=slot_table.held_S[held_slots],
+                family_rows=np.flatnonzero(slot_table.leads_S[sample_slots]),
                 positions=encoded.positions,
                 media_tokens=encoded.tokens,
                 media_rows=encoded.rows,
@@ -87,13 +96,13 @@ class Packing:
             encode=media.take_loads(),
             adapters=placement.adapters.take_loads(),
             automata=placement.automata.take_loads(),
-            has_adapters=bool(slot_table.adapted_S[slots].any()),
+            has_adapters=bool(slot_table.adapted_S[all_slots].any()),
             cuts=media.cuts(slot_table, slots, starts, counts),
         )
         record = StepRecord(
-            slots=slots,
-            epochs=slot_table.epoch_S[slots],
-            ends=ends,
+            slots=all_slots,
+            epochs=slot_table.epoch_S[all_slots],
+            ends=all_ends,
             sample_slots=sample_slots,
             sample_epochs=slot_table.epoch_S[sample_slots],
             prompt_spans=prompts.spans,

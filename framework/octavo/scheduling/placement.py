@@ -101,7 +101,7 @@ class Placement:
         """Give a waiting sequence a slot and blocks for its first tokens, if there is room now.
 
         Returns how many tokens it may compute in this step, at most ``budget``; ``clip`` says how
-        many have their media.
+        many have their media. One that forks has none to compute.
         """
         ranks = self.adapters.provide(sequence.request.adapter)
         automaton_at = self.automata.provide(sequence.automaton)
@@ -274,22 +274,21 @@ class Placement:
         return start
 
     def _place_forked(self, sequence: Sequence) -> int:
-        """Share the prompt's blocks with the leader; the last prompt token is computed again.
+        """Share the prompt's blocks with the leader, and sample from the hidden row it has left.
 
-        That token gives this continuation its own first sample from the same logits.
+        One that was preempted since has left none.
         """
         leader = sequence.leader
-        start = sequence.prompt_len - 1
+        start = sequence.prompt_len
         slot_table, tables = self.slot_table, self.tables
-        if leader is None or leader.slot < 0 or slot_table.computed_S[leader.slot] <= start:
-            return -1
-        if slot_table.cross_due_S[leader.slot]:  # it was swapped in, and has nothing to share yet
+        if leader is None or leader.slot < 0 or not slot_table.family_held_S[leader.slot]:
             return -1
         # One block a group: the copy of a partial block, or the first of its own.
         if not tables.can_fork(leader.slot, start) or not self._fits(len(tables.windows)):
             return -1
         sequence.num_cached_tokens = start
         slot = slot_table.enter(sequence, start, self.next_plan.diff, confirmed=False)
+        slot_table.held_S[slot] = len(slot_table.sequences) + leader.slot
         tables.fork(leader.slot, slot, start, self.next_plan.diff, self.next_plan.moves)
         return start
 
@@ -351,6 +350,8 @@ class Placement:
         Encoded media are not copied: their blocks are found by content, or filled again.
         """
         num_tokens = int(self.slot_table.confirmed_S[slot])
+        if num_tokens == self.slot_table.known_S[slot]:  # a hidden row is held that is not copied
+            return None
         count = -(-num_tokens // self.tables.layout.block_tokens)
         held: list[list[tuple[int, int]]] = []
         for group, blocks in enumerate(self.tables.held(slot)):

@@ -215,6 +215,7 @@ class Scheduler:
         leads_S = self.slot_table.leads_S
         for slot in sample_slots[leads_S[sample_slots]].tolist():
             leads_S[slot] = False
+            self.slot_table.family_held_S[slot] = True
             self._release_followers(self.slot_table.at(slot))
 
     def _schedule_running(self, budget: int) -> tuple[SlotIds, Ints, bool]:
@@ -230,6 +231,7 @@ class Scheduler:
         # Decodes first: a long prompt's chunk takes what is left of the budget.
         by_kind = np.argsort(remaining > 1, kind="stable")
         slots, remaining = slots[by_kind], remaining[by_kind]
+        samples_only = remaining == 0  # from a hidden row that is held
         before = np.cumsum(remaining) - remaining
         counts = np.clip(budget - before, 0, remaining).astype(np.int32)
         needs_media = slot_table.media_end_S[slots] > slot_table.computed_S[slots]
@@ -238,7 +240,8 @@ class Scheduler:
             slot = int(slots[row])
             start = int(slot_table.computed_S[slot])
             counts[row] = self._clip(slot_table.at(slot), start, int(counts[row]))
-        slots, counts = slots[counts > 0], counts[counts > 0]
+        runs = samples_only | (counts > 0)
+        slots, counts = slots[runs], counts[runs]
         return self._make_room(slots, counts, victims)
 
     def _make_room(
@@ -276,7 +279,7 @@ class Scheduler:
             if sequence.slot < 0:
                 break
             self.waiting.remove(sequence)
-            if count:  # else its media come in the next step
+            if count or self._samples_only(sequence.slot):  # else its media come in the next step
                 entered.append((sequence.slot, count))
                 budget -= count
         if not entered:
@@ -297,7 +300,10 @@ class Scheduler:
             count = self._clip(sequence, start, count)
             slots, counts = np.array([slot], np.intp), np.array([count], np.int32)
             return self._make_room(slots, counts, others[others != slot])[:2]
-        while (count := self.placement.place(sequence, budget, self._clip)) == 0:
+        while True:
+            count = self.placement.place(sequence, budget, self._clip)
+            if sequence.slot >= 0:
+                break
             victim, others = int(others[-1]), others[:-1]
             self.requeue(self.slot_table.at(victim))
         self.waiting.remove(sequence)
@@ -308,3 +314,6 @@ class Scheduler:
         if not sequence.request.media:
             return count
         return self.media.clip(self.slot_table, sequence, start, count)
+
+    def _samples_only(self, slot: int) -> bool:
+        return bool(self.slot_table.computed_S[slot] == self.slot_table.planned_S[slot])

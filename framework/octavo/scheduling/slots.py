@@ -43,6 +43,13 @@ class SlotTable:
         """Confirmed tokens at which the row's next block is complete."""
         self.leads_S = np.zeros(num_slots, np.bool_)
         """Rows whose first sample lets the other continuations of their request go on."""
+        self.family_held_S = np.zeros(num_slots, np.bool_)
+        """Rows that led when they sampled first: the family may sample from the same hidden row."""
+        self.held_S = np.zeros(num_slots, np.int32)
+        """The line with a row's hidden row, if its last token is computed and not sampled from.
+
+        A slot has its own line, for what is put off, and behind all of these one for its family.
+        """
         self.guided_S = np.zeros(num_slots, np.bool_)
         """Rows whose next token must be one that the host's mask allows."""
         self.masked_S = np.zeros(num_slots, np.bool_)
@@ -96,6 +103,7 @@ class SlotTable:
         self.prompt_logprobs_S[slot] = sequence.wants_prompt_logprobs
         self.stop_ids_KS[:, slot] = stop_ids
         self.leads_S[slot] = bool(sequence.followers)
+        self.family_held_S[slot] = False
         guide, masked = sequence.guide, sequence.automaton is not None
         place = AutomatonState() if guide is None else guide.place
         self.guided_S[slot] = guide is not None and not masked

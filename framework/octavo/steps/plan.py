@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -33,6 +33,10 @@ class Sections(NamedTuple, Generic[T]):
     """Tokens whose logits are needed: first those that sample, then prompt logprobs."""
     prompt_targets: T
     """The token that follows each of the latter."""
+    held: T
+    """Lines of held hidden rows, from which the last of the rows that sample do."""
+    family_rows: T
+    """Rows that sample, from whose hidden rows others of the family will later."""
     positions: T
     """Positions by axis and token, where they do not follow from the device state."""
     media_tokens: T
@@ -46,6 +50,10 @@ class Sections(NamedTuple, Generic[T]):
 
 
 _NO_TOKENS = np.zeros(0, np.int32)
+
+
+def _no_ints() -> Ints:
+    return _NO_TOKENS
 
 
 class Attached(NamedTuple):
@@ -105,13 +113,18 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def is_decode(self) -> bool:
-        """Whether each row has one token and samples the next, and nothing else is asked for."""
+        """Whether each row has one token and samples the next, as rows without one may."""
         sizes = self.sizes
-        if self.encode or sizes.prompt_targets or sizes.positions:
+        if self.encode or sizes.prompt_targets or sizes.positions or sizes.family_rows:
             return False
         if sizes.media_tokens or sizes.cross_rows:
             return False
-        return self.num_tokens == self.num_rows == len(self.features)
+        return 0 < self.num_tokens == self.num_rows == len(self.features) - self.num_held
+
+    @property
+    def num_held(self) -> int:
+        """Rows that sample from a held hidden row, and have no token in this step."""
+        return self.sizes.held
 
     @property
     def num_rows(self) -> int:
@@ -133,6 +146,8 @@ class TokenMasks:
     """Places among the sampling rows."""
     bits_MW: Ints
     """Token i at bit i % 32 of word i // 32; a clear bit bans."""
+    put_off_P: Ints = field(default_factory=_no_ints)
+    """Places of rows that sample in a later step; their hidden rows are held till then."""
 
 
 @dataclass(slots=True, kw_only=True)
