@@ -11,7 +11,7 @@ import pytest
 
 from automaton_guides import AUTOMATA, short
 from octavo import LLM, BeamSearchParams, GuidedParams, SamplingParams
-from octavo.engine import core
+from octavo.engine import token_work
 from octavo.guided.byte_automaton import AutomatonState, AutomatonWalker, pack, unpack
 from octavo.guided.choose import choose_guide
 from octavo.sampling.automata import DeviceAutomata
@@ -229,7 +229,9 @@ def test_other_parameters_that_ban_all_that_may_come_fail_the_request(llm, more)
 def short_of_words(monkeypatch: pytest.MonkeyPatch):
     """Engines whose pool holds one automaton of those that ``run`` asks for."""
     words = max(len(pack(AUTOMATA[kind])) for kind in KINDS)
-    monkeypatch.setattr(core, "Scheduler", partial(core.Scheduler, automaton_words=4 + words))
+    monkeypatch.setattr(
+        token_work, "Scheduler", partial(token_work.Scheduler, automaton_words=4 + words)
+    )
     return words
 
 

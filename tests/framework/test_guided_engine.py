@@ -106,9 +106,9 @@ def test_tokens_without_a_choice_are_appended_without_a_draw(llm, expected) -> N
 def test_tokens_are_appended_where_that_saves_more_steps_than_it_costs(llm) -> None:
     def num_steps(manner: str, num_others: int) -> int:
         params = [guided(manner, seed=1), *(free(i) for i in range(num_others))]
-        before = llm._front.client._core._scheduler._step_id
+        before = llm._front.client._core._tokens.scheduler._step_id
         llm.generate([{"prompt_token_ids": [300, 301]}] * len(params), params, use_tqdm=False)
-        return llm._front.client._core._scheduler._step_id - before
+        return llm._front.client._core._tokens.scheduler._step_id - before
 
     assert num_steps("forced", 0) < num_steps("quick", 0)
     assert num_steps("forced", 3) == num_steps("quick", 3)
