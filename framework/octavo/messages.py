@@ -17,6 +17,7 @@ import msgspec
 from octavo.config import EngineConfig
 from octavo.errors import OctavoError, error_name
 from octavo.outputs import FinishReason
+from octavo.pooled_calls import PooledCall, PooledRows
 from octavo_registry.faults import one_line
 from octavo_registry.guided import ConstraintKind
 from octavo_registry.manifest import Manifest
@@ -232,6 +233,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
 
 ClientMessage = (
     AddRequests
+    | PooledCall
     | AbortSequences
     | AddAdapter
     | RemoveAdapter
@@ -304,6 +306,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     ends: list[SequenceEnd] = []
     prompts: list[PromptReport] = []
     preempted: list[int] = []
+    pooled: list[PooledRows] = []
 
     def add(self, sequence: int, tokens: Sequence[int]) -> None:
         """Give a sequence more tokens, behind those that it has."""
@@ -339,6 +342,7 @@ def join_steps(steps: list[StepOutputs]) -> list[StepOutputs]:
             ends=last.ends + step.ends,
             prompts=last.prompts + step.prompts,
             preempted=last.preempted + step.preempted,
+            pooled=last.pooled + step.pooled,
         )
     return joined
 

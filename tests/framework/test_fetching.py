@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import logging
-import types
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +11,7 @@ from functools import partial
 import pytest
 
 import scheduling_world
+from mutants import mutated
 from octavo.messages import TokenSampling
 from octavo.scheduling import fetching, scheduler
 from scheduling_cases import Case
@@ -243,14 +242,6 @@ TRIED = (
     Case("mixed", "swap", "priority", 3, num_blocks=11, has_store=True),
     Case("full", "swap", "fcfs", 3, num_blocks=13, has_store=True),
 )
-
-
-def mutated(module: types.ModuleType, old: str, new: str) -> types.ModuleType:
-    source = inspect.getsource(module)
-    assert source.count(old) == 1
-    made = types.ModuleType(module.__name__)
-    exec(compile(source.replace(old, new), module.__file__, "exec"), made.__dict__)
-    return made
 
 
 DIRECT = {

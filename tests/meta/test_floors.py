@@ -32,6 +32,7 @@ FLOORS = {
     "params": 4,
     "config": 4,
     "client": 4,
+    "pooled_calls": 4,
     "messages": 5,
     "model_folder": 5,
     "multimodal": 5,

@@ -164,6 +164,16 @@ class StepResult:
     unusable_RK: Ints | None = None
     """For each token: 0, or who left it logits that give none: 1 the model, 2 the first logits
     processor, and so on. None: there are no processors, and nobody has looked."""
+    vectors: VectorArrays | None = None
+    """Of a step of texts, which has no tokens."""
+
+
+@dataclass(slots=True, kw_only=True)
+class VectorArrays:
+    """A vector for each row of a step of texts."""
+
+    rows_RW: NDArray[np.float32]
+    is_finite_R: NDArray[np.bool_]
 
 
 @dataclass(slots=True, kw_only=True)
