@@ -15,11 +15,11 @@ class PooledCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     call: int
     """Unique among the client's live calls and sequences."""
     num_texts: int
-    """Of the whole call."""
+    """Texts of the whole call."""
     first: int = 0
     """The number of the slice's first text."""
     token_ids: bytes
-    """Those of all its texts, one behind the other."""
+    """Tokens of all its texts, one behind the other."""
     lengths: bytes
     seconds: bytes = b""
     """Where each text's second part begins, whose tokens have type 1; empty: none has one."""

@@ -92,8 +92,8 @@ def test_the_tokens_of_texts_that_have_run_are_not_kept() -> None:
     for _ in range(200):
         world.add([(1,) * 10] * 3)
         world.step()
-    lane = world.work._queue._lanes[texts.SHARED]
-    assert len(lane._merge().ids) <= 10 * (lane.num_texts + 3)
+    queue = world.work._queues._queues[texts.SHARED]
+    assert len(queue._merge().ids) <= 10 * (queue.num_texts + 3)
 
 
 def test_a_step_of_1024_texts_is_planned_in_half_a_millisecond() -> None:
@@ -172,7 +172,7 @@ TEXT_MUTANTS = {
         "batch = TextBatch(batch.texts.at(np.argsort(-batch.texts.lengths)), batch.ids)",
     ),
     "lets no long text begin": ("max(count, 1) if at_least_one else count", "count"),
-    "fills a step too far": ("part = lane.take(min(most, room)", "part = lane.take(most"),
+    "fills a step too far": ("part = queue.take(min(most, room)", "part = queue.take(most"),
     "keeps texts of calls that were aborted": (
         "left = waiting.texts.at(waiting.texts.calls != call)",
         "left = waiting.texts",
@@ -198,7 +198,7 @@ def test_mistakes_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pooled_world.pooled_work, "PooledWork", made.PooledWork)
     else:
         made = mutated(texts, *TEXT_MUTANTS[name])
-        monkeypatch.setattr(pooled_work, "TextQueue", made.TextQueue)
+        monkeypatch.setattr(pooled_work, "TextQueues", made.TextQueues)
         monkeypatch.setattr(pooled_work, "TextBatch", made.TextBatch)
         monkeypatch.setattr(pooled_work, "Texts", made.Texts)
     with pytest.raises((AssertionError, KeyError, IndexError, ValueError, TypeError)):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from octavo.errors import ParameterError, error_name
 from octavo.messages import StepOutputs
 from octavo.pooled_calls import PooledCall, PooledError, PooledRows
-from octavo.scheduling.texts import TextBatch, TextQueue, Texts
+from octavo.scheduling.texts import TextBatch, TextQueues, Texts
 from octavo.steps.plan import StepResult, TokenMasks
 from octavo.steps.pooled_plan import PooledPlan, PooledSections, pack_pooled
 from octavo.steps.slot_fields import Ints
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 NO_INTS: Ints = np.zeros(0, np.int32)
 
 
-class Blames(Protocol):
+class VectorFaults(Protocol):
     """Who is to blame for what went wrong in a step."""
 
     def blame_vector(self) -> Exception:
@@ -46,12 +46,12 @@ class PooledWork:
     until the text that makes it raise is alone."""
 
     def __init__(
-        self, *, max_step_tokens: int, max_model_len: int, vocab_size: int, faults: Blames
+        self, *, max_step_tokens: int, max_model_len: int, vocab_size: int, faults: VectorFaults
     ) -> None:
         self._max_step_tokens = max_step_tokens
         self._max_model_len, self._vocab_size = max_model_len, vocab_size
         self._faults = faults
-        self._queue = TextQueue()
+        self._queues = TextQueues()
         self._halves: list[TextBatch] = []
         """Parts of steps that raised; each is a step."""
         self._num_left: dict[int, int] = {}
@@ -65,7 +65,7 @@ class PooledWork:
     @property
     def has_work(self) -> bool:
         """See ``Work``, as for all methods here."""
-        waits = self._queue.num_texts or self._halves or self._told
+        waits = self._queues.num_texts or self._halves or self._told
         return bool(waits) or self._num_under_way > 0
 
     def add(self, requests: list[PooledCall]) -> None:
@@ -84,18 +84,18 @@ class PooledWork:
                 self._told += self._failed(batch.texts.at(wrong_N), error)
                 batch = batch.some(~wrong_N)
             if batch.texts.num_texts:
-                self._queue.add(call.call, call.num_texts, batch)
+                self._queues.add(call.call, call.num_texts, batch)
 
     def abort(self, ids: list[int]) -> None:
         """Forget calls; what steps under way give for them is dropped."""
         for call in ids:
             if self._num_left.pop(call, None) is not None:
-                self._queue.drop(call)
+                self._queues.drop(call)
         self._told = [rows for rows in self._told if rows.call not in ids]
 
     def plan(self) -> tuple[PooledPlan, PooledRecord] | None:
         """Plan a step of what waits."""
-        batch = self._next_half() or self._queue.take(self._max_step_tokens)
+        batch = self._next_half() or self._queues.take(self._max_step_tokens)
         if batch is None:
             return None
         self._step_id += 1
@@ -173,7 +173,7 @@ class PooledWork:
         halves = sum(batch.texts.num_texts for batch in self._halves)
         return {
             "num_running": self._num_running,
-            "num_waiting": self._queue.num_texts + halves,
+            "num_waiting": self._queues.num_texts + halves,
         }
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from octavo.steps.slot_fields import Ints
 
 FEW_TEXTS = 32
-"""Calls of up to so many texts share a lane."""
+"""Calls of up to so many texts share a queue."""
 SHARED = -1
 Places = slice | NDArray[np.intp] | NDArray[np.bool_]
 
@@ -80,12 +80,12 @@ def join(batches: Iterable[TextBatch]) -> TextBatch:
     return TextBatch(Texts._make(joined), np.concatenate(ids))
 
 
-class Lane:
+class TextQueue:
     """Texts in one order: as they came, or the longest first."""
 
     def __init__(self, num_served: int, *, by_length: bool) -> None:
         self.num_served = num_served
-        """Tokens that have left it, so to speak: a new lane begins where the last one stands."""
+        """Tokens that have left it, so to speak: a new queue begins where the last one stands."""
         self._by_length = by_length
         self._waiting: TextBatch | None = None
         self._arrived: list[TextBatch] = []
@@ -142,48 +142,48 @@ def _without_gone(waiting: TextBatch) -> TextBatch:
     return TextBatch(texts, waiting.ids[first:])
 
 
-class TextQueue:
-    """Lanes that take turns by tokens: small calls share one, each larger call has its own."""
+class TextQueues:
+    """Queues that take turns by tokens: small calls share one, each larger call has its own."""
 
     def __init__(self) -> None:
-        self._lanes: dict[int, Lane] = {}
+        self._queues: dict[int, TextQueue] = {}
 
     @property
     def num_texts(self) -> int:
         """Texts that wait."""
-        return sum(lane.num_texts for lane in self._lanes.values())
+        return sum(queue.num_texts for queue in self._queues.values())
 
     def add(self, call: int, num_texts: int, batch: TextBatch) -> None:
         """Queue texts of a call that has so many in all."""
         is_small = num_texts <= FEW_TEXTS
         name = SHARED if is_small else call
-        lane = self._lanes.get(name)
-        if lane is None:
-            num_served = min((each.num_served for each in self._lanes.values()), default=0)
-            lane = self._lanes[name] = Lane(num_served, by_length=not is_small)
-        lane.add(batch)
+        queue = self._queues.get(name)
+        if queue is None:
+            num_served = min((each.num_served for each in self._queues.values()), default=0)
+            queue = self._queues[name] = TextQueue(num_served, by_length=not is_small)
+        queue.add(batch)
 
     def drop(self, call: int) -> None:
         """Forget a call's texts."""
-        self._lanes.pop(call, None)
-        if SHARED in self._lanes:
-            self._lanes[SHARED].drop(call)
+        self._queues.pop(call, None)
+        if SHARED in self._queues:
+            self._queues[SHARED].drop(call)
             self._forget_empty()
 
     def take(self, most_tokens: int) -> TextBatch | None:
         """Texts of the next step, the longest first; one that is longer than a step comes alone.
 
-        Each lane gives its share if it can, and then what is left of the step. The one that has
+        Each queue gives its share if it can, and then what is left of the step. The one that has
         given least is the first, and gives one text at least.
         """
-        if not self._lanes:
+        if not self._queues:
             return None
-        lanes = sorted(self._lanes.values(), key=lambda lane: lane.num_served)
-        share, room = most_tokens // len(lanes), most_tokens
+        queues = sorted(self._queues.values(), key=lambda queue: queue.num_served)
+        share, room = most_tokens // len(queues), most_tokens
         taken: list[TextBatch] = []
         for most in (share, most_tokens):
-            for lane in lanes:
-                part = lane.take(min(most, room), at_least_one=not taken)
+            for queue in queues:
+                part = queue.take(min(most, room), at_least_one=not taken)
                 room -= sum(len(each.ids) for each in part)
                 taken += part
         self._forget_empty()
@@ -193,4 +193,4 @@ class TextQueue:
         return batch
 
     def _forget_empty(self) -> None:
-        self._lanes = {name: lane for name, lane in self._lanes.items() if lane.num_texts}
+        self._queues = {name: queue for name, queue in self._queues.items() if queue.num_texts}

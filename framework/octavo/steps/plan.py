@@ -165,7 +165,7 @@ class StepResult:
     """For each token: 0, or who left it logits that give none: 1 the model, 2 the first logits
     processor, and so on. None: there are no processors, and nobody has looked."""
     vectors: VectorArrays | None = None
-    """Of a step of texts, which has no tokens."""
+    """What a step of texts gives, which has no tokens."""
 
 
 @dataclass(slots=True, kw_only=True)
