@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter, deque
-from concurrent.futures import Future
 
 import numpy as np
 
+from late_masks import WilfulFiller
 from octavo.cache.groups import make_layout
 from octavo.config import CacheConfig, EngineConfig, LoRAConfig, ModelConfig, SchedulerConfig
 from octavo.config.media import MediaConfig
@@ -21,6 +21,7 @@ from octavo.scheduling.scheduler import Scheduler
 from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateLayout
 from octavo.steps.plan import StepPlan
+from plan_crossing import Crossing
 from plan_indices import check_deltas, check_indices, held_kinds, made_positions
 from scheduling_cases import (
     ADAPTERS,
@@ -48,23 +49,6 @@ class Nobody:
 
     def name(self, error: Exception) -> Exception:
         return error
-
-
-class WilfulFiller:
-    """Leaves out as many masks as it is told to."""
-
-    def __init__(self) -> None:
-        self.num_late = 0
-
-    def fill(self, sequences, *, num_rows) -> None:
-        for sequence in sequences:
-            if self.num_late > 0:
-                self.num_late -= 1
-                sequence.filling = Future()
-            else:
-                sequence.filling = None
-                if not sequence.is_current:
-                    sequence.fill()
 
 
 class World:
@@ -126,6 +110,7 @@ class World:
             num_media_rows=MEDIA_ROWS,
             num_automaton_words=AUTOMATON_WORDS,
         )
+        self.crossing = Crossing(layout, state, num_blocks, 9)
         self.held: set[str] = set()
         for adapter in ADAPTERS:
             self.hold(adapter)
@@ -219,10 +204,10 @@ class World:
         rows = self.scheduler.slot_table
         is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
         assert not is_beyond.any(), "a step beyond the end"
-        last, self.last_plan = self.last_plan, plan
-        is_repeated = last is not None and plan.query_lens is last.query_lens
+        is_repeated = plan.repeats > 0
         if is_repeated:
             self.note_repeated(plan)
+        plan = self.last_plan = self.crossing.cross(plan)
         check_indices(plan, self.device, rows, self.requests)
         self.seen["positions"] += plan.sizes.positions > 0
         self.seen.update(held_kinds(plan, self.device.state.num_slots))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 
 from octavo.config import EngineConfig
@@ -12,6 +13,7 @@ from octavo.execution.agreement import RankFacts, agree
 from octavo.execution.worker import Worker
 from octavo.model_folder import ModelFolder
 from octavo.steps.plan import StepPlan, StepResult, TokenMasks
+from octavo.steps.plan_codec import PlanDecoder, PlanEncoder
 from octavo_plugins.executors.local.executor import _run_on_cpu, _to_host
 from octavo_registry import LazyRegistry, PluginHost, hookimpl
 from octavo_registry.executor import ExecutorFacts
@@ -22,7 +24,7 @@ PEOPLE_WAIT_SECONDS = 60
 
 
 class ThreadRanks:
-    """As many ranks as the config's tensor_parallel_size; each takes the same plans."""
+    """As many ranks as the config's tensor_parallel_size; each takes the same plans, as frames."""
 
     def __init__(self, config: EngineConfig, folder: ModelFolder, host: PluginHost) -> None:
         self._config, self._folder = config, folder
@@ -50,17 +52,25 @@ class ThreadRanks:
         agreed = agree(facts, self._config, max_model_len=self._folder.max_model_len)
         for future in self._on_all(lambda worker: worker.allocate(agreed)):
             future.result()
+        self._encoder = PlanEncoder()
+        self._decoders = {worker: PlanDecoder(agreed) for worker in self.workers}
         return agreed
 
     def submit(self, plan: StepPlan) -> StepOfAll:
-        self._newest = StepOfAll(self._on_all(lambda worker: _run_on_cpu(worker.runner, plan)))
+        frames = [bytes(frame) for frame in self._encoder.encode(plan)]
+
+        def run(worker: Worker) -> StepResult | None:
+            own = [bytearray(frame) for frame in frames]
+            return _run_on_cpu(worker.runner, self._decoders[worker].decode(own))
+
+        self._newest = StepOfAll(self._on_all(run))
         return self._newest
 
     def mask(self, masks: TokenMasks) -> None:
         forward = self._newest.futures
         for future in forward:
             future.result()
-        self._newest.futures = self._on_all(lambda worker: _to_host(worker.runner.draw(masks)))
+        self._newest.futures = self._on_all(lambda worker: _to_host(worker.runner.sample(masks)))
 
     def use_idle_time(self) -> bool:
         return False
@@ -82,7 +92,7 @@ class StepOfAll:
     def result(self) -> StepResult:
         first, *others = [future.result(PEOPLE_WAIT_SECONDS) for future in self.futures]
         for other in others:
-            assert list(other.tokens) == list(first.tokens)
+            assert np.array_equal(other.tokens_RK, first.tokens_RK)
         result: StepResult = first
         return result
 

@@ -77,6 +77,11 @@ class QueueFullError(OctavoError):
     """The engine's waiting queue is at its limit; try again later."""
 
 
+class FrameError(OctavoError):
+    """Frames between processes of an engine that are none of ours: damaged, or of a version that
+    is not this one's."""
+
+
 class EngineDeadError(OctavoError):
     """The engine has ended and answers no more; the message holds the cause where it is known."""
 
@@ -110,6 +115,7 @@ __all__ = [
     "DeadEndError",
     "DuplicateNameError",
     "EngineDeadError",
+    "FrameError",
     "ManifestMismatchError",
     "MessageError",
     "ModelError",

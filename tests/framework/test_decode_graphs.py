@@ -33,7 +33,7 @@ class Counter:
 
 
 def run(graphs: DecodeGraphs, step: Counter, slots: list[int]) -> list[int]:
-    slots_R = graphs.place(np.array(slots, np.int32))
+    slots_R = graphs.place(np.array(slots, np.int32), 0)
     with torch.inference_mode():
         return graphs.run(slots_R, "count", step)[: len(slots)].tolist()
 
@@ -78,7 +78,7 @@ def test_a_size_without_memory_is_launched_and_the_others_stay_recorded(caplog):
 
     with torch.inference_mode(), caplog.at_level(logging.WARNING):
         for slots in ([1], [1, 2], [1, 2], [1, 2, 3, 4]):
-            slots_R = graphs.place(np.array(slots, np.int32))
+            slots_R = graphs.place(np.array(slots, np.int32), 0)
             found = graphs.run(slots_R, "count", step_without_memory).tolist()
     assert found == [4, 3, 1, 1]
     assert step.calls == [1, 1, 2, 2, 4, 4]
@@ -95,7 +95,7 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog):
 
     with torch.inference_mode(), caplog.at_level(logging.WARNING):
         for _ in range(3):
-            found = graphs.run(graphs.place(np.array([7], np.int32)), "wait", waiting_step)
+            found = graphs.run(graphs.place(np.array([7], np.int32), 0), "wait", waiting_step)
     assert found.tolist() == [3]
     assert "cannot be recorded" in caplog.text
     assert not graphs.prepare_another()

@@ -46,7 +46,7 @@ class DecodeGraphs:
             (self._sizes[-1],), padding_slot, dtype=torch.int32, device=device
         )
         self._on_device = np.full(self._sizes[-1], padding_slot, np.int32)
-        self._placed: tuple[NDArray[np.intp] | None, Tensor] = (None, self._slots_R)
+        self._placed: tuple[int, Tensor] = (0, self._slots_R)
         self._steps: dict[str, StepFunction] = {}
         self._recordings: dict[tuple[str, int], Recording | None] = {}
         """None: there is no memory for it."""
@@ -58,14 +58,14 @@ class DecodeGraphs:
         """Whether there is a size for so many rows."""
         return bool(num_rows <= self._sizes[-1])
 
-    def place(self, slots: NDArray[np.intp]) -> Tensor:
+    def place(self, slots: NDArray[np.integer], first_step: int) -> Tensor:
         """The slots on the device, padded to a recording's size.
 
-        They are sent where they differ from the last step's. In steady decoding they are the very
-        same array, which nobody writes to.
+        They are sent where they differ from the last step's, which is not looked at where both
+        repeat ``first_step``; 0: no step has them.
         """
         placed, slots_R = self._placed
-        if placed is slots:
+        if placed == first_step != 0:
             return slots_R
         size = self._sizes[bisect_left(self._sizes, len(slots))]
         wanted = np.full(size, self._padding_slot, np.int32)
@@ -73,7 +73,7 @@ class DecodeGraphs:
         if not np.array_equal(wanted, self._on_device[:size]):
             self._on_device[:size] = wanted
             self._slots_R[:size].copy_(torch.from_numpy(wanted).pin_memory(), non_blocking=True)
-        self._placed = slots, self._slots_R[:size]
+        self._placed = first_step, self._slots_R[:size]
         return self._placed[1]
 
     def run(self, slots_R: Tensor, kind: str, step: StepFunction) -> Tensor:
@@ -95,7 +95,7 @@ class DecodeGraphs:
     def prepare(self, num_rows: int, kind: str, step: StepFunction) -> None:
         """Record a step of up to so many rows before one is needed, by running padding."""
         slots = np.full(min(num_rows, self._sizes[-1]), self._padding_slot, np.intp)
-        self.run(self.place(slots), kind, step)
+        self.run(self.place(slots, 0), kind, step)
 
     def prepare_another(self) -> bool:
         """Record a size that no step of its kind has needed yet; False: none is left."""

@@ -199,7 +199,7 @@ class ModelRunner:
             diff = self._staging.pin(plan.buffer[: 2 * num_words])
             self.state.apply(diff[:num_words], diff[num_words:])
         self._begin(plan)
-        slots_R = graphs.place(plan.slots)
+        slots_R = graphs.place(plan.slots, plan.repeats or plan.step_id)
         if self._sampler.needs_no_host(plan) and not plan.num_held:
             whole = self._whole_step(plan.work, self._sites(plan), masked=plan.masked)
             tokens_R = graphs.run(slots_R, *whole)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from octavo.steps.device_state import DeviceState
-from octavo.steps.loads import POOL_WORDS, AutomatonLoad
+from octavo.steps.loads import POOL_WORDS, AutomatonLoad, AutomatonTokens
 from octavo.steps.uploads import upload
 from octavo_kernels.byte_automaton import TokenTable, fill_masks, walk_
-from octavo_registry.guided import GuideVocabulary
 
 TOKEN_BYTES = 32
 """What the table has for each token: its text, and where that begins."""
@@ -80,7 +79,7 @@ class DeviceAutomata:
             raise RuntimeError("a row has an automaton, and none was loaded")
         return self._made
 
-    def _make(self, vocabulary: GuideVocabulary) -> _Memory:
+    def _make(self, vocabulary: AutomatonTokens) -> _Memory:
         device, num_rows = self._state.arena.device, self._state.layout.num_slots
         return _Memory(
             tokens=TokenTable.of(

@@ -59,6 +59,7 @@ class RepeatedSteps:
             moves=BlockMoves(),
             adapters=[],
             automata=[],
+            repeats=plan.step_id,
         )
         self._last = _Repeatable(again, record, num_left)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.messages import MediaInput, PackedAdapter
 from octavo.steps.slot_fields import Ints
-from octavo_registry.guided import GuideVocabulary
 
 
 @dataclass(slots=True)
@@ -67,10 +67,24 @@ POOL_WORDS: Final = 2**22
 """Room for hundreds of the usual schemas, and for one of a million entries, of 4 bytes each."""
 
 
+class AutomatonTokens(Protocol):
+    """What a device must know of the vocabulary to walk byte automata."""
+
+    @property
+    def token_bytes(self) -> Sequence[bytes | None]:
+        """The tokens' bytes by id; None for special tokens, which match no text."""
+        ...
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text."""
+        ...
+
+
 class AutomatonLoad(NamedTuple):
     """An automaton to copy to the device before a step's forward pass."""
 
     first: int
     """The word where it begins."""
     words: Ints
-    vocabulary: GuideVocabulary
+    vocabulary: AutomatonTokens

@@ -74,8 +74,8 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """The sections, one behind the other."""
     sizes: Sections[int]
     num_tokens: int
-    slots: SlotIds
-    """The rows' slots; the same array from step to step while the rows are the same."""
+    slots: SlotIds | Ints
+    """The rows' slots."""
     query_lens: Ints
     context_lens: Ints
     """Upper bounds by row."""
@@ -110,6 +110,9 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """Whether any row has one."""
     cuts: RowCuts | None = None
     """How attention takes the rows, where that is not as they are."""
+    repeats: int = 0
+    """The first of the steps that this one repeats: it has their rows, each one token on from step
+    to step, and brings nothing but a diff. 0: it repeats none."""
 
     @property
     def is_decode(self) -> bool:
