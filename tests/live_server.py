@@ -42,9 +42,12 @@ class LiveServer:
 
 @contextmanager
 def running_server(
-    log: Path, *flags: str, base: tuple[str, ...] = ("octavo/tiny", *FLAGS)
+    log: Path,
+    *flags: str,
+    base: tuple[str, ...] = ("octavo/tiny", *FLAGS),
+    program: tuple[str, ...] = OCTAVO,
 ) -> Iterator[LiveServer]:
-    command = [*OCTAVO, "serve", *base, *flags]
+    command = [*program, "serve", *base, *flags]
     with (
         log.open("wb") as file,
         subprocess.Popen(command, stderr=file, stdout=file, process_group=0) as process,

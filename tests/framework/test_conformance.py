@@ -102,7 +102,7 @@ def test_a_mechanism_of_the_architecture_s_own_is_switched_off(
     shows = {}
     for name, fault in own_faults(without).items():
         assert fault is not None
-        shows[name] = not fault.mode(fault.put_into(trial)).passed
+        shows[name] = not fault.show(trial).passed
     assert shows == {"a missing order": True, "a missing epsilon": True, "a missing nothing": False}
 
 

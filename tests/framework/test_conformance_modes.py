@@ -66,7 +66,7 @@ def test_a_prefix_cache_that_stays_cold_proves_nothing(trial_of: MakeTrial) -> N
 def test_forks_that_differ_from_independent_requests_are_found(trial_of: MakeTrial) -> None:
     trial = trial_of("LlamaForCausalLM")
     assert forked(trial).passed
-    assert not forked(Fault(executor=SkippedCopies).put_into(trial)).passed
+    assert not Fault(executor=SkippedCopies, mode=forked).show(trial).passed
 
 
 def test_forks_that_draw_from_other_streams_are_found(
@@ -82,7 +82,7 @@ def test_a_fault_leaves_the_host_as_it_is(trial_of: MakeTrial) -> None:
     trial = trial_of("LlamaForCausalLM")
     for fault in faults_for(trial).values():
         if fault is not None:
-            assert not fault.mode(fault.put_into(trial)).passed
+            assert not fault.show(trial).passed
     assert in_a_batch(trial).passed
 
 

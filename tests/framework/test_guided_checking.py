@@ -26,6 +26,7 @@ from octavo.guided.checking import Checked, GuideChecker
 from octavo.guided.choose import asked_guide
 from octavo.testing.guided_samples import vocabulary
 from octavo_registry import PluginHost
+from server_faults import until
 
 BACKEND = """
 import os, signal, time
@@ -94,13 +95,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition, seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def test_a_constraint_that_compiles_is_what_the_engine_is_asked_for(checker) -> None:
     request = checker.check(REGEX)
     assert (request.backend, request.kind, request.value) == ("llguidance", "regex", '"[ab]+"')
@@ -146,7 +140,7 @@ def test_what_a_constraint_ends_is_a_process_of_its_own(checker, value) -> None:
     assert caught.value.param == "guided_grammar"
     assert checker.check(GuidedParams(regex="[cd]+")).kind == "regex"
     assert before <= children()
-    wait_until(lambda: all(len(working(child)) <= 1 for child in children()))
+    until(lambda: all(len(working(child)) <= 1 for child in children()))
 
 
 def test_a_constraint_that_hangs_is_ended_at_its_deadline(checker, monkeypatch) -> None:
@@ -154,16 +148,16 @@ def test_a_constraint_that_hangs_is_ended_at_its_deadline(checker, monkeypatch) 
     monkeypatch.setattr(checking, "WALL_SECONDS", 0.5)
     with pytest.raises(UnsupportedConstraint, match="too large to compile: it was given up"):
         checker.check(grammar("sleep"))
-    wait_until(lambda: all(len(working(child)) <= 1 for child in children()))
+    until(lambda: all(len(working(child)) <= 1 for child in children()))
 
 
 def test_a_child_that_dies_at_work_is_replaced(checker) -> None:
     checker.check(grammar("loaded"))
     (child,) = children()
-    wait_until(lambda: len(working(child)) == 1)
+    until(lambda: len(working(child)) == 1)
     with ThreadPoolExecutor(1) as thread:
         busy = thread.submit(checker.check, grammar("sleep"))
-        wait_until(lambda: not checker._pool._idle)
+        until(lambda: not checker._pool._idle)
         for each in children():
             os.killpg(each, signal.SIGKILL)  # with its copies
         with pytest.raises(UnsupportedConstraint, match="its process ended with status -9"):
@@ -173,11 +167,14 @@ def test_a_child_that_dies_at_work_is_replaced(checker) -> None:
 
 
 @pytest.mark.slow
-def test_constraints_that_take_long_keep_others_waiting_for_their_first_try_alone(checker) -> None:
+def test_constraints_that_take_long_keep_others_waiting_for_their_first_try_alone(
+    checker, monkeypatch
+) -> None:
+    monkeypatch.setattr(checking, "CPU_SECONDS", 0.3)
     checker.check(REGEX)
     with ThreadPoolExecutor(12) as threads:
         burning = [threads.submit(checker.check, grammar(f"burn {n}")) for n in range(12)]
-        wait_until(lambda: any(each.long for each in list(checker._under_way.values())))
+        until(lambda: any(each.long for each in list(checker._under_way.values())))
         began = time.monotonic()
         for number in range(5):
             checker.check(GuidedParams(regex=f"[cd]{{{number + 1}}}"))
@@ -186,7 +183,7 @@ def test_constraints_that_take_long_keep_others_waiting_for_their_first_try_alon
         for each in burning:
             with pytest.raises(UnsupportedConstraint, match="too large to compile"):
                 each.result()
-    wait_until(lambda: all(len(working(child)) <= 1 for child in children()))
+    until(lambda: all(len(working(child)) <= 1 for child in children()))
 
 
 @pytest.mark.slow
@@ -194,6 +191,7 @@ def test_a_constraint_that_takes_long_is_refused_where_others_like_it_wait(
     checker, monkeypatch
 ) -> None:
     checker.check(grammar("a"))
+    monkeypatch.setattr(checking, "CPU_SECONDS", 0.5)
     monkeypatch.setattr(checking, "LONG_WAIT_SECONDS", 0.1)
     with ThreadPoolExecutor(4) as threads:
         burning = [threads.submit(checker.check, grammar(f"burn {n}")) for n in range(4)]
@@ -207,7 +205,7 @@ def test_a_child_that_died_between_constraints_is_replaced(checker) -> None:
     checker.check(REGEX)
     (child,) = children()
     os.kill(child, signal.SIGKILL)
-    wait_until(lambda: not alive(child))
+    until(lambda: not alive(child))
     assert checker.check(GuidedParams(regex="[cd]+")).kind == "regex"
     assert child not in children()
 
@@ -233,7 +231,7 @@ def test_constraints_are_refused_when_too_many_wait_and_equal_ones_are_compiled_
     monkeypatch.setattr(checking, "MOST_WAITING", 1)
     with ThreadPoolExecutor(3) as threads:
         busy = [threads.submit(checker.check, grammar("wait")) for _ in range(3)]
-        wait_until(lambda: checker._under_way)
+        until(lambda: checker._under_way)
         with pytest.raises(QueueFullError, match="try later"):
             checker.check(GuidedParams(regex="[cd]+"))
         assert checker.check(REGEX).kind == "regex"  # known: waits for nobody
@@ -254,7 +252,7 @@ def test_a_constraint_that_finds_no_place_in_time_is_refused_and_not_compiled(
     with ThreadPoolExecutor(num_places) as threads:
         # What has been begun is waited for to its end.
         busy = [threads.submit(checker.check, grammar(name)) for name in WAITING[:num_places]]
-        wait_until(lambda: num_begun() == num_places)
+        until(lambda: num_begun() == num_places)
         monkeypatch.setattr(checking, "WAIT_SECONDS", 0.1)
         with pytest.raises(QueueFullError, match=r"no place .* try later"):
             checker.check(GuidedParams(regex="[cd]+"))
@@ -285,9 +283,9 @@ def test_who_waits_no_longer_takes_nothing_from_others_of_the_same_constraint(
     num_places = checker._threads._max_workers
     with ThreadPoolExecutor(num_places + 1) as threads:
         busy = [threads.submit(outcome, f"{number}+") for number in range(num_places)]
-        wait_until(lambda: len(checker._under_way) == num_places)
+        until(lambda: len(checker._under_way) == num_places)
         patient = threads.submit(outcome, "same")
-        wait_until(lambda: len(waits) == num_places + 1)
+        until(lambda: len(waits) == num_places + 1)
         monkeypatch.setattr(checking, "WAIT_SECONDS", 0.1)
         with pytest.raises(QueueFullError, match=r"no place .* try later"):
             outcome("same")
@@ -337,7 +335,7 @@ def test_children_end_with_their_parent(how) -> None:
             parent.send_signal(how)
         parent.stdin.close()
         parent.wait()
-        wait_until(lambda: not alive(child))
+        until(lambda: not alive(child))
 
 
 REFUSED = {

@@ -47,4 +47,4 @@ def test_others_equal_the_reference_in_chunks_and_alone_and_missing_mechanisms_s
         assert comparison.passed, comparison.as_text()
     for name, fault in {**faults_for(trial), **own_faults(variant.without)}.items():
         if fault is not None:
-            assert not fault.mode(fault.put_into(trial)).passed, name
+            assert not fault.show(trial).passed, name

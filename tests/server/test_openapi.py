@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode, checks
@@ -41,6 +42,7 @@ quick = settings(
 def test_no_answer_is_a_failure_or_undocumented(document) -> None:
     """Bodies by the document, and bodies that break it."""
     operations = [found.ok() for found in document.get_all_operations()]
+    session = requests.Session()  # of one connection
     for operation in operations:
         modes = list(GenerationMode) if len(operation.body) else [GenerationMode.POSITIVE]
         for mode in modes:
@@ -48,7 +50,7 @@ def test_no_answer_is_a_failure_or_undocumented(document) -> None:
             @given(operation.as_strategy(generation_mode=mode))
             @quick
             def check(case: schemathesis.Case) -> None:
-                case.call_and_validate(checks=CHECKS, timeout=60)
+                case.call_and_validate(checks=CHECKS, timeout=60, session=session)
 
             check()
     assert len(operations) > 10

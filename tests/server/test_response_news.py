@@ -6,13 +6,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.server.apis.responses import news as response_news
-from octavo.server.apis.responses.runs import BackgroundRun, BackgroundRuns
+from octavo.server.apis.responses.runs import LOOK_SECONDS, BackgroundRun, BackgroundRuns
 from octavo.server.apis.responses.store import ResponseStore
 from octavo.server.apis.responses.tools import ResponseTools
 from octavo.server.apis.responses.turn import Turn
@@ -24,13 +25,20 @@ READERS = 20
 
 
 class CountingStore(ResponseStore):
-    """Counts what is asked of the database."""
+    """Notes when something is asked of the database."""
 
-    num_calls = 0
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.asked_at: list[float] = []
 
     async def read(self, call: Callable[[Any], Any]) -> Any:
-        self.num_calls += 1
+        self.asked_at.append(time.monotonic())
         return await super().read(call)
+
+    def is_asked_rarely(self, seconds: float) -> bool:
+        """Whether the last two pauses were as long as this: of readers, none asks by itself."""
+        pauses = [later - earlier for earlier, later in pairwise(self.asked_at[-3:])]
+        return len(pauses) == 2 and min(pauses) >= seconds
 
 
 @pytest.fixture
@@ -43,6 +51,13 @@ def stores(tmp_path: Path) -> tuple[CountingStore, CountingStore]:
 
 async def text_of(events: AsyncIterator[bytes]) -> bytes:
     return b"".join([event async for event in events])
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
 
 
 async def begin(runs: BackgroundRuns, id: str, work: Any) -> None:
@@ -61,10 +76,8 @@ async def test_waiting_readers_ask_nothing_of_what_this_process_makes(stores) ->
 
     await begin(runs, "a", work)
     readers = [asyncio.create_task(text_of(runs.follow("", "a", -1))) for _ in range(READERS)]
-    await asyncio.sleep(0.3)
-    before = store.num_calls
-    await asyncio.sleep(0.6)
-    assert store.num_calls - before <= 4  # whether the run was cancelled
+    await until(lambda: len(store.asked_at) > 2 * READERS)
+    await until(lambda: store.is_asked_rarely(LOOK_SECONDS))  # whether the run was cancelled
     may_go_on.set()
     assert await asyncio.gather(*readers) == [b": \n\ndata: 1\n\ndata: 2\n\n"] * READERS
 
@@ -84,11 +97,7 @@ async def test_readers_of_another_process_share_one_look_that_grows_rare(stores)
 
     await begin(runs, "a", work)
     readers = [asyncio.create_task(text_of(others.follow("", "a", -1))) for _ in range(READERS)]
-    await asyncio.sleep(0.8)
-    before, begun = store.num_calls, time.monotonic()
-    await asyncio.sleep(1)
-    seconds = time.monotonic() - begun
-    assert 1 <= store.num_calls - before <= seconds / response_news.LATEST_SECONDS + 1
+    await until(lambda: store.is_asked_rarely(response_news.LATEST_SECONDS))
     may_go_on.set()
     wanted = b": \n\n" + b"".join(b"data: %d\n\n" % number for number in range(1, 10))
     assert await asyncio.gather(*readers) == [wanted] * READERS
@@ -106,7 +115,7 @@ async def test_readers_end_with_an_answer_that_is_deleted(stores, is_own) -> Non
 
     await begin(runs, "a", work)
     reader = asyncio.create_task(text_of(followed.follow("", "a", 0)))
-    await asyncio.sleep(0.05)
+    await until(lambda: followed._news._told)
     assert await store.delete("", "a")
     assert await asyncio.wait_for(reader, 10) == b": \n\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 from unittest.mock import MagicMock
@@ -154,5 +155,7 @@ async def test_a_reader_that_leaves_closes_all_streams(num_streams) -> None:
     async for _ in merged:
         break
     await merged.aclose()
-    await asyncio.sleep(0.05)
+    deadline = time.monotonic() + 60
+    while len(closed) < num_streams and time.monotonic() < deadline:
+        await asyncio.sleep(0)
     assert sorted(closed) == list(range(num_streams))

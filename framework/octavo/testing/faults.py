@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from octavo.model_folder import open_model
-from octavo.testing.modes import Mode, Trial, engine_config, forked, in_a_batch
+from octavo.testing.comparison import Comparison
+from octavo.testing.modes import Mode, Trial, engine_config, forked, in_a_batch, with_mistake
 from octavo.testing.variants import SwitchOff, is_epsilon
 from octavo.weights.load import load_model
 from octavo_registry import (
@@ -141,6 +142,10 @@ class Fault:
     model: Callable[[Any], Any] | None = None
     hf_overrides: Mapping[str, Any] = field(default_factory=dict)
     mode: Mode = in_a_batch
+
+    def show(self, trial: Trial) -> Comparison:
+        """The comparison in which it must show."""
+        return with_mistake(self.mode, self.put_into(trial))
 
     def put_into(self, trial: TrialT) -> TrialT:
         """A trial on a host that is like its own, but for what the fault goes around."""

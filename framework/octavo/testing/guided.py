@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import numpy as np
@@ -84,6 +84,8 @@ class _Bench:
     words: GuideVocabulary
     samples: list[Sample]
     keywords: tuple[str, ...]
+    found: dict[int, list[list[int]]] = field(default_factory=dict)
+    """Token lists by their sample's place, once they are known."""
 
     def odd_keywords(self) -> Iterator[str]:
         kinds = get_args(ConstraintKind)
@@ -179,16 +181,15 @@ class _Bench:
             where = f"{sample.name}: after {self._shown(tokens)} forced() is {forced}"
             ahead = state.fork()
             for token in forced:
-                rest = [each for each in range(self.words.vocab_size) if ahead.allowed(each)]
-                if any(not self._agree(token, forced, each) for each in rest):
+                if any(map(ahead.allowed, self._others(forced))):
                     yield f"{where}, and the mask has a choice"
                 if not ahead.accept(token):
                     yield f"{where}, and {token} is not accepted"
                 forced = forced[1:]
 
     def wrong_rollbacks(self) -> Iterator[str]:
-        for sample in self.samples:
-            for tokens in self._token_lists(sample):
+        for place, sample in enumerate(self.samples):
+            for tokens in self._token_lists(place):
                 state = self.backend.compile(sample.constraint).start()
                 masks = [self._mask(state)]
                 for token in tokens:
@@ -257,9 +258,9 @@ class _Bench:
         if not isinstance(self.backend, AutomatonBackend):
             yield f"it has no automaton(){former_members(self.backend, {'automaton': 'automaton'})}"
             return
-        for sample in self.samples:
+        for place, sample in enumerate(self.samples):
             packed = pack(self.backend.automaton(sample.constraint)).tobytes()
-            for tokens in self._token_lists(sample):
+            for tokens in self._token_lists(place):
                 first = automaton_guide(packed, self.words).start()
                 second = self.backend.compile(sample.constraint).start()
                 for token in tokens:
@@ -278,9 +279,10 @@ class _Bench:
 
     def _states(self) -> Iterator[tuple[Sample, GuideState, list[int]]]:
         """States on the way, each to be left as it is, with the tokens before."""
-        for sample in self.samples:
-            for tokens in self._token_lists(sample):
-                state = self.backend.compile(sample.constraint).start()
+        for place, sample in enumerate(self.samples):
+            guide = self.backend.compile(sample.constraint)
+            for tokens in self._token_lists(place):
+                state = guide.start()
                 for number, token in enumerate(tokens):
                     yield sample, state, tokens[:number]
                     if not state.accept(token):
@@ -288,11 +290,13 @@ class _Bench:
                 else:
                     yield sample, state, tokens
 
-    def _token_lists(self, sample: Sample) -> Iterator[list[int]]:
-        for text in sample.valid:
-            yield from self._spellings(text)
-        for _, tokens in self._walks(sample, WALKS):
-            yield tokens
+    def _token_lists(self, place: int) -> list[list[int]]:
+        """What the sample at this place is led through: its texts, and random walks."""
+        if place not in self.found:
+            sample = self.samples[place]
+            texts = [tokens for text in sample.valid for tokens in self._spellings(text)]
+            self.found[place] = texts + [tokens for _, tokens in self._walks(sample, WALKS)]
+        return self.found[place]
 
     def _walks(self, sample: Sample, num: int) -> Iterator[tuple[GuideState, list[int]]]:
         """States at the end of random walks, with their tokens."""
@@ -329,15 +333,17 @@ class _Bench:
         state.fill_bitmask(row)
         return bits_of(row)
 
-    def _agree(self, token: int, forced: Sequence[int], other: int) -> bool:
-        """Whether another token begins with the forced text, or the text with it."""
-        if other == token:
-            return True
-        piece = self.words.token_bytes[other] if other < len(self.words.token_bytes) else None
-        text = b"".join(self.words.token_bytes[each] or b"" for each in forced)
-        return piece is not None and (
-            text.startswith(piece) or (piece.startswith(text) and text != b"")
-        )
+    def _others(self, forced: Sequence[int]) -> Iterator[int]:
+        """Tokens that neither begin with the forced text nor are a beginning of it."""
+        pieces = self.words.token_bytes
+        text = b"".join(pieces[each] or b"" for each in forced)
+        for other in range(self.words.vocab_size):
+            piece = pieces[other] if other < len(pieces) else None
+            is_alike = piece is not None and (
+                text.startswith(piece) or (piece.startswith(text) and text != b"")
+            )
+            if other != forced[0] and not is_alike:
+                yield other
 
     def _text(self, tokens: Sequence[int]) -> str | None:
         texts = {token: text.encode() for text, token in self.words.special_ids.items()}

@@ -26,6 +26,7 @@ from octavo.testing.modes import (
     in_a_batch,
     make_prompts,
     teacher_forced,
+    with_mistake,
 )
 from octavo.testing.reference import (
     EngineReference,
@@ -180,7 +181,7 @@ def _adapter_checks(title: str, trial: Trial) -> Iterator[Check]:
     yield tried(f"{title}: every linear takes adapters", deaf_linears(trial.reference, adapted))
     yield _compared(name, in_a_batch, adapted)
     for mistake, change in MISTAKES.items():
-        mistaken = partial(in_a_batch, change(adapted))
+        mistaken = partial(with_mistake, in_a_batch, change(adapted))
         yield _told_apart(f"{title}: the kit notices {mistake}", mistaken)
 
 
@@ -206,7 +207,7 @@ def _compared(name: str, mode: Mode, trial: Trial) -> Check:
 def _noticed(name: str, fault: Fault | None, trial: Trial) -> Check:
     if fault is None:
         return Check(name=name, passed=True, detail="not used: the configuration has none")
-    return _told_apart(name, lambda: fault.mode(fault.put_into(trial)))
+    return _told_apart(name, partial(fault.show, trial))
 
 
 def _told_apart(name: str, mistaken: Callable[[], Comparison]) -> Check:

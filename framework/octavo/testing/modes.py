@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ MAX_TOKENS: Final = 48
 NUM_FORKS: Final = 3
 FORK_TOKENS: Final = 20
 """A fork goes wrong at its beginning, if at all."""
+FEW_TOKENS: Final = 6
+"""Enough for most faults to show."""
 BLOCK_TOKENS: Final = 8
 PROMPT_LENGTHS: Final = (1, 2, 3, 5, 7, 8, 9, 12, 15, 16, 17, 20, 23, 24, 26, 31, 33, 40, 49, 63)
 """Around the borders of blocks and chunks, and past the window."""
@@ -51,6 +53,8 @@ class Trial:
     prompts: tuple[EnginePrompt, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     """Engine options beside the kit's own."""
+    max_tokens: int = MAX_TOKENS
+    """How long continuations are."""
     adapters: Sequence[Adapter] = ()
     adapter_of: Callable[[Tokens], str] = lambda prompt: ""
     """The content hash of a prompt's adapter, or none."""
@@ -87,7 +91,7 @@ def make_prompts(vocab_size: int) -> tuple[Tokens, ...]:
 def teacher_forced(trial: Trial, **options: Any) -> Comparison:
     """Every position of prompts and greedy continuations, computed as prompts."""
     with trial.engine(**options) as engine:
-        continued = engine.generate(trial.prompts, max_tokens=MAX_TOKENS)
+        continued = engine.generate(trial.prompts, max_tokens=trial.max_tokens)
         sequences = [each.sequence for each in continued]
         found = engine.score(sequences)
     comparison = Comparison()
@@ -99,14 +103,14 @@ def teacher_forced(trial: Trial, **options: Any) -> Comparison:
 def alone(trial: Trial) -> Comparison:
     """One request after the other, nothing shared."""
     with trial.engine(enable_prefix_caching=False) as engine:
-        each = [engine.generate([prompt], max_tokens=MAX_TOKENS) for prompt in trial.prompts]
+        each = [engine.generate([prompt], max_tokens=trial.max_tokens) for prompt in trial.prompts]
     return compare([continuation for (continuation,) in each], trial.reference)
 
 
 def in_a_batch(trial: Trial, **options: Any) -> Comparison:
     """All requests at once."""
     with trial.engine(**options) as engine:
-        return compare(engine.generate(trial.prompts, max_tokens=MAX_TOKENS), trial.reference)
+        return compare(engine.generate(trial.prompts, max_tokens=trial.max_tokens), trial.reference)
 
 
 def in_random_order(trial: Trial) -> Comparison:
@@ -126,8 +130,8 @@ def in_random_order(trial: Trial) -> Comparison:
 def with_warm_prefix_cache(trial: Trial) -> Comparison:
     """Compare prompts when they are asked a second time."""
     with trial.engine() as engine:
-        engine.generate(trial.prompts, max_tokens=MAX_TOKENS)
-        found = engine.generate(trial.prompts, max_tokens=MAX_TOKENS)
+        engine.generate(trial.prompts, max_tokens=trial.max_tokens)
+        found = engine.generate(trial.prompts, max_tokens=trial.max_tokens)
     if not any(each.num_cached_tokens >= NUM_SHARED for each in found):
         raise NotExercised("no prompt was found in the prefix cache")
     return compare(found, trial.reference)
@@ -138,7 +142,7 @@ def preempted(trial: Trial, *, by: str) -> Comparison:
     with trial.engine() as roomy:  # it has what max_num_seqs of the longest sequences need
         num_blocks = 1 + 3 * (roomy.num_blocks - 1) // OPTIONS["max_num_seqs"]
     with trial.engine(num_blocks=num_blocks, preemption_mode=by) as engine:
-        found = engine.generate(trial.prompts, max_tokens=MAX_TOKENS)
+        found = engine.generate(trial.prompts, max_tokens=trial.max_tokens)
         counts = {name: engine.count(name) for name in ("num_preemptions", "num_swaps")}
     if not counts["num_preemptions"] or (counts["num_swaps"] > 0) != (by == "swap"):
         raise NotExercised(f"nothing was preempted by {by}: {counts}")
@@ -164,6 +168,12 @@ def forked(trial: Trial) -> Comparison:
             if fork.tokens != other.tokens
         ]
     return comparison
+
+
+def with_mistake(mode: Mode, mistaken: Trial) -> Comparison:
+    """A comparison that should fail. What shows in a few tokens shows in all: those come first."""
+    few = mode(replace(mistaken, max_tokens=FEW_TOKENS))
+    return mode(mistaken) if few.passed else few
 
 
 MODES: Final[Mapping[str, Mode]] = {
