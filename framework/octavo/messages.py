@@ -1,4 +1,4 @@
-"""What crosses between a client and an engine; msgspec structs, the same in one process or two.
+"""What crosses between a client and an engine, as msgspec packs it; the same in one process or two.
 
 A *sequence* is one continuation of a request, named by an integer that the client chose; a request
 with ``n`` continuations brings ``n`` of them. The engine knows tokens only: text, stop strings and
@@ -8,7 +8,7 @@ templates belong to the client.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,19 +17,17 @@ import msgspec
 from octavo.config import EngineConfig
 from octavo.errors import OctavoError, error_name
 from octavo.outputs import FinishReason
+from octavo.params import SamplingNumbers
 from octavo.pooled_calls import PooledCall, PooledRows
 from octavo_registry.faults import one_line
 from octavo_registry.guided import ConstraintKind
 from octavo_registry.manifest import Manifest
 
 
-class TokenSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSampling(SamplingNumbers):
     """The part of SamplingParams that the device applies, checked and in token ids."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
     seed: int
     """Sequence i of the request uses seed + i."""
     min_tokens: int = 0
@@ -44,13 +42,10 @@ class TokenSampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     logprobs_of_allowed: bool = False
     """Whether they are of the tokens that the guide allows alone, and not of all."""
     prompt_logprobs: int = -1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[int, float] = {}
+    logit_bias: dict[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
-    extra_args: dict[str, Any] = {}
+    extra_args: dict[str, Any] = field(default_factory=dict)
 
 
 class AskedGuide(msgspec.Struct, frozen=True):

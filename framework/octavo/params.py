@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import NoneType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from octavo.errors import ParameterError
 from octavo.limits import (
@@ -119,17 +119,38 @@ class GuidedParams:
         return next(f.name for f in fields(self)[:6] if getattr(self, f.name) is not None)
 
 
+def number(default: float, low: float, high: float) -> Any:
+    """A field that is a number within bounds, an integer if the default is one."""
+    return field(default=default, metadata={"type": type(default), "bounds": (low, high)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingNumbers:
+    """Parameters that reach the device as they are: ``steps.slot_fields`` has a field of each."""
+
+    temperature: float = number(1.0, 0.0, 100.0)
+    """0 takes the likeliest token."""
+    top_p: float = number(1.0, 0.0, 1.0)
+    top_k: int = number(0, -1, 2**31 - 1)
+    """0 or -1 keeps all."""
+    min_p: float = number(0.0, 0.0, 1.0)
+    presence_penalty: float = number(0.0, -2.0, 2.0)
+    frequency_penalty: float = number(0.0, -2.0, 2.0)
+    repetition_penalty: float = number(1.0, 1e-3, 1e3)
+
+
+NUMBERS: Final[dict[str, type]] = {
+    each.name: each.metadata["type"] for each in fields(SamplingNumbers)
+}
+"""The type of each, int or float."""
+_BOUNDS: Final = {each.name: each.metadata["bounds"] for each in fields(SamplingNumbers)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams(SamplingNumbers):
     """How one request's tokens are chosen and when it ends; names and defaults are vLLM's."""
 
     n: int = 1
-    temperature: float = 1.0
-    """0 takes the likeliest token."""
-    top_p: float = 1.0
-    top_k: int = 0
-    """0 or -1 keeps all."""
-    min_p: float = 0.0
     seed: int | None = None
     """Random numbers follow from seed and position alone; None or -1: a random seed per request."""
     stop: str | tuple[str, ...] | list[str] | None = ()
@@ -141,9 +162,6 @@ class SamplingParams:
     logprobs: int | None = None
     """Likeliest tokens to report beside the chosen one, from the logits before any change."""
     prompt_logprobs: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] | None = None
     bad_words: tuple[str, ...] | list[str] | None = ()
     allowed_token_ids: tuple[int, ...] | list[int] | None = None
@@ -175,15 +193,11 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _check_int("n", self.n, 1, MAX_N)
-        _check_number("temperature", self.temperature, 0.0, 100.0)
-        _check_number("top_p", self.top_p, 0.0, 1.0)
+        for name, (low, high) in _BOUNDS.items():
+            check = _check_int if NUMBERS[name] is int else _check_number
+            check(name, getattr(self, name), low, high)
         if self.top_p == 0.0:
             raise _refused("top_p", 0.0, "must be above 0; for the likeliest token: temperature=0")
-        _check_int("top_k", self.top_k, -1, 2**31 - 1)
-        _check_number("min_p", self.min_p, 0.0, 1.0)
-        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_number("repetition_penalty", self.repetition_penalty, 1e-3, 1e3)
         if self.seed is not None:
             _check_int("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_tokens is not None:

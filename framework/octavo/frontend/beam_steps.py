@@ -34,7 +34,7 @@ def guided_by(
         request,
         guide=guide,
         num_guided_tokens=num_tokens,
-        sampling=structs.replace(request.sampling, logprobs_of_allowed=True),
+        sampling=replace(request.sampling, logprobs_of_allowed=True),
     )
     return replace(prepared, request=guided)
 

@@ -12,7 +12,7 @@ import msgspec
 from octavo.errors import ParameterError
 from octavo.limits import MAX_BAD_WORD_TOKENS
 from octavo.messages import TokenSampling
-from octavo.params import SamplingParams
+from octavo.params import NUMBERS, SamplingParams
 from octavo.wording import shown
 from octavo_registry.tokenizer import Tokenizer
 
@@ -83,12 +83,12 @@ def resolve_sampling(
                 "ids that end a sequence, ban them all",
                 param="allowed_token_ids",
             )
+    # Plain numbers: callers may give NumPy's, which cannot cross to an engine process.
+    numbers = {name: kind(getattr(params, name)) for name, kind in NUMBERS.items()}
+    if not 0 < params.top_k < vocab_size:
+        numbers["top_k"] = 0
     return TokenSampling(
-        # Plain floats: callers may give NumPy's, which cannot cross to an engine process.
-        temperature=float(params.temperature),
-        top_p=float(params.top_p),
-        top_k=0 if params.top_k >= vocab_size else max(params.top_k, 0),
-        min_p=float(params.min_p),
+        **numbers,
         seed=limits.seed_of(params.seed),
         min_tokens=params.min_tokens,
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
@@ -96,9 +96,6 @@ def resolve_sampling(
         eos_token_ids=eos_token_ids,
         logprobs=-1 if params.logprobs is None else params.logprobs,
         prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
-        presence_penalty=float(params.presence_penalty),
-        frequency_penalty=float(params.frequency_penalty),
-        repetition_penalty=float(params.repetition_penalty),
         logit_bias={token: float(bias) for token, bias in (params.logit_bias or {}).items()},
         allowed_token_ids=None if allowed is None else tuple(allowed),
         bad_word_ids=bad_word_ids,

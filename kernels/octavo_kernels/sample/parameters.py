@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from dataclasses import fields
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from octavo_kernels.sample.state import SamplingState
+from octavo_kernels.sample.state import SamplingState
 
 MAX_ROWS = 65535
 """Rows of one call."""
@@ -17,26 +16,7 @@ MAX_ROWS = 65535
 _BLOCKS_PER_SM = 4
 """As kBlocksPerSm in kernel.cu: a row is divided only among so many blocks in all."""
 
-_TENSORS = {
-    "tokens_SL": torch.int32,
-    "num_tokens_S": torch.int32,
-    "prompt_len_S": torch.int32,
-    "features_S": torch.int32,
-    "temperature_S": torch.float32,
-    "top_p_S": torch.float32,
-    "min_p_S": torch.float32,
-    "presence_S": torch.float32,
-    "frequency_S": torch.float32,
-    "repetition_S": torch.float32,
-    "top_k_S": torch.int32,
-    "seed_S2": torch.int32,
-    "min_len_S": torch.int32,
-    "stop_ids_SK": torch.int32,
-    "bias_ids_SN": torch.int32,
-    "biases_SN": torch.float32,
-    "allowed_SW": torch.int32,
-    "bad_words_SNL": torch.int32,
-}
+_TENSORS = {each.name: each.metadata["dtype"] for each in fields(SamplingState)}
 _MEMORY = ("partial_values", "partial_ids", "arrivals", "best")
 _SIZES = (
     "max_tokens",
