@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.messages import MediaInput
+from octavo.scheduling.slots import ONE_EACH, Yields
 from octavo_registry.cache import CacheSpec
 
 VOCAB = 37
@@ -15,6 +16,8 @@ NUM_RANK_ROWS = 8
 AUTOMATON_WORDS = 5_200
 """One of the largest automata, or some of others."""
 MAX_LEN = 48
+MOST_TOKENS = 11
+"""In a step."""
 MAX_CROSS_ROWS = 11
 MEDIA_ROWS = 2 * MAX_CROSS_ROWS
 FULL = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
@@ -48,6 +51,7 @@ FACTS = (
     "waiting for words",
 )
 STORE_FACTS = ("brought", "not brought", "came for nobody", "kept", "not kept")
+BURST_FACTS = ("bursts", "yielded none", "cut by a stop id", "cut by a guide's end")
 LATE_FACTS = ("ended", "left", "raised", "preempted")
 """Between the plan and the result of a repeated step, or by its result."""
 
@@ -65,11 +69,12 @@ class Case:
     has_processors: bool = False
     most_of_prompt: int = 0
     has_store: bool = False
+    yields: Yields = ONE_EACH
 
     def __str__(self) -> str:
-        return f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}" + (
-            "-store" * self.has_store
-        )
+        name = f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"
+        name += "-store" * self.has_store
+        return name if self.yields == ONE_EACH else f"{name}-yields {'{}-{}'.format(*self.yields)}"
 
 
 def sound(number: int, length: int) -> MediaInput:

@@ -28,6 +28,7 @@ from scheduling_cases import (
     AUTOMATON_WORDS,
     MAX_LEN,
     MEDIA_ROWS,
+    MOST_TOKENS,
     NUM_RANK_ROWS,
     POISON,
     SPECS,
@@ -35,6 +36,7 @@ from scheduling_cases import (
     Case,
     sound,
 )
+from scheduling_checks import burst_facts, check_logprobs
 from shadow_automata import automaton_guide
 from shadow_device import ShadowDevice, expected_tokens
 from shadow_step import ShadowStep
@@ -65,7 +67,7 @@ class World:
             cache=CacheConfig(block_size=block_tokens),
             scheduler=SchedulerConfig(
                 max_num_seqs=6,
-                max_num_batched_tokens=11,
+                max_num_batched_tokens=MOST_TOKENS,
                 preemption_mode=case.mode,
                 scheduling_policy=case.policy,
                 async_depth=case.depth,
@@ -93,6 +95,7 @@ class World:
             vocab_size=VOCAB,
             automaton_words=AUTOMATON_WORDS,
             store=self.store,
+            yields=case.yields,
         )
         self.hears = layout.max_cross_rows > 0
         self.results = StepResults(self.scheduler, enable_prefix_caching=True, faults=Nobody())
@@ -109,8 +112,11 @@ class World:
             num_rank_rows=NUM_RANK_ROWS,
             num_media_rows=MEDIA_ROWS,
             num_automaton_words=AUTOMATON_WORDS,
+            yields=case.yields,
         )
         self.crossing = Crossing(layout, state, num_blocks, 9)
+        # As a field of the device's state will have it, which is written when a row enters.
+        self.device.sampling.max_len_S = self.scheduler.slot_table.max_len_S
         self.held: set[str] = set()
         for adapter in ADAPTERS:
             self.hold(adapter)
@@ -204,6 +210,7 @@ class World:
         rows = self.scheduler.slot_table
         is_beyond = rows.planned_S[record.slots] > rows.max_len_S[record.slots]
         assert not is_beyond.any(), "a step beyond the end"
+        assert plan.num_tokens <= MOST_TOKENS
         is_repeated = plan.repeats > 0
         if is_repeated:
             self.note_repeated(plan)
@@ -242,7 +249,7 @@ class World:
             step.mask(self.guided.masks(record, outputs))
             self.seen["guided"] += 1
             self.seen["appended"] += len(outputs.tokens)
-            self.check_logprobs(outputs)
+            check_logprobs(outputs, self.requests, self.got)
             self.take(outputs)
 
     def note_repeated(self, plan: StepPlan) -> None:
@@ -277,29 +284,15 @@ class World:
             self.seen["raised"] += is_repeated
             self.take(self.results.fail(record, later, error))
         else:
+            self.device.sampling.hear(pending.step_id)
+            ids = self.scheduler.slot_table.sequence_ids_S[record.sample_slots].tolist()
             outputs = self.results.apply(record, result)
-            self.check_logprobs(outputs)
+            if result.counts_R is not None:
+                given = dict(zip(ids, result.counts_R.tolist(), strict=True))
+                self.seen.update(burst_facts(given, outputs))
+            check_logprobs(outputs, self.requests, self.got)
             self.take(outputs)
             self.seen["ended"] += is_repeated and bool(outputs.ends)
-
-    def check_logprobs(self, outputs: StepOutputs) -> None:
-        for sequence, tokens in outputs.by_sequence():
-            wanted = self.requests[sequence].sampling.logprobs
-            entries = outputs.logprobs.get(sequence, [])
-            assert len(entries) == (len(tokens) if wanted >= 0 else 0)
-            known = len(self.requests[sequence].prompt_token_ids) + len(self.got[sequence])
-            for place, entry in enumerate(entries):
-                assert entry.token_ids == [tokens[place] + i for i in range(wanted + 1)]
-                assert entry.rank == known + place
-        for report in outputs.prompts:
-            prompt = self.requests[report.sequence].prompt_token_ids
-            wanted = self.requests[report.sequence].sampling.prompt_logprobs
-            if wanted < 0:
-                assert not report.logprobs
-                continue
-            assert [entry.token_ids[0] for entry in report.logprobs] == prompt[1:]
-            assert [entry.rank for entry in report.logprobs] == list(range(1, len(prompt)))
-            assert all(len(entry.logprobs) == wanted + 1 for entry in report.logprobs)
 
     def take(self, outputs: StepOutputs) -> None:
         for sequence, tokens in outputs.by_sequence():

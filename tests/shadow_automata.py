@@ -80,6 +80,9 @@ def _allowed(walker: AutomatonWalker, place: AutomatonState) -> frozenset[int]:
     return frozenset(t for t in range(256) if walker.walk(place, bytes([t])) is not None)
 
 
+PLACE = ("state", "depth", "stack")
+
+
 class ShadowAutomata:
     """The pool, and the rows' places, by the fields of the device's state."""
 
@@ -107,6 +110,14 @@ class ShadowAutomata:
         if found is not None:
             self._field("automaton_depth")[slot] = len(found.stack)
             self._field("automaton_stack")[slot, : len(found.stack)] = found.stack
+
+    def save(self, slot: int) -> list[np.ndarray]:
+        """What ``restore`` is to bring back."""
+        return [self._field(f"automaton_{name}")[slot].copy() for name in PLACE]
+
+    def restore(self, slot: int, place: list[np.ndarray]) -> None:
+        for name, values in zip(PLACE, place, strict=True):
+            self._field(f"automaton_{name}")[slot] = values
 
     def _place(self, slot: int) -> AutomatonState | None:
         state, depth = self._field("automaton_state")[slot], self._field("automaton_depth")[slot]

@@ -8,7 +8,7 @@ the plan says of parameters it compares with those that the slot's sequence brou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,32 +16,13 @@ import numpy as np
 from octavo.cache.groups import CacheLayout
 from octavo.cache.prefix import first_visible
 from octavo.messages import MediaInput, TokenSampling
-from octavo.steps.features import RowFeature
+from octavo.scheduling.slots import ONE_EACH, Yields
 from octavo.steps.layout import StateLayout
 from octavo.steps.plan import LogprobArrays, Sections, StepPlan, StepResult, TokenMasks
 from shadow_automata import ShadowAutomata
+from shadow_digests import content_of, extend_digest, first_digest, next_token
+from shadow_sampling import ShadowRow, ShadowSampling, logprobs_of
 from shadow_step import ShadowStep
-
-MASK = 2**63 - 1
-
-
-def first_digest(adapter: str) -> int:
-    """An adapter makes other keys and values of the same tokens."""
-    return extend_digest(0, int.from_bytes(adapter.encode())) if adapter else 0
-
-
-def extend_digest(digest: int, token: int) -> int:
-    return hash((digest, token)) & MASK
-
-
-def next_token(
-    digest: int, seed: int, vocab_size: int, bias: float, banned: Collection[int]
-) -> int:
-    """A sequence's parameters change its tokens: the bias as a number, bans as what they are."""
-    token = hash((digest, seed, bias)) % vocab_size
-    while token in banned:
-        token = (token + 1) % vocab_size
-    return token
 
 
 class RemainderGuide:
@@ -119,18 +100,6 @@ def expected_tokens(
     return tokens
 
 
-def logprobs_of(token_ids: list[int], places: list[int], count: int) -> LogprobArrays | None:
-    """Arrays that say whose they are: ids count up from the chosen one, ranks are the places."""
-    if count < 0:
-        return None
-    ids_R1 = np.array(token_ids, np.int32)[:, None]
-    return LogprobArrays(
-        token_ids=ids_R1 + np.arange(count + 1, dtype=np.int32),
-        logprobs=-(ids_R1 + np.arange(count + 1, dtype=np.float32)),
-        ranks=np.array(places, np.int32),
-    )
-
-
 class ShadowDevice:
     def __init__(
         self,
@@ -144,6 +113,8 @@ class ShadowDevice:
         num_rank_rows: int = 0,
         num_media_rows: int = 0,
         num_automaton_words: int = 0,
+        yields: Yields = ONE_EACH,
+        num_stages: int = 1,
     ) -> None:
         self.layout = layout
         self.state = state
@@ -168,8 +139,8 @@ class ShadowDevice:
         self.automata = ShadowAutomata(self.field, num_automaton_words)
         self.held: dict[int, int] = {}
         """Digests of prefixes by line: what a hidden row is here."""
-        self.attached: dict[int, TokenSampling] = {}
-        """Parameters by slot, as the runner keeps them."""
+        self.sampling = ShadowSampling(self.field, self.automata, vocab_size, yields, num_stages)
+        self._is_exact = yields == ONE_EACH
         self._has_processors = has_processors
 
     def field(self, name: str) -> np.ndarray:
@@ -189,6 +160,7 @@ class ShadowDevice:
         """All of a step but its draws, which what it returns makes."""
         if self.fails_at_once:
             self._fail_when_it_is_time()
+        self.sampling.begin(plan.step_id)
         parts = sections_of(plan)
         assert np.array_equal(plan.slots, parts.slots)
         for block, swap in plan.moves.swap_out:
@@ -200,6 +172,7 @@ class ShadowDevice:
         indices = parts.diff_indices
         assert len(np.unique(indices)) == len(indices), "a word is written twice in one diff"
         self.arena[indices] = parts.diff_values
+        self.sampling.forget_rewritten(indices, self.state.fields["num_tokens"].offset)
         for (first, rank), adapter in plan.adapters:
             assert adapter.head.rank == rank
             name = "garbage" if self.broken else adapter.head.content_hash
@@ -210,11 +183,11 @@ class ShadowDevice:
         assert self.broken or plan.has_adapters == some
         is_all = len(plan.detach) >= self.state.num_slots  # whoever is attached
         for slot in plan.detach:
-            assert self.broken or is_all or slot in self.attached
-            self.attached.pop(slot, None)
+            assert self.broken or is_all or slot in self.sampling.attached
+            self.sampling.attached.pop(slot, None)
         for new in plan.attach:
-            assert self.broken or new.slot not in self.attached or not self._has_processors
-            self.attached[new.slot] = new.sampling
+            assert self.broken or new.slot not in self.sampling.attached or not self._has_processors
+            self.sampling.attached[new.slot] = new.sampling
             if self._has_processors and not self.broken:
                 known = self.field("tokens")[new.slot, : self.field("num_tokens")[new.slot]]
                 assert new.tokens.tolist() == known.tolist()
@@ -223,12 +196,16 @@ class ShadowDevice:
         computed, tokens = self.field("computed"), self.field("tokens")
         counts = np.diff(starts)
         assert (counts == plan.query_lens).all()
-        assert self.broken or (computed[slots] + counts == plan.context_lens).all()
-        assert plan.num_tokens == starts[-1]
+        drafts = self.sampling.share_out(plan, slots)
+        num_drafts = np.array([len(each) for each in drafts], np.int32)
+        ends = computed[slots] + counts + num_drafts
+        assert self.broken or (ends <= plan.context_lens).all()
+        if self._is_exact and not self.broken:
+            assert (ends == plan.context_lens).all()
         assert plan.num_rows == len(slots)
         assert plan.num_rows or len(parts.held), "a step for nothing"
         if self._has_processors and not self.broken:
-            assert set(slots.tolist()) <= set(self.attached)
+            assert set(slots.tolist()) <= set(self.sampling.attached)
         if not self.fails_at_once:
             self._fail_when_it_is_time()
         if self.raise_for is not None:
@@ -244,84 +221,53 @@ class ShadowDevice:
             for index, places in zip(self.layout.cross_groups, by_group, strict=True):
                 blocks, offsets = np.divmod(places, self.layout.groups[index].block_tokens)
                 self.pages[blocks, offsets] = self.encoded[parts.cross_rows]
-        digests = [
-            self._run_row(int(slot), int(count)) for slot, count in zip(slots, counts, strict=True)
-        ]
+        rows = {
+            slot: ShadowRow(slot, self._run_row(slot, count, len(each)), each)
+            for slot, count, each in zip(slots.tolist(), counts.tolist(), drafts, strict=True)
+        }
         prompt_logprobs = self._prompt_logprobs(plan, parts)
-        return partial(self._draw_rows, plan, parts, digests, prompt_logprobs, self.broken)
+        return partial(self._sample_rows, plan, parts, rows, prompt_logprobs, self.broken)
 
     def _fail_when_it_is_time(self) -> None:
         self.steps_to_fault -= 1
         if self.steps_to_fault == -1:
             raise RuntimeError("the device has failed once")
 
-    def _draw_rows(
+    def _sample_rows(
         self,
         plan: StepPlan,
         parts: Sections[np.ndarray],
-        digests: list[int],
+        rows: dict[int, ShadowRow],
         prompt_logprobs: LogprobArrays | None,
         broken: bool,
         masks: TokenMasks | None,
     ) -> StepResult:
-        slots, starts = parts.slots, parts.query_starts
-        counts = np.diff(starts)
-        computed, tokens = self.field("computed"), self.field("tokens")
         if broken:  # what stands in the arena may be anything
             self.held.clear()
             garbage = np.zeros((len(plan.features), 1), np.int32)
             return StepResult(tokens_RK=garbage, prompt_logprobs=prompt_logprobs)
-        drawn, places = list[int](), list[int]()
-        row_of = {int(slot): row for row, slot in enumerate(slots)}
-        num_tokens = self.field("num_tokens")
-        assert plan.masked == any(map(self.automata.has, parts.sample_slots))
-        first_held = len(parts.sample_slots) - len(parts.held)
+        sample_slots, starts = parts.sample_slots.tolist(), parts.query_starts
+        computed, num_tokens = self.field("computed"), self.field("num_tokens")
+        assert len(plan.features) == len(sample_slots)
+        assert plan.masked == any(map(self.automata.has, sample_slots))
+        first_held = len(sample_slots) - len(parts.held)
         put_off = set() if masks is None else set(masks.put_off_P.tolist())
-        for at, slot in enumerate(parts.sample_slots.tolist()):
-            row = row_of.get(slot)
-            end = computed[slot] + (0 if row is None else counts[row])
-            assert end == num_tokens[slot], "draws before its last token"
-            assert (row is None) == (at >= first_held), "a token is run again"
-            if row is None:
-                digest = self.held[parts.held[at - first_held]]
+        row_of = {slot: at for at, slot in enumerate(parts.slots.tolist())}
+        computed[parts.slots] += plan.query_lens
+        for at, slot in enumerate(sample_slots):
+            assert computed[slot] == num_tokens[slot], "samples before its last token"
+            assert (slot not in rows) == (at >= first_held), "a token is run again"
+            if slot in rows:
+                assert parts.logit_tokens[at] == starts[row_of[slot] + 1] - 1
             else:
-                digest = digests[row]
-                assert parts.logit_tokens[at] == starts[row + 1] - 1
+                digest = self.held[parts.held[at - first_held]]
+                rows[slot] = ShadowRow(slot, [digest], [], is_held=True)
             if at in parts.family_rows:
-                self.held[slot + self.state.num_slots] = digest
+                self.held[slot + self.state.num_slots] = rows[slot].digests[0]
             if at in put_off:
-                self.held[slot] = digest
-            allowed = None if masks is None else _allowed(masks, at)
-            if self.automata.has(slot):
-                assert allowed is None, "the host masks a row that the device masks"
-                allowed = self.automata.allowed(slot)
-            drawn.append(self._draw(slot, digest, int(plan.features[at]), allowed))
-            if self.automata.has(slot):
-                self.automata.walk(slot, drawn[-1])
-            places.append(int(num_tokens[slot]))
-            tokens[slot, num_tokens[slot]] = drawn[-1]
-            num_tokens[slot] += 1
-        assert len(plan.features) == len(drawn)
-        computed[slots] += counts
-        return StepResult(
-            tokens_RK=np.array(drawn, np.int32)[:, None],
-            logprobs=logprobs_of(drawn, places, plan.num_logprobs),
-            prompt_logprobs=prompt_logprobs,
-        )
-
-    def _draw(self, slot: int, digest: int, planned_features: int, allowed: set[int] | None) -> int:
-        features = int(self.field("features")[slot])
-        if self.field("num_tokens")[slot] >= self.field("min_len")[slot]:
-            features &= ~RowFeature.MIN_TOKENS
-        assert planned_features == features, "the host plans another row's work"
-        banned = self.field("stop_ids")[slot].tolist() if features & RowFeature.MIN_TOKENS else ()
-        if allowed:  # a row that has ended may have none left: its draw is nobody's
-            banned = set(range(self.vocab_size)) - allowed
-        bias = 0.0
-        if features & RowFeature.BIAS:
-            bias = sum(self.attached[slot].logit_bias.values())
-        seed = int(self.field("seed")[slot].copy().view(np.int64)[0])
-        return next_token(digest, seed, self.vocab_size, bias, banned)
+                self.held[slot] = rows[slot].digests[0]
+        sampling_rows = [rows[slot] for slot in sample_slots]
+        return self.sampling.sample(plan, parts, sampling_rows, prompt_logprobs, masks)
 
     def _prompt_logprobs(self, plan: StepPlan, parts: Sections[np.ndarray]) -> LogprobArrays | None:
         """Of tokens that must follow those whose logits were asked for; ranks are positions."""
@@ -344,19 +290,23 @@ class ShadowDevice:
         assert self.broken or len(names) == (rank > 0), "rank rows of several adapters"
         return names.pop() if names else ""
 
-    def _run_row(self, slot: int, count: int) -> int:
-        """Write the row's new tokens, then check all that its queries see; the last digest."""
+    def _run_row(self, slot: int, count: int, num_drafts: int) -> list[int]:
+        """Write tokens and drafts, then check all that their queries see.
+
+        Returns the digests of what stands before the drafts, and behind each of them.
+        """
         block_tokens = self.layout.block_tokens
         start = int(self.field("computed")[slot])
+        stop = start + count + num_drafts
         tokens = self.field("tokens")[slot]
         digests = [self._heard(slot, first_digest(self._adapter(slot)))]
-        for token in tokens[: start + count].tolist():
+        for token in tokens[:stop].tolist():
             digests.append(extend_digest(digests[-1], token))
         for index, group in enumerate(self.layout.groups):
             if group.spec.rows is not None:
                 continue
             table = self.field(f"table{index}")[slot]
-            end = min(start + count, len(table) * block_tokens) if self.broken else start + count
+            end = min(stop, len(table) * block_tokens) if self.broken else stop
             for position in range(start, end):
                 block = table[position // block_tokens]
                 assert self.broken or block != 0, "a token is written without a block"
@@ -370,7 +320,7 @@ class ShadowDevice:
                 assert found == digests[position + 1], (
                     f"group {index}, slot {slot}: position {position} holds other content"
                 )
-        return digests[-1]
+        return digests[start + count :]
 
     def _heard(self, slot: int, digest: int) -> int:
         """The digest extended by what cross attention reads before any token."""
@@ -385,16 +335,3 @@ class ShadowDevice:
 
 def sections_of(plan: StepPlan) -> Sections[np.ndarray]:
     return Sections._make(np.split(plan.buffer, np.cumsum(plan.sizes)[:-1]))
-
-
-def content_of(item: MediaInput) -> list[int]:
-    """What stands for the rows of an item."""
-    return [hash((int(item.content_hash), place)) & MASK for place in range(item.num_rows)]
-
-
-def _allowed(masks: TokenMasks, place: int) -> set[int] | None:
-    for row, bits_W in zip(masks.rows_M.tolist(), masks.bits_MW, strict=True):
-        if row == place:
-            bits = np.unpackbits(bits_W.view(np.uint8), bitorder="little")
-            return set(np.flatnonzero(bits).tolist())
-    return None

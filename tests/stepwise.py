@@ -12,6 +12,7 @@ from octavo.messages import EngineRequest, StepOutputs, TokenSampling
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
+from octavo.scheduling.slots import ONE_EACH, Yields
 from octavo.steps.layout import StateLayout
 from octavo.steps.plan import StepResult
 from octavo_registry.cache import CacheSpec
@@ -25,7 +26,15 @@ TOKEN = 7
 class Steps:
     """Requests by name; a full attention layer, and a pool of ``num_blocks`` blocks."""
 
-    def __init__(self, *, num_blocks: int = 64, slots: int = 8, swap: int = 0, **scheduler) -> None:
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        slots: int = 8,
+        swap: int = 0,
+        yields: Yields = ONE_EACH,
+        **scheduler,
+    ) -> None:
         layer = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
         layout = make_layout({"layer": layer}, lambda spec: 64, block_tokens=BLOCK_TOKENS)
         config = EngineConfig(
@@ -47,6 +56,7 @@ class Steps:
             num_swap_blocks=swap,
             model_identity="m",
             vocab_size=100,
+            yields=yields,
         )
         self.results = StepResults(self.scheduler, enable_prefix_caching=True, faults=Nobody())
         self._names: dict[int, str] = {}
@@ -80,6 +90,16 @@ class Steps:
         """Every row of the step that draws has drawn the token."""
         tokens_RK = np.full((len(record.sample_slots), 1), token, np.int32)
         return self.results.apply(record, StepResult(tokens_RK=tokens_RK))
+
+    def end_with(self, record: StepRecord, *bursts: list[int], **more: Any) -> StepOutputs:
+        """The rows of the step that sample have yielded these."""
+        most = max(map(len, bursts))
+        tokens = [burst + [-1] * (most - len(burst)) for burst in bursts]
+        counts_R = np.array([len(burst) for burst in bursts], np.int32)
+        tokens_RK = np.array(tokens, np.int32)
+        return self.results.apply(
+            record, StepResult(tokens_RK=tokens_RK, counts_R=counts_R, **more)
+        )
 
     def step(self, token: int = TOKEN) -> dict[str, int]:
         """Plan a step and end it."""

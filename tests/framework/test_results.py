@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from octavo.scheduling.slots import Yields
 from stepwise import TOKEN, Steps
 
 
@@ -37,6 +39,42 @@ def test_what_a_row_has_drawn_that_ended_meanwhile_is_told_to_nobody() -> None:
     assert [end.reason for end in steps.end(first, token=9).ends] == ["stop"]
     outputs = steps.end(second)
     assert (outputs.sequences, outputs.tokens, outputs.ends) == ([], [], [])
+
+
+def test_of_a_burst_counts_what_comes_before_an_end() -> None:
+    steps = Steps(yields=Yields(0, 4))
+    steps.add("goes on", 3)
+    steps.add("stops", 3, stop_token_ids=(9,))
+    steps.add("is full", 3, max_tokens=3)
+    steps.add("waits", 3)
+    _, record = steps.plan()
+    outputs = steps.end_with(record, [1, 2], [1, 9, 3, 9], [1, 2, 3, 4], [])
+    assert steps.named(outputs.sequences) == ["goes on", "stops", "is full"]
+    assert (outputs.counts, outputs.tokens) == ([2, 2, 3], [1, 2, 1, 9, 1, 2, 3])
+    assert [(end.reason, end.stop_token_id) for end in outputs.ends] == [
+        ("stop", 9),
+        ("length", None),
+    ]
+    assert [report.sequence for report in outputs.prompts] == [0, 1, 2]
+    rows, record = steps.plan()
+    assert rows == {"goes on": 1, "waits": 1}
+    outputs = steps.end_with(record, [3], [1, 2, 3])
+    assert (outputs.counts, outputs.tokens) == ([1, 3], [3, 1, 2, 3])
+
+
+def test_a_row_fails_at_the_token_of_a_burst_that_its_logits_do_not_give() -> None:
+    steps = Steps(yields=Yields(1, 3))
+    for name in "abc":
+        steps.add(name, 3)
+    _, record = steps.plan()
+    unusable_RK = np.array([[0, 2, 2], [1, 0, 0], [0, 0, 0]], np.int32)
+    outputs = steps.end_with(record, [1, 2, 3], [4, 5, 6], [7, 8, 9], unusable_RK=unusable_RK)
+    assert steps.named(outputs.sequences) == ["a", "c"]
+    assert (outputs.counts, outputs.tokens) == ([1, 3], [1, 7, 8, 9])
+    assert [(end.sequence, end.reason, end.error) for end in outputs.ends] == [
+        (1, "error", "RuntimeError: 1"),
+        (0, "error", "RuntimeError: 2"),
+    ]
 
 
 def test_a_preemption_is_told_once() -> None:

@@ -116,7 +116,7 @@ class GuidedRows:
             guide.accept(token)
         outputs.prompts.extend(self._results.prompt_reports(np.array([sequence.slot], np.intp)))
         outputs.add(sequence.id, tokens)
-        self._scheduler.corrections.append(record, place, tokens)
+        self._scheduler.corrections.give(record, place, tokens)
         if guide.error is not None or guide.is_finished:
             outputs.ends.append(self._end(sequence, guide.error))
 

@@ -32,10 +32,13 @@ class Packing:
         self._media = media
         self._corrections = corrections
 
-    def pack(self, step_id: int, slots: SlotIds, counts: Ints) -> tuple[StepPlan, StepRecord]:
+    def pack(
+        self, step_id: int, slots: SlotIds, counts: Ints, most_drafts: int
+    ) -> tuple[StepPlan, StepRecord]:
         """Plan ``counts`` tokens of the rows at ``slots``, with all that waits for a plan.
 
-        Rows of 0 tokens sample from hidden rows that are held.
+        Rows of 0 tokens sample from hidden rows that are held. If no row has more than a token,
+        there is room for ``most_drafts`` drafts besides.
         """
         slot_table, placement, media = self._slot_table, self._placement, self._media
         all_slots, held_slots = slots, slots[counts == 0]
@@ -108,7 +111,15 @@ class Packing:
             prompt_spans=prompts.spans,
             membership=slot_table.membership,
         )
+        if not slot_table.is_exact and most_drafts and plan.is_decode:
+            self._make_room_for_drafts(plan, slots, most_drafts)
         return plan, record
+
+    def _make_room_for_drafts(self, plan: StepPlan, slots: SlotIds, most_drafts: int) -> None:
+        slot_table, most = self._slot_table, self._slot_table.yields.most
+        plan.most_yield = most
+        plan.num_tokens += min(most_drafts, (most - 1) * plan.num_rows)
+        plan.context_lens = slot_table.most_computed(slots, plan.query_lens)
 
 
 class _PromptRows(NamedTuple):

@@ -16,7 +16,7 @@ class StepRecord(msgspec.Struct, kw_only=True, eq=False):
     slots: SlotIds
     epochs: NDArray[np.int64]
     ends: Ints
-    """Tokens of each row that are in the cache once the step has run."""
+    """Tokens of each row that are in the cache once the step has run, at most."""
     sample_slots: SlotIds
     sample_epochs: NDArray[np.int64]
     prompt_spans: list[tuple[Sequence, int]]

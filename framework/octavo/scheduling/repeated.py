@@ -42,7 +42,7 @@ class RepeatedSteps:
         slot_table, slots = self._slot_table, record.slots
         self._last = None
         is_all = len(slots) == len(slot_table.sequences) - slot_table.num_free
-        if not (plan.is_decode and is_all) or plan.num_held:
+        if not (slot_table.is_exact and plan.is_decode and is_all) or plan.num_held:
             return
         planned = slot_table.planned_S[slots]
         limits = slot_table.max_len_S[slots]

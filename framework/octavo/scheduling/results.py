@@ -74,8 +74,8 @@ class StepResults:
                 sampled_slots if counts_R is None else sampled_slots[counts_R > 0]
             ),
         )
-        if counts_R is not None:
-            slot_table.confirmed_S[sampled_slots] = slot_table.known_S[sampled_slots] - 1
+        if not slot_table.is_exact:
+            slot_table.settle(sampled_slots)
             confirmed = slot_table.confirmed_S[slots]
         self._complete_blocks(slots, confirmed)
         outputs.ends.extend(ends.values())

@@ -23,7 +23,7 @@ from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.repeated import RepeatedSteps
 from octavo.scheduling.sequence import Sequence
-from octavo.scheduling.slots import SlotTable
+from octavo.scheduling.slots import ONE_EACH, SlotTable, Yields
 from octavo.scheduling.waiting import WaitingQueue
 from octavo.steps.layout import StateLayout
 from octavo.steps.loads import POOL_WORDS
@@ -52,10 +52,11 @@ class Scheduler:
         whole_media: bool = False,
         automaton_words: int = POOL_WORDS,
         store: KVStore | None = None,
+        yields: Yields = ONE_EACH,
     ) -> None:
         """``whole_media``: no chunk of a prompt may end inside an item."""
         limits = config.scheduler
-        self.slot_table = SlotTable(state.num_slots, state.max_model_len)
+        self.slot_table = SlotTable(state.num_slots, state.max_model_len, yields)
         max_blocks = state.fields["table0"].width
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
         self.adapters = AdapterPool(config.lora.num_rank_rows, config.lora.highest_rank)
@@ -195,16 +196,20 @@ class Scheduler:
                 return repeated
         self.media.begin_step()
         budget = self._config.max_num_batched_tokens
+        most_drafts = 0
         if self.suspects:
             slots, counts = self._schedule_suspect(budget)
         else:
             slots, counts, preempted = self._schedule_running(budget)
+            left, num_running = budget - int(counts.sum()), len(slots)
             if not preempted:
-                slots, counts = self._admit(slots, counts, budget - int(counts.sum()))
+                slots, counts = self._admit(slots, counts, left)
+            if len(slots) == num_running:  # who enters has no drafts, nor blocks for them
+                most_drafts = left
         if len(slots) == 0:
             return None
         self._step_id += 1
-        plan, record = self._packing.pack(self._step_id, slots, counts)
+        plan, record = self._packing.pack(self._step_id, slots, counts, most_drafts)
         self.slot_table.plan(slots, record.ends, record.sample_slots)
         self._let_followers_go(record.sample_slots)
         self.num_under_way += 1
@@ -222,7 +227,7 @@ class Scheduler:
         slot_table = self.slot_table
         order = self.running_order()
         # A row whose last token is being sampled frees its blocks by itself, and sooner.
-        slots = victims = order[slot_table.planned_S[order] < slot_table.max_len_S[order]]
+        slots = victims = order[slot_table.fewest(order) < slot_table.max_len_S[order]]
         remaining = slot_table.planned_S[slots] - slot_table.computed_S[slots]
         if self._config.long_prefill_token_threshold:  # media are not cut: some must come whole
             has_media = slot_table.media_end_S[slots] > slot_table.computed_S[slots]
@@ -251,10 +256,9 @@ class Scheduler:
 
         Returns the rows that are left, and whether any was preempted.
         """
-        tables, computed_S = self.placement.tables, self.slot_table.computed_S
-        preempted = False
+        tables, preempted = self.placement.tables, False
         while len(slots):
-            ends = computed_S[slots] + counts
+            ends = self.slot_table.most_computed(slots, counts)
             if int(tables.num_new_blocks(slots, ends).sum()) <= tables.pool.num_available:
                 tables.grow(slots, ends, self.placement.next_plan.diff)
                 break

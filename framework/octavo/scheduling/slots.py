@@ -6,6 +6,8 @@ fills a block or is preempted.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import numpy as np
 
 from octavo.guided.byte_automaton import AutomatonState
@@ -15,19 +17,34 @@ from octavo.steps.layout import StateDiff
 from octavo.steps.slot_fields import STOP_IDS, Ints, SlotIds
 
 
+class Yields(NamedTuple):
+    """How many tokens a row that samples gives in a step."""
+
+    fewest: int
+    most: int
+
+
+ONE_EACH: Final = Yields(1, 1)
+
+
 class SlotTable:
     """``known`` and ``confirmed`` are what the host has seen; ``planned`` and ``computed`` are
-    ahead of them by the steps under way. ``epoch`` changes when a slot's sequence leaves, so that
-    a late result for it is told apart.
+    ahead of them by the steps under way: the most that there can be once these are done. ``epoch``
+    changes when a slot's sequence leaves, so that a late result for it is told apart.
     """
 
-    def __init__(self, num_slots: int, max_model_len: int) -> None:
+    def __init__(self, num_slots: int, max_model_len: int, yields: Yields = ONE_EACH) -> None:
+        self.yields = yields
+        self.is_exact = yields == ONE_EACH
+        """Whether the host knows lengths before it knows tokens."""
         self.sequences: list[Sequence | None] = [None] * num_slots
         self.tokens_SL = np.zeros((num_slots, max_model_len), np.int32)
         self.known_S = np.zeros(num_slots, np.int32)
         self.planned_S = np.zeros(num_slots, np.int32)
         self.confirmed_S = np.zeros(num_slots, np.int32)
         self.computed_S = np.zeros(num_slots, np.int32)
+        self.num_due_S = np.zeros(num_slots, np.int32)
+        """Steps under way in which the row samples; counted where lengths are not exact."""
         self.max_len_S = np.zeros(num_slots, np.int32)
         self.min_len_S = np.zeros(num_slots, np.int32)
         self.features_S = np.zeros(num_slots, np.int32)
@@ -94,6 +111,7 @@ class SlotTable:
         self.sequence_ids_S[slot] = sequence.id
         self.tokens_SL[slot, :num_tokens] = tokens
         self.known_S[slot] = self.planned_S[slot] = num_tokens
+        self.num_due_S[slot] = 0
         self.computed_S[slot] = computed
         self.confirmed_S[slot] = computed if confirmed else 0
         self.max_len_S[slot] = sequence.max_len
@@ -140,7 +158,40 @@ class SlotTable:
     def plan(self, slots: SlotIds, ends: Ints, sample_slots: SlotIds) -> None:
         """Count a step that was planned: what it computes, and the tokens that it samples."""
         self.computed_S[slots] = ends
-        self.planned_S[sample_slots] += 1
+        if self.is_exact:
+            self.planned_S[sample_slots] += 1
+        else:
+            self.num_due_S[sample_slots] += 1
+            self._bound(sample_slots)
+
+    def settle(self, slots: SlotIds) -> None:
+        """Count what rows have yielded that sampled in a step: the host knows their tokens."""
+        self.confirmed_S[slots] = self.known_S[slots] - 1
+        self.num_due_S[slots] -= 1
+        self._bound(slots)
+
+    def _bound(self, slots: SlotIds) -> None:
+        """Set the most tokens of rows that have begun to sample; the last one is not computed."""
+        most = self.known_S[slots] + self.num_due_S[slots] * np.int32(self.yields.most)
+        self.planned_S[slots] = most = np.minimum(most, self.max_len_S[slots])
+        self.computed_S[slots] = most - 1
+
+    def fewest(self, slots: SlotIds) -> Ints:
+        """The fewest tokens of rows once the steps under way are done."""
+        if self.is_exact:
+            exact: Ints = self.planned_S[slots]
+            return exact
+        fewest = self.known_S[slots] + self.num_due_S[slots] * np.int32(self.yields.fewest)
+        return np.minimum(fewest, self.max_len_S[slots])
+
+    def most_computed(self, slots: SlotIds, counts: Ints) -> Ints:
+        """Tokens that rows need blocks for, to run so many more and the drafts behind the last."""
+        ends: Ints = self.computed_S[slots] + counts
+        if self.is_exact:
+            return ends
+        has_drafts = (counts > 0) & (ends == self.planned_S[slots])
+        ends += np.where(has_drafts, np.int32(self.yields.most - 1), np.int32(0))
+        return np.minimum(ends, self.max_len_S[slots])
 
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence off its slot, its known tokens with it."""
@@ -162,6 +213,6 @@ class SlotTable:
     def features_for(self, slots: SlotIds) -> Ints:
         """RowFeature bits for the sample to come: the ban of stop ids ends at the least length."""
         features = self.features_S[slots]
-        past = self.planned_S[slots] >= self.min_len_S[slots]
+        past = self.fewest(slots) >= self.min_len_S[slots]
         result: Ints = np.where(past, features & ~int(RowFeature.MIN_TOKENS), features)
         return result

@@ -74,9 +74,11 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """The sections, one behind the other."""
     sizes: Sections[int]
     num_tokens: int
+    """More than the rows' own where these may have drafts, which the device shares out."""
     slots: SlotIds | Ints
     """The rows' slots."""
     query_lens: Ints
+    """Tokens that are the rows' own."""
     context_lens: Ints
     """Upper bounds by row."""
     features: Ints
@@ -88,6 +90,8 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     num_prompt_logprobs: int
     of_allowed: NDArray[np.bool_]
     """Rows that sample whose logprobs are of what their guides allow alone."""
+    most_yield: int = 1
+    """Most tokens that a row yields: one more than it has drafts."""
     awaits_masks: bool = False
     """The host masks some rows: the tokens are sampled when ``TokenMasks`` have come."""
     masked: bool = False
@@ -160,7 +164,8 @@ class StepResult:
     tokens_RK: Ints
     """What each sampling row yields, in its order; K is the most of any."""
     counts_R: Ints | None = None
-    """How many of its tokens count, 0 to K; None: one each."""
+    """How many of its tokens count, 0 to K; None: one each. A row of which none counts runs its
+    last token again, so that one that samples from a held hidden row has one."""
     logprobs: LogprobArrays | None = None
     """A line for each entry of ``tokens_RK``."""
     prompt_logprobs: LogprobArrays | None = None

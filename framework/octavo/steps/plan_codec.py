@@ -26,7 +26,7 @@ VERSION: Final = 0x0C7A0001
 HEADER_BYTES: Final = 128
 MOST_KEPT: Final = 16
 """Steps that may be repeated; more than are ever under way."""
-_FIELDS: Final = f"<iiqqiiiii{len(Sections._fields)}i"
+_FIELDS: Final = f"<iiqqiiiii{len(Sections._fields)}ii"
 _HEADER: Final = struct.Struct(f"{_FIELDS}{HEADER_BYTES - struct.calcsize(_FIELDS)}x")
 
 T = TypeVar("T")
@@ -103,6 +103,7 @@ class PlanEncoder:
             plan.num_prompt_logprobs,
             ahead,
             *sizes,
+            plan.most_yield,
         )
         return [bytearray().join((header, *[piece.data for piece in pieces])), *extras]
 
@@ -125,7 +126,7 @@ class PlanDecoder:
         version, flags, step_id, repeats, *values = _HEADER.unpack_from(frames[0])
         if version != VERSION:
             raise FrameError(f"a plan of version {version:#x} came, and not {VERSION:#x}")
-        sizes: Sections[int] = Sections._make(values[5:])
+        sizes: Sections[int] = Sections._make(values[5:-1])
         words: Ints = np.frombuffer(frames[0], np.int32, offset=HEADER_BYTES)
         if flags & _Flag.REPEATED and len(frames) == 1:
             return self._repeat(step_id, repeats, values[4], sizes, words)
@@ -140,7 +141,9 @@ class PlanDecoder:
         features_end = lens_end + num_samples
         context_lens = words[end:lens_end]
         buffer = words[:end]
-        slots, query_lens = self._check_rows(buffer, sizes, num_tokens)
+        most_yield = values[-1]
+        num_drafts = (most_yield - 1) * num_samples
+        slots, query_lens = self._check_rows(buffer, sizes, num_tokens, num_drafts)
         plan = StepPlan(
             step_id=step_id,
             buffer=buffer,
@@ -153,6 +156,7 @@ class PlanDecoder:
             work=Work(work),
             num_logprobs=num_logprobs,
             num_prompt_logprobs=num_prompt_logprobs,
+            most_yield=most_yield,
             of_allowed=words[features_end:] != 0 if has_allowed else np.zeros(num_samples, bool),
             awaits_masks=bool(flags & _Flag.AWAITS_MASKS),
             masked=bool(flags & _Flag.MASKED),
@@ -169,15 +173,20 @@ class PlanDecoder:
             self._kept.keep(repeats or step_id, kept)
         return plan
 
-    def _check_rows(self, buffer: Ints, sizes: Sections[int], num_tokens: int) -> tuple[Ints, Ints]:
-        """Slots and lengths of the rows, which fit the state and each other."""
+    def _check_rows(
+        self, buffer: Ints, sizes: Sections[int], num_tokens: int, num_drafts: int
+    ) -> tuple[Ints, Ints]:
+        """Slots and lengths of the rows, which fit the state and each other.
+
+        Besides what is theirs there may be so many drafts among the tokens of the step.
+        """
         num_words, num_rows = sizes.diff_indices, sizes.slots
         if num_words != sizes.diff_values or sizes.query_starts != num_rows + 1:
             raise FrameError(f"a plan's sections do not fit together: {sizes}")
         rest = buffer[2 * num_words :]
         starts = rest[num_rows : 2 * num_rows + 1]
         query_lens = starts[1:] - starts[:-1]
-        if starts[0] != 0 or starts[-1] != num_tokens:
+        if starts[0] != 0 or not 0 <= num_tokens - int(starts[-1]) <= num_drafts:
             raise FrameError(f"a plan's rows are not of {num_tokens} tokens together")
         slots, samples = rest[:num_rows], rest[2 * num_rows + 1 :]
         logit_tokens = samples[sizes.sample_slots :][: sizes.logit_tokens]
