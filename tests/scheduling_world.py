@@ -23,6 +23,7 @@ from octavo.steps.layout import StateLayout
 from octavo.steps.plan import StepPlan
 from plan_crossing import Crossing
 from plan_indices import check_deltas, check_indices, held_kinds, made_positions
+from resident_checks import ResidentChecks
 from scheduling_cases import (
     ADAPTERS,
     AUTOMATON_WORDS,
@@ -97,6 +98,7 @@ class World:
             store=self.store,
             yields=case.yields,
         )
+        self.residents = ResidentChecks(self.scheduler)
         self.hears = layout.max_cross_rows > 0
         self.results = StepResults(self.scheduler, enable_prefix_caching=True, faults=Nobody())
         self.guided = GuidedRows(self.scheduler, self.results)
@@ -214,6 +216,7 @@ class World:
         is_repeated = plan.repeats > 0
         if is_repeated:
             self.note_repeated(plan)
+        self.residents.check_loads(plan)
         plan = self.last_plan = self.crossing.cross(plan)
         check_indices(plan, self.device, rows, self.requests)
         self.seen["positions"] += plan.sizes.positions > 0
@@ -260,7 +263,8 @@ class World:
         self.seen["automata"] += plan.masked
         aside = self.scheduler.waiting.peek_aside()
         if aside is not None:
-            lacks_words = self.scheduler.automata.provide(aside.automaton) is None
+            automata = self.scheduler.automata
+            lacks_words = any(p is automata and p.provide(i) is None for p, i in aside.needs)
             self.seen["waiting for words" if lacks_words else "waiting for rank rows"] += 1
         self.seen["a queue"] += len(self.scheduler.waiting) > 0
         self.seen["new blocks"] += plan.sizes.diff_indices > 0
@@ -277,6 +281,7 @@ class World:
             result = pending.result()
         except RuntimeError as error:
             if not record.void:
+                self.residents.after_fault()
                 self.device.broken = False  # all that built on it is void now
                 if len(record.slots) == 1:
                     self.alone.add(int(self.scheduler.slot_table.sequence_ids_S[record.slots[0]]))
@@ -345,19 +350,9 @@ class World:
         occupied = [slot for slot, sequence in enumerate(rows.sequences) if sequence is not None]
         assert (rows.confirmed_S[occupied] <= rows.computed_S[occupied]).all()
         live = Counter(s.request.adapter for s in self.scheduler.sequences.values())
-        running = Counter(s.request.adapter for s in rows.sequences if s is not None)
         known = self.scheduler.adapters._known
-        assert {name: (it.num_live, it.num_running) for name, it in known.items()} == {
-            name: (live[name], running[name]) for name in known
-        }
-        walked = Counter(
-            s.automaton.digest for s in rows.sequences if s is not None and s.automaton is not None
-        )
-        held = self.scheduler.automata._held
-        assert {digest: it.num_running for digest, it in held.items()} == {
-            digest: walked[digest] for digest in held
-        }
-        assert walked.keys() <= held.keys()
+        assert {name: it.num_live for name, it in known.items()} == {n: live[n] for n in known}
+        self.residents.check()
         assert known.keys() == self.held | (live.keys() - {""})
         for sequence, got in self.got.items():
             assert got == self.expected[sequence][: len(got)] or sequence in self.poisoned

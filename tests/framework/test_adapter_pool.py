@@ -11,8 +11,9 @@ from octavo.config.lora import MAX_RANK_ROWS
 from octavo.errors import ConfigError, OctavoError
 from octavo.layers.adapted import AdapterRows
 from octavo.messages import AdapterHead, PackedAdapter
-from octavo.residency.adapters import AdapterPool
-from octavo.steps.loads import NO_RANKS, RankSpan
+from octavo.residency.adapters import KnownAdapters
+from octavo.residency.pool import provide_all
+from octavo.steps.loads import Span
 from octavo_kernels.lora import MAX_POOL_ROWS, num_splits
 from octavo_registry.sites import Shard
 
@@ -22,92 +23,97 @@ def adapter(name: str, rank: int) -> PackedAdapter:
     return PackedAdapter(head, memoryview(b""))
 
 
-def pool_of(num_rows: int, **ranks: int) -> AdapterPool:
-    pool = AdapterPool(num_rows, num_rows)
+def known_of(num_rows: int, **ranks: int) -> KnownAdapters:
+    known = KnownAdapters(num_rows, num_rows)
     for name, rank in ranks.items():
-        pool.add(adapter(name, rank))
-    return pool
+        known.add(adapter(name, rank))
+    return known
 
 
-def loads(pool: AdapterPool) -> list[tuple[str, RankSpan]]:
-    return [(load.adapter.head.content_hash, load.span) for load in pool.take_loads()]
+def provide(known: KnownAdapters, name: str) -> Span | None:
+    places = provide_all(known.needs(name))
+    return None if places is None else places["adapter"]
+
+
+def loads(known: KnownAdapters) -> list[tuple[str, Span]]:
+    return [(item.head.content_hash, span) for span, item in known.pool.take_loads()]
 
 
 def test_adapters_of_any_rank_lie_side_by_side_and_are_copied_once() -> None:
-    pool = pool_of(16, a=4, b=9, c=3)
-    assert [pool.provide(name) for name in "abca"] == [(0, 4), (4, 9), (13, 3), (0, 4)]
-    assert loads(pool) == [("a", (0, 4)), ("b", (4, 9)), ("c", (13, 3))]
-    assert loads(pool) == []
-    assert pool.provide("") == NO_RANKS
+    known = known_of(16, a=4, b=9, c=3)
+    assert [provide(known, name) for name in "abca"] == [(0, 4), (4, 9), (13, 3), (0, 4)]
+    assert loads(known) == [("a", (0, 4)), ("b", (4, 9)), ("c", (13, 3))]
+    assert loads(known) == []
+    assert provide_all(known.needs("")) == {}
 
 
 def test_the_idle_one_that_was_used_longest_ago_gives_way_and_a_running_one_never() -> None:
-    pool = pool_of(12, a=4, b=4, c=4, d=4)
+    known = known_of(12, a=4, b=4, c=4, d=4)
     for name in "abc":
-        pool.provide(name)
-    pool.pin("a")
-    pool.provide("b")  # so that c is older
-    assert pool.provide("d") == (8, 4)
-    assert pool.provide("c") == (4, 4)
+        provide(known, name)
+    known.pool.pin("a")
+    provide(known, "b")  # so that c is older
+    assert provide(known, "d") == (8, 4)
+    assert provide(known, "c") == (4, 4)
     for name in "cd":
-        pool.pin(name)
-    assert pool.provide("b") is None
-    pool.unpin("c")
-    assert pool.provide("b") == (4, 4)
+        known.pool.pin(name)
+    assert provide(known, "b") is None
+    known.pool.unpin("c")
+    assert provide(known, "b") == (4, 4)
 
 
 def test_nothing_is_evicted_in_vain() -> None:
     """Idle rows on both sides of a running adapter's do not make one run of six."""
-    pool = pool_of(12, a=4, b=4, c=4, large=6)
+    known = known_of(12, a=4, b=4, c=4, large=6)
     for name in "abc":
-        pool.provide(name)
-    pool.pin("b")
-    pool.take_loads()
-    assert pool.provide("large") is None
-    assert [pool.provide(name) for name in "ac"] == [(0, 4), (8, 4)]
-    assert loads(pool) == []
-    pool.unpin("b")
-    assert pool.provide("large") == (0, 6)
+        provide(known, name)
+    known.pool.pin("b")
+    known.pool.take_loads()
+    assert provide(known, "large") is None
+    assert [provide(known, name) for name in "ac"] == [(0, 4), (8, 4)]
+    assert loads(known) == []
+    known.pool.unpin("b")
+    assert provide(known, "large") == (0, 6)
 
 
 def test_what_is_evicted_before_a_step_is_not_copied_in_it() -> None:
-    pool = pool_of(4, a=4, b=4)
-    pool.provide("a")
-    pool.provide("b")
-    assert loads(pool) == [("b", (0, 4))]
+    known = known_of(4, a=4, b=4)
+    provide(known, "a")
+    provide(known, "b")
+    assert loads(known) == [("b", (0, 4))]
 
 
 def test_what_is_removed_lives_until_its_sequences_have_ended_and_is_named_no_more() -> None:
-    pool = pool_of(8, a=8)
-    pool.add(adapter("a", 8))  # another client has it too
-    pool.begin("a", 2)
-    pool.remove("a")
-    assert pool.refusal("a") is None
-    pool.remove("a")
-    assert "unloaded" in str(pool.refusal("a"))
-    pool.end("a")
-    assert pool.provide("a") == (0, 8)
-    pool.end("a")
-    assert len(pool) == 0
-    pool.add(adapter("b", 8))
-    assert pool.provide("b") == (0, 8)
-    pool.remove("a")  # nobody has it; nothing happens
-    assert "unloaded" in str(pool.refusal("a"))
-    assert pool.refusal("") is None
+    known = known_of(8, a=8)
+    known.add(adapter("a", 8))  # another client has it too
+    known.begin("a", 2)
+    known.remove("a")
+    assert known.refusal("a") is None
+    known.remove("a")
+    assert "unloaded" in str(known.refusal("a"))
+    known.end("a")
+    assert provide(known, "a") == (0, 8)
+    known.end("a")
+    assert len(known) == 0
+    known.add(adapter("b", 8))
+    assert provide(known, "b") == (0, 8)
+    known.remove("a")  # nobody has it; nothing happens
+    assert "unloaded" in str(known.refusal("a"))
+    assert known.refusal("") is None
 
 
 def test_after_a_fault_all_that_the_device_should_hold_is_copied_again() -> None:
-    pool = pool_of(8, a=4, b=4, c=1)
-    pool.provide("a")
-    pool.provide("b")
-    pool.take_loads()
-    pool.load_again()
-    assert loads(pool) == [("a", (0, 4)), ("b", (4, 4))]
+    known = known_of(8, a=4, b=4, c=1)
+    provide(known, "a")
+    provide(known, "b")
+    known.pool.take_loads()
+    known.pool.after_fault(reload=True)
+    assert loads(known) == [("a", (0, 4)), ("b", (4, 4))]
 
 
 def test_a_rank_that_the_pool_never_holds_is_refused() -> None:
     with pytest.raises(OctavoError, match="rank 9 is above 8"):
-        AdapterPool(8, 8).add(adapter("a", 9))
+        KnownAdapters(8, 8).add(adapter("a", 9))
 
 
 def test_a_bound_on_ranks_above_the_pool_is_an_error_where_there_is_a_pool() -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from automaton_guides import END, GO, automaton
 from octavo.guided.byte_automaton import ByteAutomatonGuide
-from octavo.guided.sequence import CompiledGuide, GuidedSequence
+from octavo.guided.sequence import CompiledGuide
 from octavo.messages import AdapterHead, EngineRequest, PackedAdapter, TokenSampling
-from octavo.residency.adapters import AdapterPool
-from octavo.residency.automata import AutomatonPool
+from octavo.residency.adapters import KnownAdapters
 from octavo.scheduling import admission
+from octavo.scheduling.family import automaton_pool, guide_family
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.waiting import WaitingQueue
 from octavo_registry.guided import GuideVocabulary
@@ -28,14 +28,15 @@ class Line:
     """
 
     def __init__(self, *names: str) -> None:
-        self.pool = AdapterPool(4, 4)
+        self.known = KnownAdapters(4, 4)
+        self.pool = self.known.pool
         self.waiting = WaitingQueue(by_priority=False)
         self.entered: dict[int, Sequence] = {}
-        self.automata = AutomatonPool(4 + 68 + 3 * 2)
-        self.admission = admission.Admission(self.waiting, self.pool, self.automata)
+        self.automata = automaton_pool(4 + 68 + 3 * 2 + 2)
+        self.admission = admission.Admission(self.waiting)
         for name, rank in {"a": 4, "b": 4, "c": 2, "d": 2}.items():
             head = AdapterHead(content_hash=name, rank=rank, dtype="float32", shapes={})
-            self.pool.add(PackedAdapter(head, memoryview(b"")))
+            self.known.add(PackedAdapter(head, memoryview(b"")))
         for number, name in enumerate(names):
             self.push(name, number)
 
@@ -47,10 +48,10 @@ class Line:
             sampling=TokenSampling(seed=0, max_tokens=1),
             adapter=name.strip("wx"),
         )
-        sequence = Sequence(request, 0, number, b"")
+        sequence = Sequence(request, 0, number, b"", self.known.needs(request.adapter))
         if name[-1:] in ("w", "x"):
             guide = ByteAutomatonGuide(AUTOMATA[name[-1]], WORDS)
-            sequence.guide = GuidedSequence(CompiledGuide(guide), 1)
+            assert guide_family([sequence], CompiledGuide(guide), 1, self.automata) is None
         self.waiting.push(sequence)
 
     def enter_one(self) -> int | None:
@@ -59,16 +60,16 @@ class Line:
         if sequence is None:
             return None
         self.waiting.remove(sequence)
-        self.pool.pin(sequence.request.adapter)
-        self.automata.pin(sequence.automaton)
+        for pool, resident in sequence.needs:
+            pool.pin(resident.key)
         self.entered[sequence.id] = sequence
         return sequence.id
 
     def leave(self, number: int) -> None:
         """The sequence of that number runs no more."""
         sequence = self.entered.pop(number)
-        self.pool.unpin(sequence.request.adapter)
-        self.automata.unpin(sequence.automaton)
+        for pool, resident in sequence.needs:
+            pool.unpin(resident.key)
 
     def enter_all(self) -> list[int]:
         """The numbers of those that enter now, in their order."""

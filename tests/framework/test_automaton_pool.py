@@ -12,12 +12,15 @@ from automaton_guides import short
 from octavo.execution.memory_budget import budget_of
 from octavo.frontend.options import read_options
 from octavo.guided.byte_automaton import ByteAutomatonGuide
-from octavo.residency.automata import AutomatonPool
+from octavo.guided.sequence import CompiledGuide
+from octavo.messages import EngineRequest, TokenSampling
 from octavo.sampling.automata import DeviceAutomata, automaton_bytes
 from octavo.sampling.sparse import table_bytes
+from octavo.scheduling.family import AutomatonPool, automaton_pool, family_of, guide_family
+from octavo.scheduling.sequence import Sequence
 from octavo.steps.device_state import DeviceState
 from octavo.steps.layout import StateDiff, StateLayout
-from octavo.steps.loads import AutomatonLoad
+from octavo.steps.loads import AutomatonLoad, Span
 from octavo_registry import PluginHost
 from octavo_registry.guided import GuideVocabulary
 
@@ -43,71 +46,87 @@ def guide(num_letters: int) -> ByteAutomatonGuide:
 A, B, C = guide(11), guide(12), guide(10)
 
 
+def guided(guide: ByteAutomatonGuide, pool: AutomatonPool) -> tuple[Sequence, Exception | None]:
+    """A sequence that is to be led by it, and why that cannot be."""
+    request = EngineRequest(
+        request_id="r",
+        sequences=(1,),
+        prompt_token_ids=[1],
+        sampling=TokenSampling(seed=0, max_tokens=1),
+    )
+    family = family_of(request, 0, "model", ())
+    return family[0], guide_family(family, CompiledGuide(guide), WORDS.vocab_size, pool)
+
+
+def provide(pool: AutomatonPool, guide: ByteAutomatonGuide) -> Span | None:
+    (need,) = guided(guide, pool)[0].needs
+    return pool.provide(need.resident)
+
+
+def first(pool: AutomatonPool, guide: ByteAutomatonGuide) -> int | None:
+    """The word where it begins."""
+    return None if (span := provide(pool, guide)) is None else span.first
+
+
 def loads(pool: AutomatonPool) -> list[tuple[int, ByteAutomatonGuide]]:
-    return [
-        (load.first, next(each for each in (A, B, C) if each.words is load.words))
-        for load in pool.take_loads()
-    ]
+    return [(span.first, guide) for span, guide in pool.take_loads()]
 
 
 def test_automata_lie_side_by_side_behind_the_line_of_nobody_and_are_copied_once() -> None:
-    pool = AutomatonPool(2**20)
+    pool = automaton_pool(2**20)
     assert len(A.words) == SIZE
-    assert [pool.provide(each) for each in (A, B, C, A)] == [4, 4 + 104, 4 + 104 + 108, 4]
+    assert [first(pool, each) for each in (A, B, C, A)] == [4, 4 + 104, 4 + 104 + 108, 4]
     assert loads(pool) == [(4, A), (108, B), (216, C)]
     assert loads(pool) == []
-    assert pool.provide(None) == 0
 
 
 def test_equal_automata_are_one() -> None:
-    pool = AutomatonPool(2**20)
-    assert pool.provide(A) == pool.provide(guide(11))
-    pool.pin(guide(11))
-    assert pool.is_running(A)
+    pool = automaton_pool(2**20)
+    assert first(pool, A) == first(pool, guide(11))
+    pool.pin(guide(11).digest)
+    assert pool.is_pinned(A.digest)
     assert len(loads(pool)) == 1
-    assert pool.stats() == {"num_device_automata": 1, "num_automaton_loads": 1}
+    assert (len(pool), pool.num_loads) == (1, 1)
 
 
 def test_the_idle_one_that_was_used_longest_ago_gives_way_and_a_running_one_never() -> None:
-    pool = AutomatonPool(4 + 3 * 108)
+    pool = automaton_pool(4 + 3 * 108)
     D = guide(9)
     for each in (A, B, C):
-        pool.provide(each)
-    pool.pin(A)
-    pool.provide(B)  # so that C is older
-    assert pool.provide(D) == 216
-    assert pool.provide(C) == 108
+        provide(pool, each)
+    pool.pin(A.digest)
+    provide(pool, B)  # so that C is older
+    assert first(pool, D) == 216
+    assert first(pool, C) == 108
     for each in (C, D):
-        pool.pin(each)
-    assert pool.provide(B) is None
-    pool.unpin(C)
-    assert pool.provide(B) == 108
+        pool.pin(each.digest)
+    assert first(pool, B) is None
+    pool.unpin(C.digest)
+    assert first(pool, B) == 108
 
 
 def test_what_is_evicted_before_a_step_is_not_copied_in_it() -> None:
-    pool = AutomatonPool(4 + 108)
-    pool.provide(A)
-    pool.provide(B)
+    pool = automaton_pool(4 + 108)
+    provide(pool, A)
+    provide(pool, B)
     assert loads(pool) == [(4, B)]
 
 
 def test_after_a_step_that_raised_what_is_needed_is_copied_again() -> None:
-    pool = AutomatonPool(2**20)
-    pool.provide(A)
+    pool = automaton_pool(2**20)
+    provide(pool, A)
     loads(pool)
-    pool.provide(B)
-    pool.forget_all()
+    provide(pool, B)
+    pool.after_fault(reload=False)
     assert loads(pool) == []
-    assert [pool.provide(each) for each in (C, A)] == [4, 108]
+    assert [first(pool, each) for each in (C, A)] == [4, 108]
     assert loads(pool) == [(4, C), (108, A)]
 
 
 def test_an_automaton_that_never_fits_is_refused() -> None:
-    pool = AutomatonPool(4 + SIZE)
-    assert pool.refusal(A) is None
-    refusal = pool.refusal(B)
-    assert refusal is not None
-    assert f"{SIZE + 3} words" in str(refusal)
+    pool = automaton_pool(4 + SIZE)
+    assert guided(A, pool)[1] is None
+    assert f"{SIZE + 3} words; the engine has room for {SIZE}" in str(guided(B, pool)[1])
 
 
 def test_rows_are_masked_and_walked_by_their_own_automata() -> None:

@@ -32,12 +32,12 @@ def test_a_sound_that_is_kept_is_neither_encoded_nor_filled_again() -> None:
         one.add(prompt, 1, SAMPLING)
         one.drain()
     assert one.device.filled == [sound(1, 3).cross_rows]
-    assert one.scheduler.media.num_encoded == 1
+    assert one.scheduler.media.pool.num_loads == 1
     one.scheduler.placement.pool.forget_all()
     one.add(prompts[0], 1, SAMPLING)
     one.drain()
     assert len(one.device.filled) == 2
-    assert one.scheduler.media.num_encoded == 1, "its rows were still encoded"
+    assert one.scheduler.media.pool.num_loads == 1, "its rows were still encoded"
 
 
 def test_a_step_fills_rows_of_as_many_as_there_is_room_for() -> None:
@@ -60,7 +60,7 @@ def test_a_step_fills_no_more_rows_than_there_is_room_for() -> None:
         assert media.clip(rows, hears, 0, 4) == 4
         assert media.clip(rows, hears, 0, 4) == 0, "its rows are kept, but filled again"
         media.take_loads()
-    assert media.num_encoded == 1
+    assert media.pool.num_loads == 1
 
 
 def test_continuations_share_the_blocks_of_what_they_hear() -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from octavo import LLM, BeamSearchParams, SamplingParams
 from octavo.engine.client import InProcessClient
+from octavo.engine.core import EngineCore
 from octavo.errors import EngineDeadError, PromptError
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.inputs import InputProcessor
 from octavo.inputs.media import MediaInputs, PlacedMedia
 from octavo.multimodal.errors import BadMediaError, MediaTooLargeError
-from octavo.scheduling.results import StepResults
 from tiny_llava import ROWS, make_tiny_llava, picture
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -201,7 +201,7 @@ def test_pictures_of_a_batch_are_read_at_once_and_draws_stay_in_order(folder, mo
 
 def test_requests_run_while_later_ones_are_prepared(folder, monkeypatch) -> None:
     first_ran = threading.Event()
-    place, process = MediaInputs.place, StepResults.apply
+    place, collect = MediaInputs.place, EngineCore._collect
 
     def place_last_late(self: MediaInputs, *args: Any, **kwargs: Any) -> PlacedMedia:
         placed = place(self, *args, **kwargs)
@@ -209,16 +209,16 @@ def test_requests_run_while_later_ones_are_prepared(folder, monkeypatch) -> None
             assert first_ran.wait(60)
         return placed
 
-    def apply(self: StepResults, *args: Any) -> Any:
+    def collected(self: EngineCore) -> Any:
         first_ran.set()
-        return process(self, *args)
+        return collect(self)
 
     prompts = [prompt("first", 0), prompt("and the last of all of them", 1)]
     with open_llm(folder, media_threads=2) as llm:
         expected = llm.generate(prompts, PARAMS, use_tqdm=False)
         longest = len(expected[1].prompt_token_ids)
         monkeypatch.setattr(MediaInputs, "place", place_last_late)
-        monkeypatch.setattr(StepResults, "apply", apply)
+        monkeypatch.setattr(EngineCore, "_collect", collected)
         found = llm.generate(prompts, PARAMS, use_tqdm=False)
     assert first_ran.is_set()
     assert [o.outputs[0].token_ids for o in found] == [o.outputs[0].token_ids for o in expected]

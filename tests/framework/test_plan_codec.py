@@ -18,7 +18,7 @@ from octavo.cache.groups import make_layout
 from octavo.errors import FrameError
 from octavo.messages import AdapterHead, MediaInput, PackedAdapter, TensorData, TokenSampling
 from octavo.steps.layout import StateLayout
-from octavo.steps.loads import AdapterLoad, AutomatonLoad, BlockMoves, EncodeItem, RankSpan, RowCuts
+from octavo.steps.loads import AdapterLoad, AutomatonLoad, BlockMoves, EncodeItem, RowCuts, Span
 from octavo.steps.plan import Attached, Sections, StepPlan, pack_sections
 from octavo.steps.plan_codec import HEADER_BYTES, MOST_KEPT, PlanDecoder, PlanEncoder
 from octavo.steps.plan_extras import MOST_INLINE_BYTES, Frames
@@ -119,8 +119,8 @@ def full_plan() -> StepPlan:
         moves=BlockMoves(swap_out=[(9, 4)], swap_in=[(0, 1)], copy=[(1, 2), (3, 9)]),
         encode=[EncodeItem(item, ints(3, 4, 8))],
         adapters=[
-            AdapterLoad(RankSpan(0, 2), PackedAdapter(head, memoryview(b"z" * BIG))),
-            AdapterLoad(RankSpan(2, 2), PackedAdapter(head, memoryview(b"y"))),
+            AdapterLoad(Span(0, 2), PackedAdapter(head, memoryview(b"z" * BIG))),
+            AdapterLoad(Span(2, 2), PackedAdapter(head, memoryview(b"y"))),
         ],
         automata=[
             AutomatonLoad(4, ints(1, 2, 3), vocabulary),
@@ -307,7 +307,7 @@ def test_a_repeated_diff_is_held_to_the_state_too_and_to_a_step_that_is_kept() -
         {"moves": BlockMoves(copy=[(0, -1)])},
         {"cuts": RowCuts(ints(3), ints(1), ints(0), np.array([True]))},
         {"cuts": RowCuts(ints(0), ints(1, 2), ints(0), np.array([True]))},
-        {"adapters": [full_plan().adapters[0]._replace(span=RankSpan(-1, 2))]},
+        {"adapters": [full_plan().adapters[0]._replace(span=Span(-1, 2))]},
         {"automata": [full_plan().automata[0]._replace(first=-4)]},
     ],
 )

@@ -105,7 +105,7 @@ def test_an_adapter_is_copied_while_its_request_waits_for_a_slot_and_once():
     assert len(world.scheduler.waiting) == 1
     world.drain()
     assert world.seen["steps"] > 5
-    assert world.scheduler.adapters.num_loads == 1
+    assert world.scheduler.adapters.pool.num_loads == 1
 
 
 def test_a_copy_on_the_host_is_not_used_again_after_a_step_that_raised() -> None:

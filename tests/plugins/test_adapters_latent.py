@@ -16,7 +16,7 @@ from torch import Tensor
 from octavo.adapters.packed import pack
 from octavo.layers.adapted import MASK_BYTES, AdapterRows, AdapterSpans
 from octavo.layers.adapted_latent import AdaptedLatent
-from octavo.steps.loads import AdapterLoad, RankSpan
+from octavo.steps.loads import AdapterLoad, Span
 from octavo.testing.adapters import RANKS, random_adapter, with_adapters
 from octavo.testing.model import make_trial
 from octavo.testing.modes import Trial, in_a_batch, with_warm_prefix_cache
@@ -107,7 +107,7 @@ def test_without_an_adapter_of_kv_b_proj_in_the_pool_nothing_is_multiplied(
         part = {
             name: {n: getattr(whole, name)[n] for n in some} for name in ("down", "up", "scaling")
         }
-        rows.load(AdapterLoad(RankSpan(8, 4), pack(replace(whole, **part), "float32")))
+        rows.load(AdapterLoad(Span(8, 4), pack(replace(whole, **part), "float32")))
         firsts, ranks = (torch.tensor(it, dtype=torch.int32) for it in ([8, 0], [4, 0]))
         rows.begin(AdapterSpans(firsts, ranks, rows.sites))
         adapters.add_to_values_(product.zero_(), other)

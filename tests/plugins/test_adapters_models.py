@@ -22,7 +22,7 @@ from octavo.config.engine import ModelConfig
 from octavo.errors import AdapterError, ConfigError
 from octavo.layers.adapted import AdapterRows, AdapterSpans
 from octavo.model_folder import open_model
-from octavo.steps.loads import AdapterLoad, RankSpan
+from octavo.steps.loads import AdapterLoad, Span
 from octavo.testing.adapters import RANKS, AdaptedReference, merged, random_adapter, with_adapters
 from octavo.testing.engine_run import EngineRun
 from octavo.testing.model import make_trial
@@ -54,7 +54,7 @@ PARAMETER = re.compile(r"(experts\.\w+|(?<=\.)gate|router)$")
 """What PEFT takes by ``target_parameters``."""
 ENDS = ("embed_tokens", "wte", "lm_head")
 LANGUAGE = re.compile(r"(model\.)?(layers\.\d+\..+|embed_tokens|lm_head)")
-RUN = RankSpan(5, 7)
+SPAN = Span(5, 7)
 """Not at the beginning of the pool, nor at its end."""
 
 
@@ -202,12 +202,12 @@ LINEARS = {
 
 def adapted(checkpoint: Checkpoint, base: ModuleReference, **changes: Any) -> Any:
     """The model with one adapter for all tokens; the checkpoint then expects merged weights."""
-    rows = AdapterRows(RUN.first + RUN.rank + 2, RUN.rank, experts=True)
+    rows = AdapterRows(SPAN.first + SPAN.length + 2, SPAN.length, experts=True)
     model = checkpoint.loaded(adapters=rows, **changes)
     linears = checkpoint.linears()
-    adapter = random_adapter(base, linears, rank=RUN.rank, seed=0)
-    rows.load(AdapterLoad(RUN, pack(adapter, "float32")))
-    first, rank = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN)
+    adapter = random_adapter(base, linears, rank=SPAN.length, seed=0)
+    rows.load(AdapterLoad(SPAN, pack(adapter, "float32")))
+    first, rank = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in SPAN)
     runs = AdapterSpans(first, rank, rows.sites)
     rows.begin(runs)
     rows.begin_logits(runs)
@@ -245,7 +245,7 @@ def test_places_that_no_adapter_in_the_pool_touches_cost_a_step_nothing(tmp_path
         part = {
             name: {n: getattr(whole, name)[n] for n in some} for name in ("down", "up", "scaling")
         }
-        rows.load(AdapterLoad(RankSpan(first, 4), pack(replace(whole, **part), "float32")))
+        rows.load(AdapterLoad(Span(first, 4), pack(replace(whole, **part), "float32")))
         runs = AdapterSpans(firsts, ranks, rows.sites)
         rows.begin(runs)
         rows.begin_logits(runs)

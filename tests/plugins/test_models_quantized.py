@@ -13,7 +13,7 @@ from int8_weights import Int8, Int8Experts, store, stored
 from octavo.adapters.packed import pack
 from octavo.errors import ModelError
 from octavo.layers.adapted import AdapterRows, AdapterSpans
-from octavo.steps.loads import AdapterLoad, RankSpan
+from octavo.steps.loads import AdapterLoad, Span
 from octavo.testing.adapters import random_adapter
 from octavo.weights.load import finish_layers
 from small_models import TOKENS, Case, Checkpoint, cases_of, run_ranks, run_stages
@@ -136,16 +136,16 @@ def test_a_model_on_the_meta_device_has_the_bytes_that_stay(tmp_path: Path) -> N
     assert all(sizes[0][name] == sizes[1][name] for name in sizes[0])
 
 
-RUN = RankSpan(3, 5)
+SPAN = Span(3, 5)
 
 
 def adapted(checkpoint: Checkpoint, whole: Any, **changes: Any) -> Tensor:
     """The logits with one adapter for all tokens."""
-    rows = AdapterRows(RUN.first + RUN.rank + 2, RUN.rank)
+    rows = AdapterRows(SPAN.first + SPAN.length + 2, SPAN.length)
     model = checkpoint.loaded(adapters=rows, **changes)
     finish_layers(model)
-    rows.load(AdapterLoad(RUN, pack(whole, "float32")))
-    first, rank = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in RUN)
+    rows.load(AdapterLoad(SPAN, pack(whole, "float32")))
+    first, rank = (torch.full((len(TOKENS),), it, dtype=torch.int32) for it in SPAN)
     runs = AdapterSpans(first, rank, rows.sites)
     rows.begin(runs)
     rows.begin_logits(runs)
@@ -159,7 +159,7 @@ def test_adapters_add_to_quantized_weights_what_they_add_to_plain_ones(
     pair = Pair(first_of(architecture), tmp_path)
     rows = AdapterRows(1, 1)
     pair.plain.model(device=torch.device("meta"), adapters=rows)
-    whole = random_adapter(pair.plain.reference, rows.linears, rank=RUN.rank, seed=0)
+    whole = random_adapter(pair.plain.reference, rows.linears, rank=SPAN.length, seed=0)
     expected_TV = adapted(pair.plain, whole)
     assert not torch.allclose(expected_TV, pair.expected(), atol=1e-2)
     assert_near(adapted(pair.quantized, whole, quantization=Int8({}, {})), expected_TV)

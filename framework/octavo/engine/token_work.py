@@ -123,10 +123,13 @@ class TokenWork:
             "num_swaps": placement.num_swaps,
             "num_prefix_hit_tokens": placement.num_prefix_hit_tokens,
             "num_prefix_query_tokens": placement.num_prefix_query_tokens,
-            "num_media_encoded": scheduler.media.num_encoded,
+            "num_media_encoded": scheduler.media.pool.num_loads,
             "num_media_reused": scheduler.media.num_reused,
-            **scheduler.adapters.stats(),
-            **scheduler.automata.stats(),
+            "num_adapters": len(scheduler.adapters),
+            "num_device_adapters": len(scheduler.adapters.pool),
+            "num_adapter_loads": scheduler.adapters.pool.num_loads,
+            "num_device_automata": len(scheduler.automata),
+            "num_automaton_loads": scheduler.automata.num_loads,
         }
 
     def close(self) -> None:

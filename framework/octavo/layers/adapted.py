@@ -33,7 +33,7 @@ from octavo.layers.moe import MoE
 from octavo.layers.stored_experts import StackedTensors
 from octavo.layers.unquantized_experts import UnquantizedExperts
 from octavo.messages import LinearSize
-from octavo.steps.loads import AdapterLoad, RankSpan
+from octavo.steps.loads import AdapterLoad, Span
 from octavo.steps.matrices import matrices
 from octavo_kernels.linear.adapted import rooms_bytes
 from octavo_kernels.lora import RANK_STEP, TokenGroups, group_tokens, sums_bytes
@@ -103,7 +103,7 @@ class AdapterRows:
         self.spans: AdapterSpans | None = None
         """The rank rows of the step's tokens; None: no token has an adapter."""
         self._rare: dict[SiteKind, _Rare] = {}
-        self._present: dict[RankSpan, set[SiteKind]] = {}
+        self._present: dict[Span, set[SiteKind]] = {}
         """The rare sites that a loaded adapter touches, by its rank rows."""
         self._pools: list[Tensor] = []
         self._shrinks: set[tuple[int, int]] = set()
@@ -310,7 +310,7 @@ class AdapterRows:
         self._present = {
             span: sites
             for span, sites in self._present.items()
-            if span.first + span.rank <= first or first + rank <= span.first
+            if span.first + span.length <= first or first + rank <= span.first
         }
         self._present[load.span] = set()
         for kind, rare in self._rare.items():

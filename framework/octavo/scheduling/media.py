@@ -6,9 +6,7 @@ order, so that rows may be given to another item as soon as the step that used t
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -18,19 +16,14 @@ from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
 from octavo.errors import PromptError
 from octavo.messages import EngineRequest, MediaInput
+from octavo.residency.places import Scattered
+from octavo.residency.pool import DevicePool, Resident
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.slots import SlotTable
 from octavo.steps.loads import EncodeItem, RowCuts
 from octavo.steps.slot_fields import Ints, SlotIds
 
 _NONE = np.zeros(0, np.int32)
-
-
-@dataclass(slots=True)
-class _Kept:
-    rows: Ints
-    step: int
-    """The last step that uses them."""
 
 
 class MediaSections(NamedTuple):
@@ -46,15 +39,6 @@ class CrossSections(NamedTuple):
 
     rows: Ints = _NONE
     slots: Ints = _NONE
-
-
-@dataclass(slots=True)
-class NextMedia:
-    """What the next plan encodes."""
-
-    encode: list[EncodeItem] = field(default_factory=list)
-    num_rows: int = 0
-    """Rows of these, and of items whose keys and values are made."""
 
 
 class MediaScheduler:
@@ -74,19 +58,17 @@ class MediaScheduler:
     def __init__(
         self, num_rows: int, budget: int, *, whole: bool = False, max_cross_rows: int = 0
     ) -> None:
-        self.num_rows = num_rows
-        self.num_encoded = 0
+        self.pool: DevicePool[MediaInput, Ints] = DevicePool("media", Scattered(num_rows))
         self.num_reused = 0
         self._budget = budget
         self._max_cross_rows = max_cross_rows
-        self._free_rows: Ints = np.arange(num_rows, dtype=np.int32)
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._next = NextMedia()
         self._whole = whole
-        self._step = 0
-        """Counts the steps that planning was begun of."""
-        self._stretched_step = -1
-        """The last one that got more tokens than there was room for, for an item to be whole."""
+        self._used: set[str] = set()
+        """Items that the step being planned uses: they are pinned."""
+        self._spent = 0
+        """Rows that it encodes, and of items whose keys and values it makes."""
+        self._is_stretched = False
+        """It has got more tokens than there was room for, for an item to be whole."""
 
     def refusal(self, request: EngineRequest) -> PromptError | None:
         """Why the media of a request can never run; None: they can."""
@@ -101,11 +83,10 @@ class MediaScheduler:
 
     def begin_step(self) -> None:
         """Begin to plan a step; one that was not planned after all has encoded nothing."""
-        self._step += 1
-        for each in self._next.encode:
-            self._free(each.item.content_hash)
-        self.num_encoded -= len(self._next.encode)
-        self._next = NextMedia()
+        for key in self._used:
+            self.pool.unpin(key)
+        self._begin()
+        self.pool.drop_loads()
 
     def clip(self, slot_table: SlotTable, sequence: Sequence, start: int, count: int) -> int:
         """How many of those tokens can run in this step, with the items that they need.
@@ -131,16 +112,15 @@ class MediaScheduler:
                 continue
             if first > start:
                 return first - start
-            if self._stretched_step == self._step:
+            if self._is_stretched:
                 return 0
-            self._stretched_step = self._step
+            self._is_stretched = True
             return end - start
         return count
 
     def take_loads(self) -> list[EncodeItem]:
         """Hand the items to encode to a plan."""
-        following, self._next = self._next, NextMedia()
-        return following.encode
+        return [EncodeItem(item, rows) for rows, item in self.pool.take_loads()]
 
     def sections(
         self, slot_table: SlotTable, slots: SlotIds, starts: Ints, query_starts: Ints
@@ -160,7 +140,7 @@ class MediaScheduler:
             return CrossSections()
         slot_table.cross_due_S[due] = False
         items = [(slot, slot_table.at(slot).cross) for slot in due.tolist()]
-        kept = [(slot, self._kept[item.content_hash].rows) for slot, item in items if item]
+        kept = [(slot, self.pool.places_of(item.content_hash)) for slot, item in items if item]
         places = [tables.cross_slots(slot, len(found)) for slot, found in kept]
         by_group = [np.concatenate(group) for group in zip(*places, strict=True)]
         rows = np.concatenate([found for _, found in kept])
@@ -211,52 +191,39 @@ class MediaScheduler:
                     if here < stop:
                         places = np.arange(here, stop, dtype=np.int32)
                         tokens.append(places + np.int32(first - start))
-                        kept = self._kept[item.content_hash].rows
+                        kept = self.pool.places_of(item.content_hash)
                         rows.append(kept[passed + here - begin : passed + stop - begin])
                     passed += length
         return np.concatenate(tokens), np.concatenate(rows)
 
-    def forget_all(self) -> None:
+    def after_fault(self) -> None:
         """A step has raised: nobody knows what it has written."""
-        self._kept.clear()
-        self._free_rows = np.arange(self.num_rows, dtype=np.int32)
-        self._next = NextMedia()
+        self._begin()
+        self.pool.after_fault(reload=False)
+
+    def _begin(self) -> None:
+        self._used.clear()
+        self._spent = 0
+        self._is_stretched = False
 
     def _provide(self, item: MediaInput) -> bool:
-        kept, following = self._kept.get(item.content_hash), self._next
-        costs = kept is None or item.cross_rows > 0
+        key, num_rows = item.content_hash, item.num_rows
+        is_here = key in self.pool
+        costs = not is_here or item.cross_rows > 0
         # The last that begins within the budget comes whole: a larger one would never otherwise.
         # What is kept and filled again takes no rows, but counts.
-        spent = following.num_rows
-        if costs and (spent >= self._budget or spent + item.num_rows > self.num_rows):
+        spent = self._spent
+        if costs and (spent >= self._budget or spent + num_rows > self.pool.num_places):
             return False
-        if kept is None:
-            rows = self._take_rows(item.num_rows)
-            if rows is None:
-                return False
-            kept = self._kept[item.content_hash] = _Kept(rows, self._step)
-            following.encode.append(EncodeItem(item, rows))
-            self.num_encoded += 1
-        elif kept.step != self._step:
-            self.num_reused += 1
+        if self.pool.provide(Resident(key, num_rows, item)) is None:
+            return False
+        if key not in self._used:
+            self._used.add(key)
+            self.pool.pin(key)
+            self.num_reused += is_here
         if costs:
-            following.num_rows += item.num_rows
-        kept.step = self._step
-        self._kept.move_to_end(item.content_hash)
+            self._spent += num_rows
         return True
-
-    def _take_rows(self, count: int) -> Ints | None:
-        """Free rows; those of items that were used longest ago become so, none of this step's."""
-        while len(self._free_rows) < count:
-            oldest = next(iter(self._kept), None)
-            if oldest is None or self._kept[oldest].step == self._step:
-                return None
-            self._free(oldest)
-        rows, self._free_rows = self._free_rows[:count], self._free_rows[count:]
-        return rows
-
-    def _free(self, content_hash: str) -> None:
-        self._free_rows = np.append(self._free_rows, self._kept.pop(content_hash).rows)
 
 
 def positions_of(sequences: Listed[Sequence], starts: Ints, counts: Ints) -> Ints:

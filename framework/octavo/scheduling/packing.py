@@ -6,12 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from octavo.messages import PackedAdapter
+from octavo.residency.pool import DevicePool
 from octavo.scheduling.corrections import Corrections
+from octavo.scheduling.family import AutomatonPool
 from octavo.scheduling.media import MediaScheduler
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.sequence import Sequence
 from octavo.scheduling.slots import SlotTable
+from octavo.steps.loads import AdapterLoad, AutomatonLoad, Span
 from octavo.steps.plan import Sections, StepPlan, pack_sections
 from octavo.steps.slot_fields import Ints, SlotIds
 from octavo_kernels.row_features import work_of
@@ -24,13 +28,18 @@ class Packing:
         self,
         slot_table: SlotTable,
         placement: Placement,
-        media: MediaScheduler,
         corrections: Corrections,
+        *,
+        media: MediaScheduler,
+        adapters: DevicePool[PackedAdapter, Span],
+        automata: AutomatonPool,
     ) -> None:
         self._slot_table = slot_table
         self._placement = placement
-        self._media = media
         self._corrections = corrections
+        self._media = media
+        self._adapters = adapters
+        self._automata = automata
 
     def pack(
         self, step_id: int, slots: SlotIds, counts: Ints, most_drafts: int
@@ -97,8 +106,11 @@ class Packing:
             detach=carried.detach,
             moves=carried.moves,
             encode=media.take_loads(),
-            adapters=placement.adapters.take_loads(),
-            automata=placement.automata.take_loads(),
+            adapters=[AdapterLoad(*load) for load in self._adapters.take_loads()],
+            automata=[
+                AutomatonLoad(span.first, guide.words, guide.vocabulary)
+                for span, guide in self._automata.take_loads()
+            ],
             has_adapters=bool(slot_table.adapted_S[all_slots].any()),
             cuts=media.cuts(slot_table, slots, starts, counts),
         )

@@ -13,8 +13,7 @@ from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import cross_digests, extend_chain, find_all, longest_prefix
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
-from octavo.residency.adapters import AdapterPool
-from octavo.residency.automata import AutomatonPool
+from octavo.residency.pool import provide_all
 from octavo.scheduling.sequence import Sequence, SwappedBlocks
 from octavo.scheduling.slots import SlotTable
 from octavo.steps.features import RowFeature
@@ -55,11 +54,7 @@ class Placement:
         slot_table: SlotTable,
         state: StateLayout,
         num_swap_blocks: int,
-        adapters: AdapterPool,
-        automata: AutomatonPool,
     ) -> None:
-        self.adapters = adapters
-        self.automata = automata
         self.tables = tables
         self.slot_table = slot_table
         self.pool: BlockPool = tables.pool
@@ -103,12 +98,10 @@ class Placement:
         Returns how many tokens it may compute in this step, at most ``budget``; ``clip`` says how
         many have their media. One that forks has none to compute.
         """
-        ranks = self.adapters.provide(sequence.request.adapter)
-        automaton_at = self.automata.provide(sequence.automaton)
-        if self.slot_table.num_free == 0 or ranks is None or automaton_at is None:
+        places = provide_all(sequence.needs)
+        if self.slot_table.num_free == 0 or places is None:
             return 0
-        sequence.ranks = ranks
-        sequence.automaton_at = automaton_at
+        sequence.places = places
         num_tokens = len(sequence.tokens)
         if self._caching:
             self.digests_of(sequence)
@@ -120,8 +113,8 @@ class Placement:
                 start = self._place_fresh(sequence)
         if start < 0:
             return 0
-        self.adapters.pin(sequence.request.adapter)
-        self.automata.pin(sequence.automaton)
+        for pool, resident in sequence.needs:
+            pool.pin(resident.key)
         if sequence.placed_seconds is None:
             sequence.placed_seconds = time.monotonic()
         slot = sequence.slot
@@ -211,8 +204,8 @@ class Placement:
         """Take a sequence off its slot and give its blocks back."""
         if self._processors:
             self.next_plan.detach.append(sequence.slot)
-        self.adapters.unpin(sequence.request.adapter)
-        self.automata.unpin(sequence.automaton)
+        for pool, resident in sequence.needs:
+            pool.unpin(resident.key)
         self.tables.release(sequence.slot)
         self.slot_table.leave(sequence)
 

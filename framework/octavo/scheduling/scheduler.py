@@ -10,11 +10,10 @@ from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
 from octavo.guided.sequence import CompiledGuide
 from octavo.messages import EngineRequest, SequenceEnd, error_end
-from octavo.residency.adapters import AdapterPool
-from octavo.residency.automata import AutomatonPool
+from octavo.residency.adapters import KnownAdapters
 from octavo.scheduling.admission import Admission
 from octavo.scheduling.corrections import Corrections
-from octavo.scheduling.family import family_of, guide_family
+from octavo.scheduling.family import automaton_pool, family_of, guide_family
 from octavo.scheduling.fetching import Fetching
 from octavo.scheduling.limits import refusal_of
 from octavo.scheduling.media import MediaScheduler
@@ -59,11 +58,9 @@ class Scheduler:
         self.slot_table = SlotTable(state.num_slots, state.max_model_len, yields)
         max_blocks = state.fields["table0"].width
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
-        self.adapters = AdapterPool(config.lora.num_rank_rows, config.lora.highest_rank)
-        self.automata = AutomatonPool(automaton_words)
-        self.placement = Placement(
-            config, tables, self.slot_table, state, num_swap_blocks, self.adapters, self.automata
-        )
+        self.adapters = KnownAdapters(config.lora.num_rank_rows, config.lora.highest_rank)
+        self.automata = automaton_pool(automaton_words)
+        self.placement = Placement(config, tables, self.slot_table, state, num_swap_blocks)
         self.fetching = None if store is None else Fetching(store, self.placement)
         self.waiting = WaitingQueue(by_priority=limits.scheduling_policy == "priority")
         self.sequences: dict[int, Sequence] = {}
@@ -80,8 +77,15 @@ class Scheduler:
         self._most_of_prompt = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
         self._model_identity = model_identity
         self._vocab_size = vocab_size
-        self._packing = Packing(self.slot_table, self.placement, self.media, self.corrections)
-        self._admission = Admission(self.waiting, self.adapters, self.automata)
+        self._packing = Packing(
+            self.slot_table,
+            self.placement,
+            self.corrections,
+            media=self.media,
+            adapters=self.adapters.pool,
+            automata=self.automata,
+        )
+        self._admission = Admission(self.waiting)
         self._num_arrivals = 0
         self._step_id = 0
         self._repeated = RepeatedSteps(self.slot_table, self.placement)
@@ -107,7 +111,8 @@ class Scheduler:
             self.refuse(request, refusal)
             return
         self._num_arrivals += 1
-        family = family_of(request, self._num_arrivals, self._model_identity)
+        needs = self.adapters.needs(request.adapter)
+        family = family_of(request, self._num_arrivals, self._model_identity, needs)
         if guide is not None:
             error = guide_family(family, guide, self._vocab_size, self.automata)
             if error is not None:
@@ -164,9 +169,9 @@ class Scheduler:
         for sequence in () if self.fetching is None else self.fetching.start_over():
             self.waiting.push(sequence)
         self.placement.start_over(self.sequences.values())
-        self.media.forget_all()
-        self.adapters.load_again()
-        self.automata.forget_all()
+        self.media.after_fault()
+        self.adapters.pool.after_fault(reload=True)
+        self.automata.after_fault(reload=False)
 
     def _release_followers(self, leader: Sequence) -> None:
         for follower in leader.followers:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from octavo.guided.byte_automaton import ByteAutomatonGuide
 from octavo.guided.sequence import GuidedSequence
 from octavo.messages import EngineRequest, MediaInput, SequenceLogprobs
-from octavo.residency.automata import NO_AUTOMATON
-from octavo.steps.loads import NO_RANKS
+from octavo.residency.pool import Need
+from octavo.steps.loads import Span
 
 
 @dataclass(slots=True)
@@ -29,7 +29,6 @@ class Sequence:
     __slots__ = (
         "arrival",
         "arrival_seconds",
-        "automaton_at",
         "chain_seed",
         "digests",
         "followers",
@@ -39,12 +38,13 @@ class Sequence:
         "is_asked",
         "leader",
         "media_marks",
+        "needs",
         "num_cached_tokens",
         "placed_seconds",
+        "places",
         "position_delta",
         "positions_AP",
         "prompt_logprobs",
-        "ranks",
         "reported",
         "request",
         "slot",
@@ -53,7 +53,14 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, request: EngineRequest, index: int, arrival: int, chain_seed: bytes) -> None:
+    def __init__(
+        self,
+        request: EngineRequest,
+        index: int,
+        arrival: int,
+        chain_seed: bytes,
+        needs: tuple[Need, ...] = (),
+    ) -> None:
         self.request = request
         self.index = index
         self.id = request.sequences[index]
@@ -77,9 +84,11 @@ class Sequence:
                 -1, self.prompt_len
             )
             self.position_delta = int(self.positions_AP[:, -1].max()) + 1 - self.prompt_len
+        self.needs = needs
+        """What is on the device, and pinned, while it runs."""
+        self.places: dict[str, Span] = {}
+        """Where that lies, by the pool's name, while it runs."""
         self.slot = -1
-        self.ranks = NO_RANKS
-        """The rank rows of its adapter while it runs."""
         self.digests: list[bytes] = []
         self.swapped: SwappedBlocks | None = None
         self.is_asked = False
@@ -87,8 +96,6 @@ class Sequence:
         self.leader: Sequence | None = None
         self.followers: list[Sequence] = []
         self.guide: GuidedSequence | None = None
-        self.automaton_at = NO_AUTOMATON
-        """Where its automaton begins in the pool while it runs."""
         self.num_cached_tokens = 0
         self.reported = False
         self.prompt_logprobs: list[SequenceLogprobs] = []

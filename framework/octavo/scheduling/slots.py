@@ -14,6 +14,7 @@ from octavo.guided.byte_automaton import AutomatonState
 from octavo.scheduling.sequence import Sequence
 from octavo.steps.features import RowFeature, features_of
 from octavo.steps.layout import StateDiff
+from octavo.steps.loads import NO_SPAN
 from octavo.steps.slot_fields import STOP_IDS, Ints, SlotIds
 
 
@@ -128,31 +129,41 @@ class SlotTable:
         self.masked_S[slot] = masked
         self.of_allowed_S[slot] = guide is not None and sampling.logprobs_of_allowed
         self.media_end_S[slot] = sequence.media_end
-        self.adapted_S[slot] = sequence.ranks.rank > 0
+        self.adapted_S[slot] = bool(sequence.request.adapter)
         self.cross_due_S[slot] = False
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
 
-        diff.put_slot(
+        diff.put_scalars(
             slot,
-            sampling,
-            num_tokens=num_tokens,
-            computed=computed,
-            prompt_len=sequence.prompt_len,
-            min_len=min_len,
-            features=int(self.features_S[slot]),
-            adapter_first=sequence.ranks.first,
-            adapter_rank=sequence.ranks.rank,
-            position_delta=sequence.position_delta,
-            cross_rows=sequence.num_cross_rows,
-            automaton=sequence.automaton_at,
-            automaton_state=place.state,
-            automaton_depth=len(place.stack),
-            automaton_stack=place.stack,
-            seed=np.array([sequence.seed & (2**64 - 1)], np.uint64).view(np.int32),
-            stop_ids=stop_ids,
-            tokens=tokens,
+            [
+                num_tokens,
+                computed,
+                sequence.prompt_len,
+                min_len,
+                int(self.features_S[slot]),
+                max(sampling.top_k, 0),
+                *sequence.places.get("adapter", NO_SPAN),
+                sequence.position_delta,
+                sequence.num_cross_rows,
+                sequence.places.get("automaton", NO_SPAN).first,
+                place.state,
+                len(place.stack),
+            ],
+            [
+                sampling.temperature,
+                sampling.top_p,
+                sampling.min_p,
+                sampling.presence_penalty,
+                sampling.frequency_penalty,
+                sampling.repetition_penalty,
+            ],
         )
+        diff.put_span("stop_ids", slot, 0, stop_ids)
+        diff.put_span("tokens", slot, 0, tokens)
+        seed = np.array([sequence.seed & (2**64 - 1)], np.uint64).view(np.int32)
+        diff.put_span("seed", slot, 0, seed)
+        diff.put_span("automaton_stack", slot, 0, np.array(place.stack, np.int32))
         return slot
 
     def plan(self, slots: SlotIds, ends: Ints, sample_slots: SlotIds) -> None:

@@ -46,20 +46,21 @@ class RowCuts:
     """Parts that are of an item: their tokens see all of the part."""
 
 
-class RankSpan(NamedTuple):
-    """Consecutive rank rows."""
+class Span(NamedTuple):
+    """Consecutive places of a pool on the device."""
 
     first: int
-    rank: int
+    length: int
 
 
-NO_RANKS: Final = RankSpan(0, 0)
+NO_SPAN: Final = Span(0, 0)
 
 
 class AdapterLoad(NamedTuple):
     """An adapter to copy to the device before a step's forward pass."""
 
-    span: RankSpan
+    span: Span
+    """Rank rows."""
     adapter: PackedAdapter
 
 

@@ -20,8 +20,8 @@ from octavo.steps.loads import (
     AutomatonTokens,
     BlockMoves,
     EncodeItem,
-    RankSpan,
     RowCuts,
+    Span,
 )
 from octavo.steps.plan import Attached, StepPlan
 from octavo.steps.slot_fields import Ints
@@ -51,7 +51,7 @@ class _Extras(msgspec.Struct, array_like=True):
     detach: list[int]
     moves: BlockMoves
     encode: list[_Item]
-    adapters: list[tuple[RankSpan, AdapterHead, _Payload]]
+    adapters: list[tuple[Span, AdapterHead, _Payload]]
     automata: list[tuple[int, _Payload]]
     texts: _SentTexts | None
     """With the first automaton of all."""
