@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,9 @@ def config_for(folder: Path, **parallel: Any) -> EngineConfig:
     )
 
 
-def tokens_of(config: EngineConfig, host: PluginHost) -> dict[int, list[int]]:
+def tokens_of(
+    config: EngineConfig, host: PluginHost, look: Callable[[EngineCore], None] = lambda core: None
+) -> dict[int, list[int]]:
     """Of five requests, which do not all fit into the cache at a time."""
     core = EngineCore(config, host)
     found: dict[int, list[int]] = {}
@@ -208,7 +211,7 @@ def tokens_of(config: EngineConfig, host: PluginHost) -> dict[int, list[int]]:
                     request_id=str(i),
                     sequences=(i,),
                     prompt_token_ids=[7 + i] * (9 + 5 * i),
-                    sampling=TokenSampling(temperature=i % 2, seed=i, max_tokens=20),
+                    sampling=TokenSampling(temperature=i % 2, seed=i, max_tokens=8 + 6 * i),
                 )
                 for i in range(5)
             ]
@@ -218,6 +221,7 @@ def tokens_of(config: EngineConfig, host: PluginHost) -> dict[int, list[int]]:
             assert not any(end.error for end in outputs.ends)
             for sequence, token in zip(outputs.sequences, outputs.tokens, strict=True):
                 found.setdefault(sequence, []).append(token)
+        look(core)
     finally:
         core.close()
     return found
@@ -227,9 +231,26 @@ def test_two_tensor_parallel_workers_give_the_tokens_of_one(folder: Path) -> Non
     host = PluginHost.discover()
     host.register(ThreadRanksPlugin())
     alone = tokens_of(config_for(folder), host)
-    assert [len(tokens) for tokens in alone.values()] == [20] * 5
+    assert [len(tokens) for tokens in alone.values()] == [8, 14, 20, 26, 32]
     both = config_for(folder, tensor_parallel_size=2, executor="threads")
     assert tokens_of(both, host) == alone
+
+
+def test_two_ranks_run_recorded_steps_where_both_have_them(folder: Path) -> None:
+    """The second has no room for those of four rows."""
+    host = PluginHost.discover()
+    host.register(ThreadRanksPlugin())
+    both = config_for(folder, tensor_parallel_size=2, executor="recording threads")
+    ran: list[list[tuple[str, int]]] = []
+
+    def look(core: EngineCore) -> None:
+        executor: Any = core._executor
+        ran.extend(worker.runner._graphs.ran for worker in executor.workers)
+
+    assert tokens_of(both, host, look) == tokens_of(config_for(folder), host)
+    assert ran[0] == ran[1]
+    assert {size for _, size in ran[0]} == {1, 2}
+    assert len({name for name, _ in ran[0]}) > 1
 
 
 def test_workers_of_two_stages_allocate_what_they_agreed_on(folder: Path) -> None:

@@ -33,7 +33,8 @@ class Counter:
 
 
 def run(graphs: DecodeGraphs, step: Counter, slots: list[int]) -> list[int]:
-    slots_R = graphs.place(np.array(slots, np.int32), 0)
+    size = next(size for size in SIZES if size >= len(slots))
+    slots_R = graphs.place(np.array(slots, np.int32), size, 0)
     with torch.inference_mode():
         return graphs.run(slots_R, "count", step)[: len(slots)].tolist()
 
@@ -46,17 +47,14 @@ def test_each_step_runs_once_whether_launched_or_replayed():
     assert step.calls == [4, 4, 12, 12]  # each size as it is, and while it is recorded
 
 
-def test_all_sizes_can_be_prepared_and_then_none_is_left():
+def test_what_is_prepared_is_recorded_on_padding_once():
     graphs, step = DecodeGraphs(MAX_ROWS, MAX_ROWS, DEVICE), Counter()
-    assert not graphs.prepare_another()  # no kind is known
     with torch.inference_mode():
-        graphs.prepare(1000, "count", step)
-        while graphs.prepare_another():
-            pass
-    assert step.calls == [size for size in reversed(SIZES) for _ in range(2)]
+        assert all(graphs.prepare(size, "count", step) for size in (20, 2, 20))
+    assert step.calls == [20, 20, 2, 2]
     assert step.values_S[:-1].tolist() == [0] * 20  # all in the padding slot
     assert run(graphs, step, [0, 1]) == [1, 1]
-    assert len(step.calls) == 14
+    assert len(step.calls) == 4
 
 
 def test_what_was_forgotten_is_recorded_anew():
@@ -78,10 +76,13 @@ def test_a_size_without_memory_is_launched_and_the_others_stay_recorded(caplog):
 
     with torch.inference_mode(), caplog.at_level(logging.WARNING):
         for slots in ([1], [1, 2], [1, 2], [1, 2, 3, 4]):
-            slots_R = graphs.place(np.array(slots, np.int32), 0)
+            slots_R = graphs.place(np.array(slots, np.int32), len(slots), 0)
             found = graphs.run(slots_R, "count", step_without_memory).tolist()
     assert found == [4, 3, 1, 1]
     assert step.calls == [1, 1, 2, 2, 4, 4]
+    with torch.inference_mode():
+        assert not graphs.prepare(2, "count", step_without_memory)
+    assert step.calls == [1, 1, 2, 2, 4, 4, 2]  # others may wait for it
     assert len(caplog.records) == 1
 
 
@@ -95,8 +96,9 @@ def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog):
 
     with torch.inference_mode(), caplog.at_level(logging.WARNING):
         for _ in range(3):
-            found = graphs.run(graphs.place(np.array([7], np.int32), 0), "wait", waiting_step)
+            found = graphs.run(graphs.place(np.array([7], np.int32), 1, 0), "wait", waiting_step)
     assert found.tolist() == [3]
     assert "cannot be recorded" in caplog.text
-    assert not graphs.prepare_another()
+    with torch.inference_mode():
+        assert not graphs.prepare(2, "wait", waiting_step)
     assert torch.randn(4, device=DEVICE).isfinite().all()  # random numbers are drawn as before

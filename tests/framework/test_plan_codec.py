@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from decode_plans import again, decode_plan, ints
 from octavo.cache.groups import make_layout
 from octavo.errors import FrameError
 from octavo.messages import AdapterHead, MediaInput, PackedAdapter, TensorData, TokenSampling
 from octavo.steps.layout import StateLayout
 from octavo.steps.loads import AdapterLoad, AutomatonLoad, BlockMoves, EncodeItem, RowCuts, Span
-from octavo.steps.plan import Attached, Sections, StepPlan, pack_sections
+from octavo.steps.plan import Attached, Sections, StepPlan
 from octavo.steps.plan_codec import HEADER_BYTES, MOST_KEPT, PlanDecoder, PlanEncoder
 from octavo.steps.plan_extras import MOST_INLINE_BYTES, Frames
+from octavo.steps.recording import Recording, StepKind
 from octavo.testing.executor import check_executor
 from octavo_kernels.row_features import Work
 from octavo_registry import PluginHost
@@ -40,50 +42,6 @@ FACTS = ExecutorFacts(
     layout=LAYOUT, state=STATE, num_blocks=10, num_swap_blocks=5, max_model_len=4096
 )
 BIG = MOST_INLINE_BYTES + 4
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int32)
-
-
-def decode_plan(
-    step_id: int = 1, *, num_rows: int = 256, num_words: int = 0, **more: Any
-) -> StepPlan:
-    """Rows of one token each, with a diff of so many words."""
-    rows, none = np.arange(num_rows, dtype=np.int32), ints()
-    words = np.arange(num_words, dtype=np.int32)
-    sections = Sections(*[none] * len(Sections._fields))._replace(
-        diff_indices=words,
-        diff_values=words,
-        slots=rows,
-        query_starts=np.arange(num_rows + 1),
-        sample_slots=rows,
-        logit_tokens=rows,
-    )
-    buffer, sizes = pack_sections(sections)
-    given: dict[str, Any] = {
-        "step_id": step_id,
-        "buffer": buffer,
-        "sizes": sizes,
-        "num_tokens": num_rows,
-        "slots": rows.astype(np.intp),
-        "query_lens": np.ones(num_rows, np.int32),
-        "context_lens": np.arange(num_rows, dtype=np.int32) + 100,
-        "features": np.arange(num_rows, dtype=np.int32),
-        "work": Work(3),
-        "num_logprobs": -1,
-        "num_prompt_logprobs": -1,
-        "of_allowed": np.zeros(num_rows, bool),
-        **more,
-    }
-    return StepPlan(**given)
-
-
-def again(plan: StepPlan, step_id: int, *, num_words: int = 0) -> StepPlan:
-    """The step that repeats it, each row as many tokens on as steps have passed."""
-    first = plan.repeats or plan.step_id
-    made = decode_plan(step_id, num_rows=plan.num_rows, num_words=num_words, repeats=first)
-    return replace(made, context_lens=plan.context_lens + np.int32(step_id - plan.step_id))
 
 
 def crossing() -> Crossing:
@@ -200,6 +158,28 @@ def test_a_step_that_repeats_one_unknown_there_is_sent_in_full_and_can_be_repeat
     assert ways.num_bytes == HEADER_BYTES
 
 
+def test_the_recording_is_the_plans_own_though_it_repeats_one_that_named_none() -> None:
+    ways = crossing()
+    plan = decode_plan(1, num_rows=3, masked=True, has_adapters=True)
+    ways.cross(plan)
+    whole = StepKind(True, plan.work, has_adapters=True, masked=True)
+    for step_id, kind in ((2, whole), (3, StepKind(False, has_adapters=True)), (4, None)):
+        named = again(plan, step_id)
+        named.recording = None if kind is None else Recording(kind, 4, 4)
+        named.masked = named.has_adapters = True
+        ways.cross(named)
+        assert ways.num_bytes == HEADER_BYTES
+
+
+@pytest.mark.parametrize("num_rows", [2, -1, STATE.num_slots + 1])
+def test_a_recording_without_room_for_the_rows_or_beyond_all_slots_is_refused(
+    num_rows: int,
+) -> None:
+    plan = decode_plan(num_rows=3, recording=Recording(StepKind(True, Work(3)), num_rows, 300))
+    with pytest.raises(FrameError, match="names a recording"):
+        PlanDecoder(FACTS).decode(PlanEncoder().encode(plan))
+
+
 def with_word(frames: Frames, place: int, value: int) -> Frames:
     words = np.frombuffer(bytearray(frames[0]), np.int32).copy()
     words[place] = value
@@ -207,7 +187,7 @@ def with_word(frames: Frames, place: int, value: int) -> Frames:
 
 
 HEADER_WORDS = HEADER_BYTES // 4
-FIRST_SIZE = 11
+FIRST_SIZE = 13
 
 
 @pytest.mark.parametrize(
@@ -358,10 +338,11 @@ def test_walks_of_the_scheduling_machine_send_repeated_steps_in_few_bytes() -> N
     assert max(sizes) <= HEADER_BYTES + 8 * 6
 
 
-def test_a_real_model_gives_the_same_tokens_by_plans_that_crossed() -> None:
+@pytest.mark.parametrize("executor", ["threads", "recording threads"])
+def test_a_real_model_gives_the_same_tokens_by_plans_that_crossed(executor: str) -> None:
     """In batches, chunks, preempted, forked, guided."""
     host = PluginHost.discover()
     host.register(ThreadRanksPlugin())
-    checks = check_executor(host, "threads")
+    checks = check_executor(host, executor)
     assert len(checks) > 5
     assert [check.detail for check in checks if not check.passed] == []

@@ -8,9 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from decode_plans import decode_plan
 from octavo.config import CacheConfig, EngineConfig, ModelConfig
 from octavo.errors import EngineDeadError, ModelError
+from octavo.execution.recordings import Recordings
 from octavo.model_folder import open_model
+from octavo.steps.recording import StepKind
 from octavo.testing.random_model import make_random_model
 from octavo_plugins.executors.local.executor import LocalExecutor
 from octavo_registry import PluginHost
@@ -52,25 +55,53 @@ def test_a_broken_device_ends_the_engine_whatever_the_launch_said(executor, monk
         executor.submit(UNGUIDED).result()
 
 
+def recordings_of(prepare) -> Recordings:
+    """Some whose kinds leave idle time a few sizes."""
+    recordings = Recordings(prepare, num_slots=4, has_adapters=False, has_processors=False)
+    recordings._kinds[StepKind(True)] = set()
+    return recordings
+
+
 def test_idle_work_that_raises_is_given_up_and_ends_nothing(executor, caplog):
     calls = []
 
-    def use_idle_time():
-        calls.append(True)
+    def prepare(recording):
+        calls.append(recording)
         raise torch.OutOfMemoryError("somebody else took the memory")
 
-    executor._worker.runner.use_idle_time = use_idle_time
+    executor._recordings = recordings_of(prepare)
     assert [executor.use_idle_time() for _ in range(3)] == [False] * 3
     assert len(calls) == len(caplog.records) == 1
 
 
 def test_a_device_found_broken_in_idle_time_ends_the_engine(executor):
-    def use_idle_time():
+    def prepare(recording):
         raise torch.AcceleratorError("an illegal memory access was encountered", 700)
 
-    executor._worker.runner.use_idle_time = use_idle_time
+    executor._recordings = recordings_of(prepare)
     with pytest.raises(EngineDeadError, match="illegal memory access"):
         executor.use_idle_time()
+
+
+def test_what_cannot_be_recorded_behind_a_step_leaves_the_step_as_it_was(
+    executor, monkeypatch, caplog
+):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    executor._worker.runner.run = lambda plan: None
+    fails_with = [ValueError("a plugin's error")]
+
+    def prepare(recording):
+        raise fails_with[0]
+
+    executor._recordings = recordings_of(prepare)
+    plan = decode_plan(1, num_rows=2)
+    assert executor.submit(plan).result() is None
+    assert plan.recording is None
+    assert executor.submit(decode_plan(2, num_rows=2)).result() is None  # and is not tried again
+    assert len(caplog.records) == 1
+    fails_with[0] = torch.AcceleratorError("an illegal memory access was encountered", 700)
+    with pytest.raises(EngineDeadError, match="illegal memory access"):
+        executor.submit(decode_plan(3, num_rows=3)).result()
 
 
 @pytest.fixture

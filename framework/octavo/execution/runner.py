@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.cut_rows import AttentionRows, cut_rows
-from octavo.execution.decode_graphs import SIZES, DecodeGraphs, StepFunction
+from octavo.execution.decode_graphs import DecodeGraphs, StepFunction
 from octavo.execution.media_encoder import MediaEncoder
+from octavo.execution.recordings import SIZES
 from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterSpans, SiteKinds, family_of
 from octavo.sampling.forward import Forward, Sampled
 from octavo.sampling.held_rows import HeldRows, insert
@@ -28,6 +29,7 @@ from octavo.steps.device_state import DeviceState
 from octavo.steps.layout import StateLayout
 from octavo.steps.loads import RowCuts
 from octavo.steps.plan import Sections, StepPlan, TokenMasks
+from octavo.steps.recording import Recording, StepKind
 from octavo.steps.staging import Staging
 from octavo.steps.uploads import upload
 from octavo_kernels.row_features import Work
@@ -36,8 +38,6 @@ from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model, SamplesTokens
 from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
 
-WARM_UP_ROWS = (1024, 32, 16, 8, 4, 2, 1)
-"""Decode steps of up to so many rows are recorded before the first request."""
 LISTS_OF_LAYERS = (nn.ModuleList, nn.ModuleDict)
 
 
@@ -94,7 +94,8 @@ class ModelRunner:
         """The step that awaits masks."""
         self._graphs: DecodeGraphs | None = None
         if use_graphs:
-            self._graphs = DecodeGraphs(num_slots, state_layout.padding_slot, device)
+            most_rows = min(num_slots, SIZES[-1])
+            self._graphs = DecodeGraphs(most_rows, state_layout.padding_slot, device)
         self.num_layers_begun = 0
         """Since the start, also of encoders; counted on CPUs, where a step may take minutes."""
         if device.type == "cpu":
@@ -105,19 +106,21 @@ class ModelRunner:
     def _begin_layer(self, layer: nn.Module, args: object) -> None:
         self.num_layers_begun += 1
 
-    @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Load the kernels of a decode step, and record greedy ones of some sizes."""
-        if self._graphs is not None:
-            adapted = () if self._adapters is None else (self._adapters.sites,)
-            for sites in (*adapted, NO_SITES):
-                for num_rows in WARM_UP_ROWS:
-                    self._graphs.prepare(num_rows, *self._whole_step(Work(0), sites))
+    @property
+    def can_record(self) -> bool:
+        """Whether ``prepare`` may do something."""
+        return self._graphs is not None
 
     @torch.inference_mode()
-    def use_idle_time(self) -> bool:
-        """Do a moment's work that later steps would have to do; False if there is none."""
-        return self._graphs is not None and self._graphs.prepare_another()
+    def prepare(self, recording: Recording) -> bool:
+        """Record a step that plans may name; False: they must not.
+
+        All ranks do so at the same place among the steps: it runs on padding once, for it may have
+        to load kernels.
+        """
+        if self._graphs is None:
+            return False
+        return self._graphs.prepare(recording.num_rows, *self._step_of(recording.kind))
 
     def close(self) -> None:
         """Free what was recorded: it refers to the runner, and garbage would be collected late."""
@@ -130,8 +133,8 @@ class ModelRunner:
 
         None for one that awaits masks: ``sample`` completes it.
         """
-        if self._graphs is not None and plan.is_decode and self._graphs.takes(plan.num_rows):
-            return self._run_recorded(plan, self._graphs)
+        if plan.recording is not None and self._graphs is not None:
+            return self._run_recorded(plan, plan.recording, self._graphs)
         parts = self._send(plan)
         self._begin(plan)
         slots_R, query_starts_R1 = parts.slots, parts.query_starts
@@ -153,7 +156,7 @@ class ModelRunner:
                 positions=parts.positions,
                 media=media,
                 cuts=plan.cuts,
-                sites=self._sites(plan),
+                sites=self._sites(plan.has_adapters),
             )
             hidden_RD = hidden_TD.index_select(0, parts.logit_tokens)
             if self._adapters is not None and self._adapters.spans is not None:
@@ -190,7 +193,9 @@ class ModelRunner:
             )
         return self._sample_and_accept(forward, masks)
 
-    def _run_recorded(self, plan: StepPlan, graphs: DecodeGraphs) -> Sampled | None:
+    def _run_recorded(
+        self, plan: StepPlan, recording: Recording, graphs: DecodeGraphs
+    ) -> Sampled | None:
         """A step of one token a row: what has changed goes to the device, the rest is there."""
         num_words, num_rows = plan.sizes.diff_indices, plan.num_rows
         parts = self._send(plan) if plan.num_held else None
@@ -199,15 +204,11 @@ class ModelRunner:
             diff = self._staging.pin(plan.buffer[: 2 * num_words])
             self.state.apply(diff[:num_words], diff[num_words:])
         self._begin(plan)
-        slots_R = graphs.place(plan.slots, plan.repeats or plan.step_id)
-        if self._sampler.needs_no_host(plan) and not plan.num_held:
-            whole = self._whole_step(plan.work, self._sites(plan), masked=plan.masked)
-            tokens_R = graphs.run(slots_R, *whole)
-            return Sampled(tokens_R[:num_rows])
-        sites = self._sites(plan)
-        kind = f"forward{family_of(sites)}"
-        decode = partial(self._decode_in_place, sites=sites)
-        hidden_RD = graphs.run(slots_R, kind, decode)[:num_rows]
+        slots_R = graphs.place(plan.slots, recording.num_rows, plan.repeats or plan.step_id)
+        result_R = graphs.run(slots_R, *self._step_of(recording.kind))[:num_rows]
+        if recording.kind.samples:
+            return Sampled(result_R)
+        hidden_RD, sites = result_R, self._sites(plan.has_adapters)
         slots_R = slots_R[:num_rows]
         spans = self._spans_in_state(sites).at(slots_R) if sites else None
         if parts is not None:
@@ -240,7 +241,7 @@ class ModelRunner:
         """A forward pass's rows with those that are held, which are the last that are sampled."""
         held_RD = self._held.at(parts.held)
         first = len(plan.features) - plan.num_held
-        if sites := self._sites(plan):
+        if sites := self._sites(plan.has_adapters):
             of_held = self._spans_in_state(sites).at(parts.sample_slots[first:])
             if spans is None:
                 spans = of_held
@@ -280,16 +281,19 @@ class ModelRunner:
             self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
         return self._hidden_RD[: len(slots_R)].copy_(hidden_RD)
 
-    def _whole_step(
-        self, work: Work, sites: SiteKinds, *, masked: bool = False
-    ) -> tuple[str, StepFunction]:
-        """A step of some kind whose rows need nothing of the host between forward and sampling."""
+    def _step_of(self, kind: StepKind) -> tuple[str, StepFunction]:
+        """What a recorded step of this kind does now, and its name: which sites adapters add at
+        changes with the adapters."""
+        sites = self._sites(kind.has_adapters)
+        if not kind.samples:
+            return f"forward{family_of(sites)}", partial(self._decode_in_place, sites=sites)
+        work, masked = kind.work, kind.masked
         step = partial(self._decode_and_sample, work=work, sites=sites, masked=masked)
         return f"step {int(work)}{family_of(sites)}{' masked' if masked else ''}", step
 
-    def _sites(self, plan: StepPlan) -> SiteKinds:
+    def _sites(self, has_adapters: bool) -> SiteKinds:
         """Where the adapters of a step may add."""
-        return self._adapters.sites if plan.has_adapters and self._adapters else NO_SITES
+        return self._adapters.sites if has_adapters and self._adapters else NO_SITES
 
     def _decode_and_sample(
         self, slots_R: Tensor, *, work: Work, sites: SiteKinds, masked: bool

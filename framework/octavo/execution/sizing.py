@@ -12,7 +12,7 @@ import torch
 from octavo.cache.groups import CacheLayout, make_layout
 from octavo.config import EngineConfig
 from octavo.errors import CacheError, ConfigError, PluginError
-from octavo.execution.decode_graphs import SIZES
+from octavo.execution.recordings import SIZES
 from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
 from octavo.layers.adapted import AdapterRows
 from octavo.layers.decoder import CausalLM, PreNormLayer

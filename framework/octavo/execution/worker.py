@@ -101,7 +101,7 @@ class Worker:
         )
 
     def allocate(self, agreed: ExecutorFacts) -> None:
-        """Make the cache and the device state, as agreed for all ranks, and warm up."""
+        """Make the cache and the device state, as agreed for all ranks."""
         config, folder, host = self._config, self._folder, self._host
         layout: CacheLayout = agreed.layout.held_by(self._sizing.specs)
         encoder = None
@@ -135,7 +135,6 @@ class Worker:
             encoder=encoder,
             adapters=self._adapters,
         )
-        self.runner.warm_up()
         log.info(
             "%s on %s in %s, %.1f s; kv cache: %d blocks of %d tokens, %.2f GiB, %s",
             folder.architecture,

@@ -64,10 +64,6 @@ class Sampler:
         """A step has raised before all was attached: nothing counts until all are detached."""
         self._automata = DeviceAutomata(state, vocab_size)
 
-    def needs_no_host(self, plan: StepPlan) -> bool:
-        """Whether ``sample_in_place`` gives all that a step's rows want."""
-        return plan.num_logprobs < 0 and not plan.awaits_masks and not self._processors
-
     def begin(self, plan: StepPlan) -> None:
         """Bring what is attached to slots to where the step begins."""
         if len(plan.detach) >= self._state.layout.num_slots:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from octavo.messages import TokenSampling
 from octavo.steps.loads import AdapterLoad, AutomatonLoad, BlockMoves, EncodeItem, RowCuts
+from octavo.steps.recording import Recording
 from octavo.steps.slot_fields import Ints, SlotIds
 from octavo_kernels.row_features import Work
 
@@ -114,6 +115,11 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """Whether any row has one."""
     cuts: RowCuts | None = None
     """How attention takes the rows, where that is not as they are."""
+    recording: Recording | None = None
+    """The recorded step to run, which every rank has; None: the step is launched kernel by kernel.
+
+    The executor names it.
+    """
     repeats: int = 0
     """The first of the steps that this one repeats: it has their rows, each one token on from step
     to step, and brings nothing but a diff. 0: it repeats none."""

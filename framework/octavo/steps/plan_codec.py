@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from octavo.errors import FrameError
 from octavo.steps.plan import Sections, StepPlan
 from octavo.steps.plan_extras import ExtrasDecoder, ExtrasEncoder, Frames, check_below
+from octavo.steps.recording import Recording, StepKind
 from octavo.steps.slot_fields import Ints
 from octavo_kernels.row_features import Work
 from octavo_registry.executor import ExecutorFacts
@@ -26,7 +27,7 @@ VERSION: Final = 0x0C7A0001
 HEADER_BYTES: Final = 128
 MOST_KEPT: Final = 16
 """Steps that may be repeated; more than are ever under way."""
-_FIELDS: Final = f"<iiqqiiiii{len(Sections._fields)}ii"
+_FIELDS: Final = f"<iiqqiiiiiii{len(Sections._fields)}ii"
 _HEADER: Final = struct.Struct(f"{_FIELDS}{HEADER_BYTES - struct.calcsize(_FIELDS)}x")
 
 T = TypeVar("T")
@@ -39,6 +40,8 @@ class _Flag(IntFlag):
     OF_ALLOWED = 8
     REPEATED = 16
     HAS_EXTRAS = 32
+    SAMPLES = 64
+    """The recording does."""
 
 
 class _Kept(Generic[T]):
@@ -92,6 +95,10 @@ class PlanEncoder:
                 self._kept.keep(plan.repeats or plan.step_id, int(plan.context_lens[0]))
         if extras:
             flags |= _Flag.HAS_EXTRAS
+        recorded_rows = recorded_tokens = 0
+        if plan.recording is not None:
+            kind, recorded_rows, recorded_tokens = plan.recording
+            flags |= _Flag.SAMPLES * kind.samples
         header = _HEADER.pack(
             VERSION,
             flags,
@@ -102,6 +109,8 @@ class PlanEncoder:
             plan.num_logprobs,
             plan.num_prompt_logprobs,
             ahead,
+            recorded_rows,
+            recorded_tokens,
             *sizes,
             plan.most_yield,
         )
@@ -126,10 +135,12 @@ class PlanDecoder:
         version, flags, step_id, repeats, *values = _HEADER.unpack_from(frames[0])
         if version != VERSION:
             raise FrameError(f"a plan of version {version:#x} came, and not {VERSION:#x}")
-        sizes: Sections[int] = Sections._make(values[5:-1])
+        sizes: Sections[int] = Sections._make(values[7:-1])
         words: Ints = np.frombuffer(frames[0], np.int32, offset=HEADER_BYTES)
         if flags & _Flag.REPEATED and len(frames) == 1:
-            return self._repeat(step_id, repeats, values[4], sizes, words)
+            plan = self._repeat(step_id, repeats, values[4], sizes, words)
+            plan.recording = self._recording(plan, flags, *values[5:7])
+            return plan
         num_rows, num_samples = sizes.slots, sizes.sample_slots
         end = sum(sizes)
         has_allowed = bool(flags & _Flag.OF_ALLOWED)
@@ -163,6 +174,7 @@ class PlanDecoder:
             has_adapters=bool(flags & _Flag.HAS_ADAPTERS),
             repeats=repeats,
         )
+        plan.recording = self._recording(plan, flags, *values[5:7])
         kept = plan
         if flags & _Flag.HAS_EXTRAS:
             kept = replace(plan)
@@ -172,6 +184,22 @@ class PlanDecoder:
         if plan.is_decode:
             self._kept.keep(repeats or step_id, kept)
         return plan
+
+    def _recording(
+        self, plan: StepPlan, flags: int, num_rows: int, num_tokens: int
+    ) -> Recording | None:
+        """What the plan names: all but these facts it has in common with its recording."""
+        if num_rows == 0:
+            return None
+        if not (
+            plan.num_rows <= num_rows <= self._state.num_slots and plan.num_tokens <= num_tokens
+        ):
+            raise FrameError(f"a plan of {plan.num_rows} rows names a recording of {num_rows}")
+        if flags & _Flag.SAMPLES:
+            kind = StepKind(True, plan.work, plan.has_adapters, plan.masked)
+        else:
+            kind = StepKind(False, has_adapters=plan.has_adapters)
+        return Recording(kind, num_rows, num_tokens)
 
     def _check_rows(
         self, buffer: Ints, sizes: Sections[int], num_tokens: int, num_drafts: int

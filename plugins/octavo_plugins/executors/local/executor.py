@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.execution.cpu_threads import useful_threads
+from octavo.execution.recordings import Recordings
 from octavo.execution.runner import ModelRunner
 from octavo.execution.worker import Worker, choose_device
 from octavo.model_folder import ModelFolder
@@ -52,6 +53,7 @@ class LocalExecutor:
         self._thread: ThreadPoolExecutor | None = None
         self._landings: Iterator[_Landing] = iter(())
         self._awaiting: _AwaitingStep | None = None
+        self._recordings: Recordings | None = None
         self._idle_work_failed = False
 
     def start(self) -> ExecutorFacts:
@@ -64,6 +66,14 @@ class LocalExecutor:
             # One more than steps may be under way: the oldest is read while the newest is launched.
             landings = [_Landing(num_slots) for _ in range(self._config.scheduler.async_depth + 1)]
             self._landings = itertools.cycle(landings)
+            if worker.runner.can_record:
+                self._recordings = Recordings(
+                    worker.runner.prepare,
+                    num_slots=num_slots,
+                    has_adapters=facts.adapters is not None,
+                    has_processors=bool(self._config.logits_processors),
+                )
+                self._recordings.warm_up()
         else:
             most_threads = torch.get_num_threads()
             self._thread = ThreadPoolExecutor(1, "octavo-cpu", self._set_threads)
@@ -83,7 +93,7 @@ class LocalExecutor:
         if self._thread is not None:
             step = _CpuStep(self._thread.submit(_run_on_cpu, runner, plan), runner)
         else:
-            step = self._launch(partial(runner.run, plan))
+            step = self._launch_prepared(runner, plan)
         if plan.awaits_masks:
             step = self._awaiting = _AwaitingStep(step)
         return step
@@ -107,12 +117,27 @@ class LocalExecutor:
             return _FailedStep(_judge(error))
         return _ForwardStep() if sampled is None else _CudaStep(sampled, next(self._landings))
 
+    def _launch_prepared(self, runner: ModelRunner, plan: StepPlan) -> PendingStep:
+        """Launch a step; where it could have been recorded it is, for those to come."""
+        recordings = self._recordings
+        lacking = None if recordings is None else recordings.name(plan)
+        step = self._launch(partial(runner.run, plan))
+        if recordings is not None and lacking is not None and not isinstance(step, _FailedStep):
+            try:
+                recordings.prepare(lacking)
+            except Exception as error:  # nobody waits for this
+                judged = _judge(error)
+                if isinstance(judged, EngineDeadError):
+                    return _FailedStep(judged)
+                log.warning("a step is not recorded: %s", one_line(error))
+        return step
+
     def use_idle_time(self) -> bool:
         """Record decode steps that may come, on CUDA."""
-        if self._worker is None or self._thread is not None or self._idle_work_failed:
+        if self._recordings is None or self._worker is None or self._idle_work_failed:
             return False
         try:
-            return self._worker.runner.use_idle_time()
+            return self._recordings.prepare_another()
         except Exception as error:  # nobody waits for this: an engine that can go on does
             judged = _judge(error)
             if isinstance(judged, EngineDeadError):
@@ -129,7 +154,7 @@ class LocalExecutor:
         if self._worker is not None:
             on_cuda = self._worker.device.type == "cuda"
             self._worker.runner.close()
-            self._worker = None
+            self._worker = self._recordings = None
             if on_cuda:
                 torch._C._cuda_clearCublasWorkspaces()  # that of the recording stream: 32 MiB
                 torch.cuda.empty_cache()
