@@ -37,11 +37,11 @@ class StepBounds:
 class AttentionStep:
     """What one cache group's attention calls share in one step.
 
-    Row r's queries are tokens ``query_starts_R1[r]:query_starts_R1[r + 1]``; they are the last
-    ``query_len`` of its ``context_lens_R[r]`` tokens. Its blocks stand in line ``table_rows_R[r]``
-    of ``table_SB``: entry ``p // block`` holds position p; entries before a window and past the
-    context are arbitrary but valid block ids. One sequence may have several rows, which follow each
-    other in it and have one line; all keys of a step are written before any is read.
+    Row r's queries are tokens ``query_starts_R1[r]:query_starts_R1[r + 1]``; they are the last of
+    its ``context_lens_R[r]`` tokens. Its blocks stand in line ``table_rows_R[r]`` of ``table_SB``:
+    entry ``p // block`` holds position p; entries before a window and past the context are
+    arbitrary but valid block ids. One sequence may have several rows, which follow each other in it
+    and have one line; all keys of a step are written before any is read.
 
     In a group of kind "cross" the context is a row's encoded media, which all its queries see:
     ``positions_T`` and ``slots_T`` mean nothing there. In one of kind "step" the context is the

@@ -1,7 +1,7 @@
 """All that an engine is started with: one frozen dataclass per concern, validated at construction.
 
 Option names are the keyword arguments of ``LLM`` and the flags of the command line. Nothing here
-reads a file; ``octavo.config.resolve`` turns it into a ``Plan`` for a device.
+reads a file or asks a device.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ ONE_EACH: Final = Yields(1, 1)
 
 class SlotTable:
     """``known`` and ``confirmed`` are what the host has seen; ``planned`` and ``computed`` are
-    ahead of them by the steps under way: the most that there can be once these are done. ``epoch``
-    changes when a slot's sequence leaves, so that a late result for it is told apart.
+    ahead of them by the steps under way: the most that there can be once these are done.
+    ``epoch_S`` changes when a slot's sequence leaves, so that a late result for it is told apart.
     """
 
     def __init__(self, num_slots: int, max_model_len: int, yields: Yields = ONE_EACH) -> None:
