@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from decode_plans import again, decode_plan, ints
 from octavo.execution.recordings import SIZES, Recordings
 from octavo.messages import AdapterHead, PackedAdapter
-from octavo.steps.loads import AdapterLoad, RankSpan
+from octavo.steps.loads import AdapterLoad, Span
 from octavo.steps.plan import StepPlan
 from octavo.steps.recording import Recording, StepKind
 from octavo_kernels.row_features import Work
@@ -181,7 +181,7 @@ def test_adapters_that_come_let_idle_time_look_at_their_sizes_again() -> None:
     assert not book.prepare_another()
     ranks.asked[0].clear()
     head = AdapterHead(content_hash="a", rank=1, dtype="float32", shapes={})
-    load = AdapterLoad(RankSpan(0, 1), PackedAdapter(head, memoryview(b"")))
+    load = AdapterLoad(Span(0, 1), PackedAdapter(head, memoryview(b"")))
     book.name(greedy(1, 2, adapters=[load], query_lens=np.ones(2, np.int32)))
     while book.prepare_another():
         pass
