@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -251,38 +251,6 @@ def test_a_full_queue_refuses_and_the_queued_ones_go_on(make_core):
     core = make_core(max_queued_tokens=5)
     core.add([request(1, [5] * 4), request(2, [5] * 4)])
     assert "prompt tokens would wait" in (finish(core)[1][200][1] or "")
-
-
-def test_from_generate_to_the_models_forward_it_is_at_most_eight_calls(folder, monkeypatch):
-    """Named calls of our own packages, over the thread that stands for the device."""
-    from octavo_plugins.executors.local.executor import LocalExecutor
-    from octavo_plugins.models.llama.model import Llama
-
-    stacks: dict[str, list[str]] = {}
-
-    def record(owner: type, method: str) -> None:
-        original = getattr(owner, method)
-
-        def recorded(*args):
-            names = []
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None:
-                if frame.f_globals["__name__"].startswith(("octavo.", "octavo_plugins.")):
-                    names.append(frame.f_code.co_qualname)
-                frame = frame.f_back
-            stacks[method] = names[::-1]
-            return original(*args)
-
-        monkeypatch.setattr(owner, method, recorded)
-
-    record(LocalExecutor, "submit")
-    record(Llama, "forward")
-    with LLM(str(folder), dtype="float32") as llm:
-        llm.generate([[5, 6, 7]], SamplingParams(max_tokens=2), use_tqdm=False)
-    calls = [*stacks["submit"], "LocalExecutor.submit", *stacks["forward"], "Llama.forward"]
-    calls = [name for name in calls if not name.startswith("Module.")]
-    assert calls[0] == "LLM.generate"
-    assert len(calls) - 1 <= 8, calls
 
 
 class Listener:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -70,15 +70,15 @@ def make_app(server: ServerContext, keys: Keys = NO_KEYS, *, on_one_loop: bool =
     if not server.config.serve.disable_fastapi_docs:
         page = HTMLResponse(docs_page(described))
         api.router.routes.append(Route("/docs", lambda request: page))
-    by_path: dict[str, dict[str, _Guarded]] = {}
+    by_path: dict[str, _Path] = {}
     plugins = set() if on_one_loop else {plugin for plugin, _ in endpoints}
     foreign = filter(server.host.is_foreign, plugins)
     loops = {plugin: PluginLoop(plugin, server.host) for plugin in foreign}
     for plugin, endpoint in endpoints:
-        apps = by_path.setdefault(endpoint.path, {})
-        apps[endpoint.method] = _Guarded(endpoint, plugin, server.host, loops.get(plugin))
-    for path, apps in by_path.items():
-        api.router.routes.append(Route(path, _ByMethod(apps), methods=list(apps)))
+        path = by_path.setdefault(endpoint.path, _Path(server.host))
+        path.by_method[endpoint.method] = _Owned(endpoint, plugin, loops.get(plugin))
+    for name, path in by_path.items():
+        api.router.routes.append(Route(name, path, methods=list(path.by_method)))
     server.meter.http = HttpMeter(by_path)
     boundary = Boundary(
         api,
@@ -157,27 +157,22 @@ def _check_message(message: Message) -> None:
             raise TypeError(f"the app's header {name!r} is not one of printable bytes")
 
 
-class _ByMethod:
-    """A path's endpoints; a HEAD is answered as the GET that it is."""
+class _Owned(NamedTuple):
+    """An endpoint, the plugin that it is of, and the loop of that; None: the server's own."""
 
-    def __init__(self, apps: Mapping[str, _Guarded]) -> None:
-        self._apps = apps
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        await self._apps[method](scope, receive, send)
+    endpoint: Endpoint
+    plugin: str
+    loop: PluginLoop | None
 
 
-class _Guarded:
-    """An endpoint whose failures become answers, and count as its plugin's."""
+class _Path:
+    """Endpoints by their methods, whose failures become answers and count as their plugins'.
 
-    def __init__(
-        self, endpoint: Endpoint, plugin: str, host: PluginHost, loop: PluginLoop | None
-    ) -> None:
-        """``loop`` is the plugin's; None: it answers on the server's."""
-        self._endpoint = endpoint
-        self._loop = loop
-        self._plugin = plugin
+    A HEAD is answered as the GET that it is.
+    """
+
+    def __init__(self, host: PluginHost) -> None:
+        self.by_method: dict[str, _Owned] = {}
         self._host = host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,21 +185,23 @@ class _Guarded:
             await send(message)
             has_begun = True
 
-        scope[ROUTE] = self._endpoint.path
-        call = f"{self._endpoint.method} {self._endpoint.path}"
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        endpoint, plugin, loop = self.by_method[method]
+        scope[ROUTE] = endpoint.path
+        call = f"{endpoint.method} {endpoint.path}"
         try:
-            if self._endpoint.operators_only and not scope.get(IS_OPERATOR):
+            if endpoint.operators_only and not scope.get(IS_OPERATOR):
                 raise HttpError(
                     403,
                     "this is for who runs the server: it needs a key of --admin-key or "
                     "OCTAVO_ADMIN_KEY",
                     code="operator_key_needed",
                 )
-            with self._host.faults.guard(self._plugin, call, request=True):
-                if self._loop is None:
-                    await self._endpoint.app(scope, receive, watched)
+            with self._host.faults.guard(plugin, call, request=True):
+                if loop is None:
+                    await endpoint.app(scope, receive, watched)
                 else:
-                    await self._loop.run(self._endpoint.app, scope, receive, watched, call)
+                    await loop.run(endpoint.app, scope, receive, watched, call)
                 if not has_begun:
                     raise TypeError("the app has sent no answer")
         except ClientLeft:
