@@ -17,8 +17,9 @@ from octavo.sampling.forward import Forward, Sampled
 from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
 from octavo.steps.features import RowFeature, features_of
-from octavo.steps.layout import StateLayout
+from octavo.steps.layout import StateDiff, StateLayout
 from octavo.steps.plan import Attached, Sections, StepPlan, TokenMasks
+from octavo.steps.slot_fields import STOP_IDS
 from octavo.steps.staging import Staging
 from octavo_kernels.row_features import work_of
 from octavo_kernels.sample import SamplingState
@@ -144,34 +145,34 @@ def make_plan(
 def make_state(rows: Sequence[Row], device: torch.device) -> DeviceState:
     max_len = max(len(row.tokens) for row in rows) + 1
     layout = StateLayout(num_slots=len(rows), max_model_len=max_len, max_blocks=1, num_groups=1)
-    device_state = DeviceState(layout, device)
-    state, params = device_state.sampling, [row.sampling for row in rows]
-    tokens = np.full((len(rows), max_len), 10**6, np.int32)  # poison past the end
-    stop_ids = np.full((len(rows), state.stop_ids_SK.shape[1]), -1, np.int32)
+    state, diff = DeviceState(layout, device), StateDiff(layout)
+    state["tokens"].fill_(10**6)  # poison past the end
     for slot, row in enumerate(rows):
-        tokens[slot, : len(row.tokens)] = row.tokens
+        stop_ids = np.full(STOP_IDS, -1, np.int32)
         ids = row.sampling.stop_token_ids + row.sampling.eos_token_ids
-        stop_ids[slot, : len(ids)] = ids
-    seeds = np.array([p.seed & (2**64 - 1) for p in params], np.uint64)
-
-    def put(field_S: Tensor, values: Sequence[float] | NDArray[np.int32]) -> None:
-        field_S[: len(rows)] = torch.tensor(values, dtype=field_S.dtype, device=device)
-
-    put(state.tokens_SL, tokens)
-    put(state.num_tokens_S, [len(row.tokens) for row in rows])
-    put(state.prompt_len_S, [len(row.prompt) for row in rows])
-    put(state.features_S, [int(features_of(p)) for p in params])
-    put(state.temperature_S, [p.temperature for p in params])
-    put(state.top_p_S, [p.top_p for p in params])
-    put(state.min_p_S, [p.min_p for p in params])
-    put(state.presence_S, [p.presence_penalty for p in params])
-    put(state.frequency_S, [p.frequency_penalty for p in params])
-    put(state.repetition_S, [p.repetition_penalty for p in params])
-    put(state.top_k_S, [max(p.top_k, 0) for p in params])
-    put(state.seed_S2, seeds.view(np.int32).reshape(-1, 2))
-    put(state.min_len_S, [len(row.prompt) + row.sampling.min_tokens for row in rows])
-    put(state.stop_ids_SK, stop_ids)
-    return device_state
+        stop_ids[: len(ids)] = ids
+        diff.put_slot(
+            slot,
+            row.sampling,
+            num_tokens=len(row.tokens),
+            computed=0,
+            prompt_len=len(row.prompt),
+            min_len=len(row.prompt) + row.sampling.min_tokens,
+            features=int(features_of(row.sampling)),
+            adapter_first=0,
+            adapter_rank=0,
+            position_delta=0,
+            cross_rows=0,
+            automaton=0,
+            automaton_state=0,
+            automaton_depth=0,
+            automaton_stack=(),
+            seed=np.array([row.sampling.seed & (2**64 - 1)], np.uint64).view(np.int32),
+            stop_ids=stop_ids,
+            tokens=row.tokens,
+        )
+    state.apply(*(torch.from_numpy(words).to(device) for words in diff.joined()))
+    return state
 
 
 def edited_scores(logits: Logits, row: Row) -> list[float]:

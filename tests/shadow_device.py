@@ -146,7 +146,7 @@ class ShadowDevice:
     def field(self, name: str) -> np.ndarray:
         field = self.state.fields[name]
         words = self.arena[field.offset : field.offset + field.width * self.state.num_slots]
-        return words if field.width == 1 else words.reshape(self.state.num_slots, field.width)
+        return words.reshape(self.state.num_slots, field.width) if field.is_list else words
 
     def submit(self, plan: StepPlan) -> ShadowStep:
         try:

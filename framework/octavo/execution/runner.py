@@ -374,11 +374,11 @@ class ModelRunner:
         return self.model.forward(self.model.embed(inputs.ids_T, media), step)
 
     def _spans_in_state(self, sites: SiteKinds) -> AdapterSpans:
-        return AdapterSpans(self.state.adapter_first_S, self.state.adapter_rank_S, sites)
+        return AdapterSpans(self.state["adapter_first"], self.state["adapter_rank"], sites)
 
     def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
         """Rows whose context are the rows of encoded media that they see."""
-        context_lens_R = self.state.cross_rows_S.index_select(0, rows.table_rows_R)
+        context_lens_R = self.state["cross_rows"].index_select(0, rows.table_rows_R)
         query_lens_R = rows.bounds.query_lens_R
         return rows._replace(
             context_lens_R=context_lens_R.clamp_(min=1),  # the padding slot has none
@@ -394,6 +394,6 @@ class ModelRunner:
             return given.view(self._position_axes, -1).long()
         if self._position_axes == 1:
             return inputs.positions_T.unsqueeze(0)
-        deltas_R = self.state.position_delta_S.index_select(0, slots_R)
+        deltas_R = self.state["position_delta"].index_select(0, slots_R)
         positions_T = inputs.positions_T + deltas_R.index_select(0, inputs.rows_T)
         return positions_T.expand(self._position_axes, -1)

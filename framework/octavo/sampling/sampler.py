@@ -208,7 +208,7 @@ class Sampler:
 
     def _so_far(self) -> SequenceTokens:
         state = self._state
-        return SequenceTokens(tokens_SL=state.tokens_SL, num_tokens_S=state.num_tokens_S)
+        return SequenceTokens(tokens_SL=state["tokens"], num_tokens_S=state["num_tokens"])
 
     def _mask(self, forward: Forward, masks: TokenMasks | None) -> TokenMask | None:
         """What the rows that sample may have, by the host's masks and the device's automata."""

@@ -134,36 +134,27 @@ class SlotTable:
         self.reported_S[slot] = sequence.reported or sequence.index > 0
         self.block_end_S[slot] = 0
 
-        diff.put_scalars(
+        adapter = sequence.places.get("adapter", NO_SPAN)
+        diff.put_slot(
             slot,
-            [
-                num_tokens,
-                computed,
-                sequence.prompt_len,
-                min_len,
-                int(self.features_S[slot]),
-                max(sampling.top_k, 0),
-                *sequence.places.get("adapter", NO_SPAN),
-                sequence.position_delta,
-                sequence.num_cross_rows,
-                sequence.places.get("automaton", NO_SPAN).first,
-                place.state,
-                len(place.stack),
-            ],
-            [
-                sampling.temperature,
-                sampling.top_p,
-                sampling.min_p,
-                sampling.presence_penalty,
-                sampling.frequency_penalty,
-                sampling.repetition_penalty,
-            ],
+            sampling,
+            num_tokens=num_tokens,
+            computed=computed,
+            prompt_len=sequence.prompt_len,
+            min_len=min_len,
+            features=int(self.features_S[slot]),
+            adapter_first=adapter.first,
+            adapter_rank=adapter.length,
+            position_delta=sequence.position_delta,
+            cross_rows=sequence.num_cross_rows,
+            automaton=sequence.places.get("automaton", NO_SPAN).first,
+            automaton_state=place.state,
+            automaton_depth=len(place.stack),
+            automaton_stack=place.stack,
+            seed=np.array([sequence.seed & (2**64 - 1)], np.uint64).view(np.int32),
+            stop_ids=stop_ids,
+            tokens=tokens,
         )
-        diff.put_span("stop_ids", slot, 0, stop_ids)
-        diff.put_span("tokens", slot, 0, tokens)
-        seed = np.array([sequence.seed & (2**64 - 1)], np.uint64).view(np.int32)
-        diff.put_span("seed", slot, 0, seed)
-        diff.put_span("automaton_stack", slot, 0, np.array(place.stack, np.int32))
         return slot
 
     def plan(self, slots: SlotIds, ends: Ints, sample_slots: SlotIds) -> None:

@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 from torch import Tensor
 
 from octavo.steps.layout import StateLayout
-from octavo.steps.slot_fields import FLOAT_FIELDS, INT_FIELDS
 from octavo_kernels.byte_automaton import AutomatonStates
 from octavo_kernels.sample import SamplingState
 from octavo_kernels.step_state import DraftRows, StepInputs, accept_, scatter_words_, step_inputs
 
 
 class DeviceState:
-    """Persists over steps: the host sends what changed, the device adds what it samples."""
+    """Persists over steps: the host sends what changed, the device adds what it samples.
+
+    ``state["top_p"]`` is a field's tensor, a line a slot and the padding slot's last.
+    """
 
     def __init__(self, layout: StateLayout, device: torch.device) -> None:
         self.layout = layout
         self.arena = torch.zeros(layout.num_words, dtype=torch.int32, device=device)
-        self.tokens_SL = self._view("tokens")
-        self.num_tokens_S = self._view("num_tokens")
-        self.computed_S = self._view("computed")
-        self.adapter_first_S = self._view("adapter_first")
-        self.adapter_rank_S = self._view("adapter_rank")
-        self.position_delta_S = self._view("position_delta")
-        self.cross_rows_S = self._view("cross_rows")
+        self._views = {name: self._view(name) for name in layout.fields}
+        self.tables_SB = [self[f"table{group}"] for group in range(layout.num_groups)]
         self.automata = AutomatonStates(
-            at_S=self._view("automaton"),
-            state_S=self._view("automaton_state"),
-            depth_S=self._view("automaton_depth"),
-            stack_SD=self._view("automaton_stack"),
+            at_S=self["automaton"],
+            state_S=self["automaton_state"],
+            depth_S=self["automaton_depth"],
+            stack_SD=self["automaton_stack"],
         )
-        self.tables_SB = [self._view(f"table{group}") for group in range(layout.num_groups)]
+        axes = {each.name.rpartition("_")[0]: each.name for each in fields(SamplingState)}
         self.sampling = SamplingState(
-            tokens_SL=self.tokens_SL,
-            num_tokens_S=self.num_tokens_S,
-            prompt_len_S=self._view("prompt_len"),
-            features_S=self._view("features"),
-            temperature_S=self._view("temperature"),
-            top_p_S=self._view("top_p"),
-            min_p_S=self._view("min_p"),
-            presence_S=self._view("presence"),
-            frequency_S=self._view("frequency"),
-            repetition_S=self._view("repetition"),
-            top_k_S=self._view("top_k"),
-            seed_S2=self._view("seed"),
-            min_len_S=self._view("min_len"),
-            stop_ids_SK=self._view("stop_ids"),
+            **{axes[name]: view for name, view in self._views.items() if name in axes}
         )
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._views[name]
 
     def apply(self, indices: Tensor, values: Tensor) -> None:
         """Write a step's diff."""
@@ -60,8 +49,8 @@ class DeviceState:
         return step_inputs(
             slots_R,
             query_starts_R1,
-            self.computed_S,
-            self.tokens_SL,
+            self["computed"],
+            self["tokens"],
             self.tables_SB,
             num_tokens=num_tokens,
             block_tokens=block_tokens,
@@ -79,11 +68,11 @@ class DeviceState:
         accept_(
             slots_R,
             query_starts_R1,
-            self.computed_S,
+            self["computed"],
             sample_slots_N,
             sampled_T,
-            self.num_tokens_S,
-            self.tokens_SL,
+            self["num_tokens"],
+            self["tokens"],
             drafts=drafts,
             padding_slot=self.layout.padding_slot,
         )
@@ -93,5 +82,4 @@ class DeviceState:
         num_lines = self.layout.num_slots + 1
         words = self.arena[field.offset : field.offset + num_lines * field.width]
         words = words.view(torch.float32) if field.is_float else words
-        scalar = name in INT_FIELDS or name in FLOAT_FIELDS
-        return words if scalar else words.view(num_lines, field.width)
+        return words.view(num_lines, field.width) if field.is_list else words

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from octavo.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from octavo.messages import TokenSampling
-from octavo_kernels.row_features import RowFeature
+from octavo.steps.slot_fields import FIELDS
+from octavo_kernels.row_features import THRESHOLDS, RowFeature
 
 LEAST_TEMPERATURE = 1e-5
 """Below it the likeliest token is taken."""
@@ -12,21 +15,20 @@ LEAST_TEMPERATURE = 1e-5
 MAX_BAD_WORD_FORMS = 2 * MAX_BAD_WORDS
 """Entries of ``bad_word_ids``: each word may come with and without a space before it."""
 
+_BY_VALUE: Final = [(int(it.feature), it.of, it.neutral) for it in FIELDS if it.feature and it.of]
+
 
 def features_of(sampling: TokenSampling) -> RowFeature:
-    """What the sampler must do for a request; a greedy one has no use for top_k, top_p, min_p."""
-    features = RowFeature(0)
+    """What the sampler must do for a request; a greedy one has no use for thresholds."""
+    bits = 0
+    for feature, of, neutral in _BY_VALUE:
+        if of(sampling) != neutral:
+            bits |= feature
+    features = RowFeature(bits)
     if sampling.temperature >= LEAST_TEMPERATURE:
         features |= RowFeature.RANDOM
-        if sampling.top_k > 0:
-            features |= RowFeature.TOP_K
-        if sampling.top_p < 1.0:
-            features |= RowFeature.TOP_P
-        if sampling.min_p > 0.0:
-            features |= RowFeature.MIN_P
-    penalties = (sampling.presence_penalty, sampling.frequency_penalty)
-    if any(penalties) or sampling.repetition_penalty != 1.0:
-        features |= RowFeature.PENALTY
+    else:
+        features &= ~THRESHOLDS
     if sampling.logit_bias or sampling.allowed_token_ids is not None:
         features |= RowFeature.BIAS
     if sampling.bad_word_ids:

@@ -6,11 +6,37 @@ copy and one scatter bring the device up to date, whatever changed. Floats trave
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, Final
+
 import numpy as np
 
 from octavo.errors import ConfigError
-from octavo.steps.slot_fields import FLOAT_FIELDS, INT_FIELDS, STOP_IDS, Field, Ints, SlotIds
-from octavo_registry.guided import MOST_DEPTH
+from octavo.messages import TokenSampling
+from octavo.steps.slot_fields import FIELDS, Ints, SlotField, SlotIds
+
+_SCALARS: Final = sorted(
+    (field for field in FIELDS if field.width == 1),
+    key=lambda field: (field.is_float, field.of is not None),
+)
+"""In the order in which ``put_slot`` writes them."""
+_WIDE: Final = [field for field in FIELDS if field.width != 1]
+_GIVEN: Final = {field.name for field in FIELDS if field.of is None}
+_GIVEN_INTS: Final = [it.name for it in _SCALARS if not it.is_float and it.of is None]
+_OWN_INTS: Final = [it.of for it in _SCALARS if not it.is_float and it.of is not None]
+_GIVEN_FLOATS: Final = [it.name for it in _SCALARS if it.is_float and it.of is None]
+_OWN_FLOATS: Final = [it.of for it in _SCALARS if it.is_float and it.of is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldWords:
+    """Where a field lies in the arena: ``width`` words a slot, from ``offset`` on."""
+
+    offset: int
+    width: int
+    is_float: bool
+    is_list: bool
+    """Its tensor has an axis for the words, be it only one."""
 
 
 class StateLayout:
@@ -26,25 +52,25 @@ class StateLayout:
         self.max_model_len = max_model_len
         self.num_groups = num_groups
         self.padding_slot = num_slots
-        num_lines = num_slots + 1
-        widths = dict.fromkeys((*INT_FIELDS, *FLOAT_FIELDS), 1)
-        widths |= {"seed": 2, "stop_ids": STOP_IDS, "tokens": max_model_len}
-        widths |= {"automaton_stack": MOST_DEPTH}
-        widths |= {f"table{group}": max_blocks for group in range(num_groups)}
-        self.fields: dict[str, Field] = {}
+        dimensions = {"max_model_len": max_model_len, "max_blocks": max_blocks}
+        tables = [SlotField(f"table{group}", width="max_blocks") for group in range(num_groups)]
+        self.fields: dict[str, FieldWords] = {}
         offset = 0
-        for name, width in widths.items():
-            self.fields[name] = Field(offset, width, name in FLOAT_FIELDS)
-            offset += width * num_lines
+        for field in (*FIELDS, *tables):
+            width = dimensions[field.width] if isinstance(field.width, str) else field.width
+            self.fields[field.name] = FieldWords(
+                offset, width, field.is_float, is_list=field.width != 1
+            )
+            offset += width * (num_slots + 1)
         if offset >= 2**31:
             raise ConfigError(
                 f"max_num_seqs={num_slots} sequences of max_model_len={max_model_len} tokens need "
                 f"{offset} words of device state, above the 2147483647 there may be; lower one"
             )
         self.num_words = offset
-        self.scalar_offsets = np.array(
-            [self.fields[name].offset for name in (*INT_FIELDS, *FLOAT_FIELDS)], np.int32
-        )
+        scalars = [self.fields[field.name].offset for field in _SCALARS]
+        self.scalar_offsets = np.array(scalars, np.int32)
+        """Where ``StateDiff.put_slot`` writes one word a slot."""
 
 
 class StateDiff:
@@ -56,15 +82,27 @@ class StateDiff:
         self._indices = [np.zeros(0, np.int32)]
         self._values = [np.zeros(0, np.int32)]
 
-    def put_scalars(self, slot: int, ints: list[int], floats: list[float]) -> None:
-        """Write a slot's fields of width 1, in the order of INT_FIELDS and FLOAT_FIELDS."""
+    def put_slot(self, slot: int, sampling: TokenSampling, **given: Any) -> None:
+        """Write all of FIELDS for a slot's new sequence; ``given`` are those without ``of``."""
+        if given.keys() != _GIVEN:
+            lacking, unknown = sorted(_GIVEN - given.keys()), sorted(given.keys() - _GIVEN)
+            raise TypeError(f"put_slot lacks {lacking}, and is given {unknown} besides")
+        # Which are given is known beforehand: this runs for each sequence that enters, in a few us.
+        ints = [given[name] for name in _GIVEN_INTS] + [of(sampling) for of in _OWN_INTS]
+        floats = [given[name] for name in _GIVEN_FLOATS] + [of(sampling) for of in _OWN_FLOATS]
         self._indices.append(self._scalar_offsets + np.int32(slot))
         self._values.append(np.array(ints, np.int32))
         self._values.append(np.array(floats, np.float32).view(np.int32))
+        for field in _WIDE:
+            value = given[field.name] if field.of is None else field.of(sampling)
+            words = np.asarray(value, np.float32 if field.is_float else np.int32)
+            self.put_span(field.name, slot, 0, words.view(np.int32))
 
     def put_span(self, name: str, slot: int, start: int, values: Ints) -> None:
         """Write consecutive words of one slot's field."""
         field = self._fields[name]
+        if start + len(values) > field.width:
+            raise ValueError(f"{name} has {field.width} words, not {start + len(values)}")
         first = field.offset + slot * field.width + start
         self._indices.append(np.arange(first, first + len(values), dtype=np.int32))
         self._values.append(values)
