@@ -81,7 +81,7 @@ _NOTED: Final[Mapping[str, tuple[str, ...]]] = {
         "mm_processor_cache_type=", "mm_shm_cache_max_object_size_mb=", "mm_tensor_ipc=",
         "mm_ipc_gpu_memory_gb=", "renderer_num_workers=", "disable_chunked_mm_input",
     ),
-    "memory is planned by arithmetic, without a trial": ("skip_mm_profiling",),
+    "memory is budgeted by arithmetic, without a trial": ("skip_mm_profiling",),
     "chunks of all prompts share a step, and the cache admits what it has room for": (
         "max_num_partial_prefills=", "max_long_partial_prefills=", "prefill_schedule_interval=",
         "scheduler_reserve_full_isl", "watermark=",

@@ -17,7 +17,7 @@ from octavo_registry.errors import (
     PluginError,
     UnknownNameError,
 )
-from octavo_registry.events import EnginePlan, PluginFailure, RequestOutcome
+from octavo_registry.events import EngineFacts, PluginFailure, RequestOutcome
 from octavo_registry.faults import Faults
 from octavo_registry.guided import (
     Constraint,
@@ -111,7 +111,7 @@ __all__ = [
     "DuplicateNameError",
     "EncodesMedia",
     "Endpoint",
-    "EnginePlan",
+    "EngineFacts",
     "Entry",
     "ExpertsMethod",
     "ExpertsParameter",

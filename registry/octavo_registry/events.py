@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnginePlan:
+class EngineFacts:
     """What an engine was started with, once all is known."""
 
     model: str

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_FORMERLY = {"ByteAutomaton": "ByteAutomaton", "AutomatonBackend": "AutomatonBackend"}
+_FORMERLY = {"ByteMachine": "ByteAutomaton", "MachineBackend": "AutomatonBackend"}
 ConstraintKind = Literal["json", "regex", "choice", "grammar", "structure"]
 
 

@@ -25,7 +25,7 @@ from octavo_registry.executor import Executor
 from octavo_registry.faults import FAILURES, Faults, one_line
 from octavo_registry.guided import AutomatonBackend, GuidedBackend
 from octavo_registry.hooks import specs
-from octavo_registry.hooks.implementations import hook_callers, implementations
+from octavo_registry.hooks.implementations import hook_callers, implementations, with_arguments
 from octavo_registry.hooks.listening import Listener
 from octavo_registry.hooks.markers import PROJECT
 from octavo_registry.lazy import FRAMEWORK, LazyRegistry
@@ -94,7 +94,7 @@ class PluginHost:
             "guided backend",
             faults=faults,
             makes=(GuidedBackend, AutomatonBackend),
-            formerly={"automaton": "automaton", "automata": "automata"},
+            formerly={"machine": "automaton", "machines": "automata"},
             keywords=(),
             rank=100,
             native=False,
@@ -299,7 +299,8 @@ class PluginHost:
             self._withdraw(name)
             if isinstance(error, OctavoError):
                 raise
-            raise PluginError(f"plugin {name!r} ({target}): {one_line(error)}") from error
+            told = with_arguments(one_line(error), self._manager)
+            raise PluginError(f"plugin {name!r} ({target}): {told}") from error
         finally:
             self._set_registering(FRAMEWORK)
         self.plugins += (record,)

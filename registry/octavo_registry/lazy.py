@@ -183,7 +183,7 @@ class LazyRegistry(Generic[T]):
     def _check_made(self, target: object, made: object) -> None:
         lacking = [missing_members(made, protocol) for protocol in self._makes]
         if lacking and all(lacking):
-            _, least = min((len(names), names) for names in lacking)
+            least = min(lacking, key=len)  # of several, what the first kind asks for
             what = getattr(target, "__qualname__", target)
             raise TypeError(
                 f"{what} gave {type(made).__name__}, which lacks {', '.join(least)}"

@@ -56,7 +56,8 @@ class QuantizationMethod(Protocol):
     def finish(self, layer: nn.Module) -> None:
         """Repack when the last of the layer's tensors has come; what is not needed is let go.
 
-        Also called on the "meta" device, where only shapes count: what it leaves there is planned.
+        Also called on the "meta" device, where only shapes count: what it leaves there is what
+        the memory budget has for the layer.
         """
         ...
 

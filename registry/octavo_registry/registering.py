@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK: Final = "__octavo_hooks__"
-_PLANNED: Final = "nothing: memory is planned by arithmetic, and a model's encode_bytes"
+_BUDGETED: Final = "nothing: memory is budgeted by arithmetic, and a model's encode_bytes"
 _PROCESSOR: Final = (
     "INPUT_REGISTRY.register_input_processor, which places an item's tokens, and "
     "MULTIMODAL_REGISTRY.register_input_mapper, which makes its tensors"
@@ -27,15 +27,15 @@ _PROCESSOR: Final = (
 _INSTEAD: Final[Mapping[str, str]] = {
     "create_input_mapper": "host.multimodal of a PluginHost",
     "create_processor": "host.inputs and host.multimodal of a PluginHost",
-    "dummy_data_for_profiling": _PLANNED,
-    "get_max_multimodal_tokens": _PLANNED,
+    "dummy_data_for_profiling": _BUDGETED,
+    "get_max_multimodal_tokens": _BUDGETED,
     "map_input": "host.multimodal.map_input of a PluginHost",
     "process_input": "host.inputs.process_input of a PluginHost",
-    "register_dummy_data": _PLANNED,
-    "register_dummy_encoder_data": _PLANNED,
+    "register_dummy_data": _BUDGETED,
+    "register_dummy_encoder_data": _BUDGETED,
     "register_image_input_mapper": "register_input_mapper, whose function gets the modality",
-    "register_max_image_tokens": _PLANNED,
-    "register_max_multimodal_tokens": _PLANNED,
+    "register_max_image_tokens": _BUDGETED,
+    "register_max_multimodal_tokens": _BUDGETED,
     "register_plugin": "the hook register_modalities",
     "register_processor": _PROCESSOR,
 }

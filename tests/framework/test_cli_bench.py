@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from octavo.benchmarking.load import LoadClient, Planned
+from octavo.benchmarking.load import LoadClient, TimedRequest
 from octavo.benchmarking.picture import draw, nice
 from octavo.benchmarking.processes import get, num_processes, put, run_load
 from octavo.benchmarking.records import Record
@@ -28,10 +28,10 @@ from octavo.benchmarking.workload import (
     Ask,
     Lengths,
     arrivals,
-    plan,
     random_ids,
     random_texts,
     read_asks,
+    timed_requests,
 )
 from octavo.cli import main
 from octavo.client import parse_address
@@ -83,8 +83,8 @@ async def answering(answer: Callable[[int, bytes], list[bytes] | None]):
         yield parse_address(f"http://127.0.0.1:{port}", "a-key"), seen
 
 
-def requests(count: int) -> list[Planned]:
-    return [Planned(number, 0.0, "/v1/completions", b"{}") for number in range(count)]
+def requests(count: int) -> list[TimedRequest]:
+    return [TimedRequest(number, 0.0, "/v1/completions", b"{}") for number in range(count)]
 
 
 async def ask(answer: Callable[[int, bytes], list[bytes] | None], count: int = 1, **limits: int):
@@ -273,7 +273,7 @@ def test_random_prompts_have_the_lengths_that_were_asked_for() -> None:
 def test_a_body_has_no_fields_but_openais_unless_they_are_asked_for() -> None:
     ask = Ask(prompt="hello", output_len=5)
     more = {"endpoint": "chat", "model": "m", "extra": {"min_p": 0.5}}
-    (with_eos,) = plan([ask], [0.0], ignore_eos=True, **more)
+    (with_eos,) = timed_requests([ask], [0.0], ignore_eos=True, **more)
     assert json.loads(with_eos.body) == {
         "model": "m",
         "messages": [{"role": "user", "content": "hello"}],
@@ -284,7 +284,7 @@ def test_a_body_has_no_fields_but_openais_unless_they_are_asked_for() -> None:
         "ignore_eos": True,
         "min_p": 0.5,
     }
-    (plain,) = plan([ask], [0.0], ignore_eos=False, **more)
+    (plain,) = timed_requests([ask], [0.0], ignore_eos=False, **more)
     assert "ignore_eos" not in json.loads(plain.body)
 
 

@@ -22,7 +22,7 @@ from octavo.observability.engine_metrics import read_report
 from octavo.steps.slot_fields import FLOAT_FIELDS, INT_FIELDS
 from octavo.testing.random_model import make_random_model
 from octavo_registry import (
-    EnginePlan,
+    EngineFacts,
     LazyRegistry,
     ModelCapabilities,
     PluginHost,
@@ -259,12 +259,12 @@ class Listener:
     OCTAVO_API = "1"
 
     def __init__(self) -> None:
-        self.plans: list[EnginePlan] = []
+        self.told: list[EngineFacts] = []
         self.outcomes: list[RequestOutcome] = []
 
     @hookimpl
-    def engine_started(self, plan: EnginePlan) -> None:
-        self.plans.append(plan)
+    def engine_started(self, facts: EngineFacts) -> None:
+        self.told.append(facts)
 
     @hookimpl
     def request_finished(self, outcome: RequestOutcome) -> None:
@@ -278,7 +278,7 @@ def test_plugins_hear_of_the_start_and_of_every_end(folder):
     with LLM(str(folder), dtype="float32", plugins=[listener], **options) as llm:
         params = SamplingParams(n=2, temperature=0.0, max_tokens=40, ignore_eos=True)
         (output,) = llm.generate({"prompt_token_ids": [9] * 30}, params, use_tqdm=False)
-    assert [plan.num_blocks for plan in listener.plans] == [6]
+    assert [facts.num_blocks for facts in listener.told] == [6]
     (outcome,) = listener.outcomes
     assert outcome.finish_reasons == ("length", "length")
     assert (outcome.num_prompt_tokens, outcome.num_output_tokens) == (30, 80)

@@ -300,22 +300,22 @@ def test_a_guided_backend_of_the_old_form_hears_the_new_names(site) -> None:
         def register_guided_backends(backends):
             backends.add("mine", "former_target:Backend", keywords=("choice",), {}=True)
         """
-    site.write("former", form.format("automata"))
+    site.write("former", form.format("machines"))
     site.write("half", form.format("automata"))
     (site.root / "former_target.py").write_text(
         "class Backend:\n"
         "    def __init__(self, vocabulary): pass\n"
         "    def compile(self, constraint): pass\n"
-        "    automaton = compile\n"
+        "    machine = compile\n"
     )
-    with pytest.raises(PluginError, match="with automata=; that is now automata="):
+    with pytest.raises(PluginError, match="with machines=; that is now automata="):
         PluginHost.discover(plugins=["former"])
     host = PluginHost.discover(plugins=["half"])
     params = GuidedParams(choice=["yes"], backend="mine")
-    with pytest.raises(PluginError, match=r"lacks automaton\(\); automaton is now automaton"):
+    with pytest.raises(PluginError, match=r"lacks automaton\(\); machine is now automaton"):
         choose_guide(params, host, on_device=True)
-    with pytest.raises(ImportError, match="ByteAutomaton is now ByteAutomaton"):
-        from octavo_registry.guided import ByteAutomaton  # noqa: F401
+    with pytest.raises(ImportError, match="ByteMachine is now ByteAutomaton"):
+        from octavo_registry.guided import ByteMachine  # noqa: F401
 
 
 def _argument(registry: str) -> str:

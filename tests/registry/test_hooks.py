@@ -10,7 +10,7 @@ import pytest
 
 from octavo_registry import (
     CacheSpec,
-    EnginePlan,
+    EngineFacts,
     LazyRegistry,
     MediaItem,
     MediaPrompt,
@@ -36,7 +36,7 @@ class Made:
 
 TARGET = f"{__name__}:Made"
 SPEC = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
-PLAN = EnginePlan(
+FACTS = EngineFacts(
     model="m",
     architecture="A",
     dtype="float32",
@@ -321,11 +321,11 @@ def test_hook_select_chat_template() -> None:
 
 
 def test_hook_engine_started() -> None:
-    told: list[EnginePlan] = []
-    host = host_of(plugin(engine_started=lambda plan: told.append(plan)))
-    host.notify("engine_started", plan=PLAN)
+    told: list[EngineFacts] = []
+    host = host_of(plugin(engine_started=lambda facts: told.append(facts)))
+    host.notify("engine_started", facts=FACTS)
     assert host.settle_events()
-    assert told == [PLAN]
+    assert told == [FACTS]
 
 
 class Clock:
@@ -367,7 +367,7 @@ def test_hook_plugin_failed() -> None:
         plugin("broken", engine_started=lambda: 1 / 0, plugin_failed=broken),
         plugin("cow", plugin_failed=broken),
     )
-    host.notify("engine_started", plan=PLAN)
+    host.notify("engine_started", facts=FACTS)
     assert host.settle_events()
     assert told == [
         PluginFailure(

@@ -94,7 +94,13 @@ def test_a_hook_without_the_decorator_is_refused(site) -> None:
 
 def test_an_argument_that_the_hook_lacks_is_refused(site) -> None:
     site.install("mouse", "@hookimpl\ndef register_models(models, tokenizers): pass")
-    with pytest.raises(PluginError, match=r"'mouse'.*tokenizers.*can not be found"):
+    with pytest.raises(PluginError, match=r"'mouse'.*tokenizers.*can not be found.*\(models\)"):
+        PluginHost.discover()
+
+
+def test_an_event_of_the_old_form_hears_the_new_name(site) -> None:
+    site.install("mouse", "@hookimpl\ndef engine_started(plan): pass")
+    with pytest.raises(PluginError, match=r"'plan'.*it is called engine_started\(facts\)"):
         PluginHost.discover()
 
 
@@ -105,7 +111,7 @@ def test_a_wrapper_around_registration_is_refused(site) -> None:
 
 
 def test_the_old_style_of_wrapper_is_refused(site) -> None:
-    site.install("mouse", "@hookimpl(hookwrapper=True)\ndef engine_started(plan): yield")
+    site.install("mouse", "@hookimpl(hookwrapper=True)\ndef engine_started(facts): yield")
     with pytest.raises(PluginError, match="wrapper=True"):
         PluginHost.discover()
 
@@ -138,7 +144,7 @@ def test_nothing_stays_of_a_plugin_that_raises_while_registering(site) -> None:
             raise RuntimeError("too late")
 
         @hookimpl
-        def engine_started(self, plan):
+        def engine_started(self, facts):
             pytest.fail("an unregistered plugin was told of an event")
 
     host = PluginHost.discover()
@@ -147,7 +153,7 @@ def test_nothing_stays_of_a_plugin_that_raises_while_registering(site) -> None:
     assert host.plugins == ()
     assert host.models.names() == host.sources.names() == []
     assert host.options.declared() == []
-    host.notify("engine_started", plan=None)
+    host.notify("engine_started", facts=None)
     assert host.settle_events()
     host.register(ObjectPlugin())
     assert host.sources.names() == ["here"]
@@ -176,12 +182,12 @@ def test_loading_a_model_protects_its_plugin(site) -> None:
         @hookimpl
         def register_models(models): models.add("A", "ape:Model")
         @hookimpl
-        def engine_started(plan): 1 / 0
+        def engine_started(facts): 1 / 0
         """.replace("\n        ", "\n"),
     )
     host = PluginHost.discover()
     host.models.load("A")
-    host.notify("engine_started", plan=None)
+    host.notify("engine_started", facts=None)
     assert host.settle_events()
     assert host.faults.counts == {("ape", "engine_started"): 1}
     assert host.faults.quarantined == {}

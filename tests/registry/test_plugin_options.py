@@ -108,8 +108,8 @@ def select_chat_template(architecture, *, options):
     return f"{options['size']} of {architecture}"
 
 @hookimpl
-def engine_started(plan, *, options):
-    told.append((plan, options["size"]))
+def engine_started(facts, *, options):
+    told.append((facts, options["size"]))
 
 @hookimpl
 def request_finished(*, options):
@@ -130,10 +130,10 @@ def test_targets_choices_and_events_get_the_options_of_their_plugin(site) -> Non
     assert placed.token_ids == [8]
     asked = host.hook.select_chat_template(architecture="A", config={})
     assert asked == "8 of A"
-    host.notify("engine_started", plan="plan")
+    host.notify("engine_started", facts="facts")
     host.notify("request_finished", outcome="done")
     assert host.settle_events()
-    assert importlib.import_module("optional").told == [("plan", 8), None]
+    assert importlib.import_module("optional").told == [("facts", 8), None]
     assert host.faults.counts == {}
 
 

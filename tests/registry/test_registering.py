@@ -96,9 +96,9 @@ def test_only_a_function_that_can_be_imported_is_marked() -> None:
     ("registry", "name", "told"),
     [
         (MULTIMODAL_REGISTRY, "register_processor", "INPUT_REGISTRY.register_input_processor"),
-        (MULTIMODAL_REGISTRY, "register_max_image_tokens", "memory is planned by arithmetic"),
+        (MULTIMODAL_REGISTRY, "register_max_image_tokens", "memory is budgeted by arithmetic"),
         (MULTIMODAL_REGISTRY, "map_input", "host.multimodal.map_input"),
-        (INPUT_REGISTRY, "register_dummy_data", "memory is planned by arithmetic"),
+        (INPUT_REGISTRY, "register_dummy_data", "memory is budgeted by arithmetic"),
         (INPUT_REGISTRY, "process_input", "host.inputs.process_input"),
     ],
 )

@@ -17,7 +17,7 @@ from octavo.client import Address
 CONNECT_SECONDS = 30.0
 
 
-class Planned(msgspec.Struct, array_like=True):
+class TimedRequest(msgspec.Struct, array_like=True):
     """A request that is ready to be sent."""
 
     number: int
@@ -113,14 +113,14 @@ class LoadClient:
     ended: Callable[[Record], None] = lambda record: None
     """Hears of each that has ended."""
 
-    async def run(self, planned: Sequence[Planned], begin: float) -> list[Record]:
+    async def run(self, requests: Sequence[TimedRequest], begin: float) -> list[Record]:
         """Send each request at ``begin`` plus its offset, or later; return once all have ended."""
         idle: list[StreamConnection] = []
         most = self.max_concurrency
         free: AbstractAsyncContextManager[object]
         free = nullcontext() if most is None else asyncio.Semaphore(most)
         tasks = []
-        for each in sorted(planned, key=lambda request: request.offset):
+        for each in sorted(requests, key=lambda request: request.offset):
             delay = begin + each.offset - perf_counter()
             if delay > 0:
                 await asyncio.sleep(delay)
@@ -132,13 +132,13 @@ class LoadClient:
 
     async def _one(
         self,
-        planned: Planned,
+        request: TimedRequest,
         idle: list[StreamConnection],
         free: AbstractAsyncContextManager[object],
     ) -> Record:
-        data = self._bytes(planned)
+        data = self._bytes(request)
         async with free:
-            recorder = _Recorder(planned.number)
+            recorder = _Recorder(request.number)
             try:
                 connection = await self._request(data, recorder, idle)
             except (AnswerError, OSError, TimeoutError, msgspec.DecodeError) as error:
@@ -181,13 +181,13 @@ class LoadClient:
             )
         return connection
 
-    def _bytes(self, planned: Planned) -> bytes:
+    def _bytes(self, request: TimedRequest) -> bytes:
         address = self.address
         headers = address.headers() | {
             "host": address.authority,
             "content-type": "application/json",
-            "content-length": str(len(planned.body)),
+            "content-length": str(len(request.body)),
         }
-        lines = [f"POST {address.path}{planned.path} HTTP/1.1"]
+        lines = [f"POST {address.path}{request.path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        return "\r\n".join([*lines, "", ""]).encode() + planned.body
+        return "\r\n".join([*lines, "", ""]).encode() + request.body

@@ -15,7 +15,7 @@ from typing import IO
 
 import msgspec
 
-from octavo.benchmarking.load import Planned
+from octavo.benchmarking.load import TimedRequest
 from octavo.benchmarking.records import Record
 from octavo.client import Address
 from octavo.errors import OctavoError
@@ -32,7 +32,7 @@ class Share(msgspec.Struct):
 
     address: Address
     max_concurrency: int | None
-    planned: list[Planned]
+    requests: list[TimedRequest]
 
 
 class Outcome(msgspec.Struct, tag=True):
@@ -68,19 +68,19 @@ def num_processes(num_streams: int) -> int:
 
 def run_load(
     address: Address,
-    planned: Sequence[Planned],
+    requests: Sequence[TimedRequest],
     *,
     max_concurrency: int | None,
     processes: int,
     bar: ProgressBar | None = None,
 ) -> list[Outcome]:
     """Divide the requests among processes that start at the same time."""
-    processes = max(1, min(processes, len(planned), max_concurrency or len(planned)))
+    processes = max(1, min(processes, len(requests), max_concurrency or len(requests)))
     shares = [
         Share(
             address,
             None if max_concurrency is None else _part(max_concurrency, index, processes),
-            list(planned[index::processes]),
+            list(requests[index::processes]),
         )
         for index in range(processes)
     ]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from octavo.benchmarking.load import Planned
+from octavo.benchmarking.load import TimedRequest
 from octavo.benchmarking.processes import BenchError, Outcome, num_processes, run_load
 from octavo.benchmarking.records import Record
 from octavo.benchmarking.summary import Summary, summarize
@@ -17,11 +17,11 @@ from octavo.benchmarking.workload import (
     Ask,
     Lengths,
     arrivals,
-    plan,
     random_ids,
     random_text,
     random_texts,
     read_asks,
+    timed_requests,
 )
 from octavo.client import Address, ServerError, get_json, post_json
 from octavo.config.checks import check_choice, check_range
@@ -132,8 +132,8 @@ def run_serve_bench(
     times = arrivals(bench.num_prompts, bench.request_rate, rng)
     ignore_eos = bench.prompts is None if bench.ignore_eos is None else bench.ignore_eos
 
-    def planned(some: Sequence[Ask], offsets: Sequence[float]) -> list[Planned]:
-        return plan(
+    def timed(some: Sequence[Ask], offsets: Sequence[float]) -> list[TimedRequest]:
+        return timed_requests(
             some,
             offsets,
             endpoint=bench.endpoint,
@@ -145,13 +145,13 @@ def run_serve_bench(
     warmups, measured = asks[: bench.num_warmups], asks[bench.num_warmups :]
     if warmups:
         few = bench.max_concurrency or len(warmups)
-        requests = planned(warmups, [0.0] * len(warmups))
+        requests = timed(warmups, [0.0] * len(warmups))
         _check(run_load(address, requests, max_concurrency=few, processes=1))
     processes = bench.processes or num_processes(bench.max_concurrency or bench.num_prompts)
     with ProgressBar(bench.num_prompts, shown=shown) as bar:
         outcomes = run_load(
             address,
-            planned(measured, times),
+            timed(measured, times),
             max_concurrency=bench.max_concurrency,
             processes=processes,
             bar=bar,

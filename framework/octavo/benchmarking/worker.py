@@ -26,7 +26,7 @@ def main() -> None:
     gc.freeze()
     gc.disable()  # a pause of it would be taken for the server's; records have no cycles
     began = time.process_time()
-    records = uvloop.run(load.run(share.planned, begin))
+    records = uvloop.run(load.run(share.requests, begin))
     outcome = Outcome(records, time.process_time() - began)
     teller.tell()
     put(sys.stdout.buffer, msgspec.msgpack.encode(outcome))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from octavo.benchmarking.load import Planned
+from octavo.benchmarking.load import TimedRequest
 from octavo.errors import ConfigError
 from octavo.wording import counted
 
@@ -150,7 +150,7 @@ def arrivals(count: int, request_rate: float, rng: random.Random) -> list[float]
     return times
 
 
-def plan(
+def timed_requests(
     asks: Sequence[Ask],
     times: Sequence[float],
     *,
@@ -158,9 +158,9 @@ def plan(
     model: str,
     ignore_eos: bool,
     extra: dict[str, Any],
-) -> list[Planned]:
+) -> list[TimedRequest]:
     """Write the bodies. Fields beyond OpenAI's: ``ignore_eos``, where asked for, and ``extra``."""
-    planned = []
+    requests = []
     for number, (ask, offset) in enumerate(zip(asks, times, strict=True)):
         body: dict[str, Any] = {
             "model": model,
@@ -172,8 +172,8 @@ def plan(
         if ignore_eos:
             body["ignore_eos"] = True
         body |= _prompt(ask, endpoint) | extra
-        planned.append(Planned(number, offset, PATHS[endpoint], json.dumps(body).encode()))
-    return planned
+        requests.append(TimedRequest(number, offset, PATHS[endpoint], json.dumps(body).encode()))
+    return requests
 
 
 def _prompt(ask: Ask, endpoint: Endpoint) -> dict[str, Any]:

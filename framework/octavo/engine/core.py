@@ -20,7 +20,7 @@ from octavo.messages import EngineReady, EngineRequest, PackedAdapter, StepOutpu
 from octavo.model_folder import open_model
 from octavo.observability.engine_metrics import EngineMeter
 from octavo.observability.usage_stats import record_start
-from octavo_registry import EnginePlan, PluginHost
+from octavo_registry import EngineFacts, PluginHost
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 from octavo_registry.faults import FAILURES
 from octavo_registry.kv_store import KVStore
@@ -72,7 +72,7 @@ class EngineCore:
         record_start(architecture=folder.architecture, dtype=str(folder.dtype))
         host.notify(
             "engine_started",
-            plan=EnginePlan(
+            facts=EngineFacts(
                 model=config.model.model,
                 architecture=folder.architecture,
                 dtype=folder.dtype,

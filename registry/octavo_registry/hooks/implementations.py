@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,15 @@ from octavo_registry.lazy import LazyRegistry
 from octavo_registry.naming import close_or_known
 from octavo_registry.options import OptionRegistry
 from octavo_registry.registering import hooks_of
+
+
+def with_arguments(told: str, manager: pluggy.PluginManager) -> str:
+    """Add to what pluggy says of an implementation how its hook is called."""
+    found = re.search(r"for hook '(\w+)'.* can not be found", told)
+    if found is None:
+        return told
+    arguments = ", ".join(hook_callers(manager)[found[1]].spec.argnames)
+    return f"{told}; it is called {found[1]}({arguments})"
 
 
 def hook_callers(manager: pluggy.PluginManager) -> dict[str, Any]:

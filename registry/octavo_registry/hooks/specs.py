@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from octavo_registry.attention import AttentionBackend
     from octavo_registry.cache import CacheSpec
     from octavo_registry.commands import Command
-    from octavo_registry.events import EnginePlan, PluginFailure, RequestOutcome
+    from octavo_registry.events import EngineFacts, PluginFailure, RequestOutcome
     from octavo_registry.executor import Executor
     from octavo_registry.guided import GuidedBackend
     from octavo_registry.lazy import LazyRegistry
@@ -235,7 +235,7 @@ def select_chat_template(architecture: str, config: Mapping[str, Any]) -> str | 
 
 
 @hookspec
-def engine_started(plan: EnginePlan) -> None:
+def engine_started(facts: EngineFacts) -> None:
     """Tell that an engine is ready. Called once an engine, in the process that runs it."""
 
 
