@@ -57,7 +57,7 @@ class Transcriber(Protocol):
         ...
 
     def detected(self, token_id: int) -> str:
-        """Return the code for the token that the model drew then."""
+        """Return the code for the token that the model sampled then."""
         ...
 
     def prompt(self, task: TranscriptionTask) -> Sequence[int]:

@@ -120,12 +120,16 @@ class DevicePool(Generic[R, P]):
                 self.drop(key)
 
     def _take(self, count: int) -> P | None:
+        places = self._places.take(count)
+        if places is not None:
+            return places
         pinned = [held.places for held in self._held.values() if held.num_pins]
         if not self._places.fits(count, pinned):
             return None  # to drop the idle would not help
         idle = [key for key, held in self._held.items() if not held.num_pins]
-        while (places := self._places.take(count)) is None:
+        while places is None:
             self.drop(idle.pop(0))
+            places = self._places.take(count)
         return places
 
 

@@ -13,8 +13,8 @@ Heap = list[tuple[SortKey, int]]
 class WaitingQueue:
     """Ordered by priority (under that policy), then arrival; a preempted one keeps its place.
 
-    Those that wait for their adapter's rank rows are set aside, in the same order, so that the
-    others pass them.
+    Those that wait for room on the device are set aside, in the same order, so that others pass
+    them.
     """
 
     def __init__(self, *, by_priority: bool) -> None:

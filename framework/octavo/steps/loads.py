@@ -65,7 +65,8 @@ class AdapterLoad(NamedTuple):
 
 
 POOL_WORDS: Final = 2**22
-"""Room for hundreds of the usual schemas, and for one of a million entries, of 4 bytes each."""
+"""Words of 4 bytes in the pool of automata: room for hundreds of the usual schemas, or for one of
+a million entries."""
 
 
 class AutomatonTokens(Protocol):

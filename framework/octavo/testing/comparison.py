@@ -85,7 +85,7 @@ class Comparison:
 def compare(
     continuations: Sequence[SampledSequence], reference: Reference, *, greedy: bool = True
 ) -> Comparison:
-    """Compare each continuation with the reference on the very tokens that it drew.
+    """Compare each continuation with the reference on the very tokens that it sampled.
 
     Greedy ones must be what the reference would have chosen at each position, given the tokens
     before it; by induction they are then the reference's own greedy continuation.

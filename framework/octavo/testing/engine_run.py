@@ -45,7 +45,7 @@ def tokens_of(prompt: EnginePrompt) -> Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledSequence:
-    """What one sequence of a request drew."""
+    """What one sequence of a request sampled."""
 
     prompt: EnginePrompt
     tokens: Tokens
@@ -186,7 +186,7 @@ class EngineRun:
             _take(outputs, received)
             num_idle = 0 if outputs.tokens else num_idle + 1
             if num_idle > MAX_IDLE_STEPS:
-                raise EngineDeadError(f"the engine drew no token in {MAX_IDLE_STEPS} steps")
+                raise EngineDeadError(f"the engine sampled no token in {MAX_IDLE_STEPS} steps")
         return received
 
     def _dense(self, entries: Sequence[SequenceLogprobs]) -> Logprobs:

@@ -110,7 +110,7 @@ class _Run:
         return before_RV, found
 
     def step(self, slots: Sequence[int]) -> None:
-        """Draw a token in each of these slots."""
+        """Sample a token in each of these slots."""
         _, behind_RV = self.logits(slots)
         for slot, token in zip(slots, behind_RV.argmax(dim=1).tolist(), strict=True):
             self._tokens_SL[slot, len(self.tokens[slot])] = token

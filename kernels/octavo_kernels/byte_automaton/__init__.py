@@ -1,4 +1,4 @@
-"""Byte automata on the device: which tokens may come, and where the drawn one leads.
+"""Byte automata on the device: which tokens may come, and where the sampled one leads.
 
 A packed automaton is ``int32``: a header of 4 words [states, columns, calls, 0], the class of each
 byte in 64 words of 4 bytes, the table state by state, and the calls. Automata lie in one pool, each
@@ -93,7 +93,7 @@ def fill_masks(
 def walk_(
     slots_R: Tensor, tokens_R: Tensor, states: AutomatonStates, pool_W: Tensor, tokens: TokenTable
 ) -> None:
-    """Move the slots with an automaton to where the drawn tokens lead.
+    """Move the slots with an automaton to where the sampled tokens lead.
 
     A stop token stays where the text may end. Where a token may not come, state becomes -1 and
     depth and stack stay. A slot may stand in several rows only if it has no automaton.

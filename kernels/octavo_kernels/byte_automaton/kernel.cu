@@ -1,4 +1,4 @@
-// Masks of the tokens that may come in each row, and the step over the drawn ones.
+// Masks of the tokens that may come in each row, and the step over the sampled ones.
 #include "runs.cuh"
 
 namespace octavo::byte_automaton {

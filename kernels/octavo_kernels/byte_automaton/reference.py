@@ -153,7 +153,7 @@ def fill_masks(
 def walk_(
     slots_R: Tensor, tokens_R: Tensor, states: AutomatonStates, pool_W: Tensor, tokens: TokenTable
 ) -> None:
-    """Go where the drawn tokens lead."""
+    """Go where the sampled tokens lead."""
     stops = tokens.stops_K.tolist()
     for slot, token in zip(slots_R.tolist(), tokens_R.tolist(), strict=True):
         at, state, stack = _row(states, slot)
