@@ -13,13 +13,14 @@ from torch import Tensor
 from octavo.config import EngineConfig
 from octavo.execution.agreement import RankFacts, agree
 from octavo.execution.decode_graphs import StepFunction
+from octavo.execution.reading import read_result
 from octavo.execution.recordings import Recordings
 from octavo.execution.worker import Worker
 from octavo.model_folder import ModelFolder
 from octavo.steps.plan import StepPlan, StepResult, TokenMasks
 from octavo.steps.plan_codec import PlanDecoder, PlanEncoder
 from octavo.steps.recording import Recording
-from octavo_plugins.executors.local.executor import _run_on_cpu, _to_host
+from octavo_plugins.executors.local.executor import _run_on_cpu
 from octavo_registry import LazyRegistry, PluginHost, hookimpl
 from octavo_registry.executor import ExecutorFacts
 from octavo_registry.ranks import Ranks
@@ -96,7 +97,7 @@ class ThreadRanks:
         forward = self._newest.futures
         for future in forward:
             future.result()
-        self._newest.futures = self._on_all(lambda worker: _to_host(worker.runner.sample(masks)))
+        self._newest.futures = self._on_all(lambda worker: read_result(worker.runner.sample(masks)))
 
     def use_idle_time(self) -> bool:
         return self._recordings is not None and self._recordings.prepare_another()

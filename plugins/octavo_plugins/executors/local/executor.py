@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, EngineDeadError
 from octavo.execution.cpu_threads import useful_threads
+from octavo.execution.reading import read_result
 from octavo.execution.recordings import Recordings
 from octavo.execution.runner import ModelRunner
 from octavo.execution.worker import Worker, choose_device
 from octavo.model_folder import ModelFolder
 from octavo.sampling.forward import Sampled
 from octavo.sampling.logprobs import TokenLogprobTensors
-from octavo.steps.plan import LogprobArrays, StepPlan, StepResult, TokenMasks
+from octavo.steps.plan import StepPlan, StepResult, TokenMasks
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts, PendingStep
 from octavo_registry.faults import one_line
@@ -175,12 +175,12 @@ class LocalExecutor:
 
 def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult | None:
     sampled = runner.run(plan)
-    return None if sampled is None else _to_host(sampled)
+    return None if sampled is None else read_result(sampled)
 
 
 def _sample_on_cpu(runner: ModelRunner, masks: TokenMasks, forward: PendingStep) -> StepResult:
     forward.result()  # or what it raised
-    return _to_host(runner.sample(masks))
+    return read_result(runner.sample(masks))
 
 
 @dataclass(slots=True)
@@ -239,27 +239,6 @@ class _ForwardStep(_Short):
         """There is nothing to wait for."""
 
 
-def _to_host(sampled: Sampled) -> StepResult:
-    tokens_R, unusable_R = sampled.tokens_R, sampled.unusable_R
-    tokens = np.zeros(0, np.int32) if tokens_R is None else tokens_R.to(torch.int32).numpy().copy()
-    return StepResult(
-        tokens_RK=tokens[:, None],
-        logprobs=_arrays(sampled.logprobs),
-        prompt_logprobs=_arrays(sampled.prompt_logprobs),
-        unusable_RK=None if unusable_R is None else unusable_R.numpy()[:, None],
-    )
-
-
-def _arrays(tensors: TokenLogprobTensors | None) -> LogprobArrays | None:
-    if tensors is None:
-        return None
-    return LogprobArrays(
-        token_ids=tensors.token_ids_RK1.to(torch.int32).numpy(),
-        logprobs=tensors.logprobs_RK1.numpy(),
-        ranks=tensors.ranks_R.to(torch.int32).numpy(),
-    )
-
-
 class _Landing:
     """Where a step's tokens arrive on the host, and the event that says so; steps take turns."""
 
@@ -291,7 +270,7 @@ class _CudaStep(_Short):
             self._arrived.synchronize()
         except Exception as error:
             raise _judge(error) from error
-        return _to_host(self._host)
+        return read_result(self._host)
 
 
 @dataclass(slots=True)
