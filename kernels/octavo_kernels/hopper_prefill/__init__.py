@@ -21,7 +21,7 @@ from octavo_kernels.library import library, stream_of
 
 SPEC = KernelSpec(
     name="hopper_prefill",
-    functions={"octavo_hopper_prefill": (P, P, P, P, P, P, P, P, P, P, P, I, I, I, I)},
+    functions={"octavo_hopper_prefill": (*(P,) * 11, *(I,) * 5)},
     arches=("90a",),
 )
 
@@ -45,6 +45,7 @@ def prefill(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     max_context: int = 1 << 30,
+    batch_invariant: bool = False,
 ) -> None:
     """Write the attention of rows ``first_row`` and up to ``out_THD``; other tokens' stay.
 
@@ -56,7 +57,9 @@ def prefill(
     the softmax without a value. A cache of float8_e4m3fn holds key / k_scale and value / v_scale;
     queries must then fit float16, in which products are taken. A few queries with long contexts
     take a second, small kernel; it is spared where ``max_context``, which no context of these rows
-    exceeds, says so.
+    exceeds, says so. ``batch_invariant``: a token's result has the same bits whatever tokens of its
+    row come with it, whatever the other rows and ``max_context``; each 1,024 positions of a context
+    are then summed by themselves.
 
     Before a CUDA graph is captured one call must have run on the device. Calls on two streams must
     not overlap: they share a workspace.
@@ -135,6 +138,7 @@ def prefill(
         first_row,
         num_rows,
         max_context,
+        batch_invariant,
         stream_of(device_index),
     )
 

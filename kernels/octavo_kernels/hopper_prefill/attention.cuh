@@ -51,20 +51,44 @@ __device__ __forceinline__ void store(uint16_t (&rows)[16][kDim + 8], const floa
   __syncwarp();
 }
 
+// Each thread writes what it reads again: the four of a row its softmax, all of them.
 template <int kDim>
-__device__ __forceinline__ void store_part(Part<kDim>& part, const float (&o)[kDim / 2],
-                                           const Softmax& softmax, float exp2_scale,
+__device__ __forceinline__ void store_part(const Part<kDim>& part, int part_rows,
+                                           const float (&o)[kDim / 2], const float2 (&softmax)[2],
                                            int first_row) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = first_row + lane / 4 + 8 * h;
+    if (row >= part_rows) continue;
 #pragma unroll
     for (int j = 0; j < kDim / 8; ++j) {
-      *reinterpret_cast<float2*>(&part.sums[row][8 * j + 2 * (lane % 4)]) =
+      *reinterpret_cast<float2*>(part.sums + row * kDim + 8 * j + 2 * (lane % 4)) =
           float2{o[4 * j + 2 * h], o[4 * j + 2 * h + 1]};
     }
-    if (lane % 4 == 0) part.softmax[row] = float2{softmax.max[h] * exp2_scale, softmax.sum[h]};
+    part.softmax[row] = softmax[h];
+  }
+}
+
+// Puts what this thread has stored of the parts before in front of what it has now.
+template <int kDim>
+__device__ __forceinline__ void join_part(const Part<kDim>& part, int part_rows,
+                                          float (&o)[kDim / 2], float2 (&softmax)[2],
+                                          int first_row) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = first_row + lane / 4 + 8 * h;
+    if (row >= part_rows) continue;
+    const Join join(part.softmax[row], softmax[h]);
+    softmax[h] = {join.max, join.sum};
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) {
+      const float2 before =
+          *reinterpret_cast<const float2*>(part.sums + row * kDim + 8 * j + 2 * (lane % 4));
+      o[4 * j + 2 * h] = join.join(before.x, o[4 * j + 2 * h]);
+      o[4 * j + 2 * h + 1] = join.join(before.y, o[4 * j + 2 * h + 1]);
+    }
   }
 }
 
@@ -260,17 +284,22 @@ __device__ __forceinline__ void consume(Shared<kDim, kFloat8>& shared, const Par
     pin(o);
     release(shared.values_free[(tiles - 1) % kStages]);
     softmax.add_lanes();
+    float2 found[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) found[h] = {softmax.max[h] * p.exp2_scale, softmax.sum[h]};
     if (work.num_parts > 1) {
-      auto& part = reinterpret_cast<Part<kDim>*>(p.parts)[work.item];
-      store_part<kDim>(part, o, softmax, p.exp2_scale, first_row);
-      continue;
+      const bool in_turn = p.pieces == kInTurn;
+      const Part<kDim> part(p, in_turn ? blockIdx.x : work.item);
+      if (in_turn && work.part > 0) join_part<kDim>(part, p.part_rows, o, found, first_row);
+      if (!in_turn || work.part + 1 < work.num_parts) {
+        store_part<kDim>(part, p.part_rows, o, found, first_row);
+        continue;
+      }
     }
     float scale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float max = softmax.max[h] * p.exp2_scale;
-      const float sink = sink_weight<T>(p, work.kv_head * p.group + head[h], max);
-      scale[h] = __fdividef(p.out_scale, softmax.sum[h] + sink);
+      scale[h] = out_scale<T>(p, work.kv_head * p.group + head[h], found[h]);
     }
     T* out = static_cast<T*>(p.out) + static_cast<long long>(work.first_token) * p.out_stride +
              work.kv_head * p.group * kDim;

@@ -8,6 +8,8 @@ namespace {
 
 using namespace octavo::prefill;
 
+// A tile of head dim 128 has the larger parts. As in __init__.py.
+constexpr long long kMostPartFloats = 128 * (128 + 2);
 // Keys and values that are read by all blocks at about the same time; of 50 MB.
 constexpr long long kL2Share = 32 << 20;
 constexpr CUtensorMapL2promotion kFetch = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
@@ -40,8 +42,8 @@ cudaError_t launch_kernels(const CUtensorMap& query_map, const CUtensorMap& cach
     return error;
   }
   if (params.splits == 1) return cudaSuccess;
-  const dim3 grid(params.num_items / params.splits,
-                  Tile<kDim>::kRows / (kMergeWarps * kMergeRows));
+  constexpr int kRows = kMergeWarps * kMergeRows;  // of a block
+  const dim3 grid(params.num_items / params.splits, (params.part_rows + kRows - 1) / kRows);
   return octavo::launch(merge<T, kDim>, grid, dim3(32 * kMergeWarps), 0, stream, params);
 }
 
@@ -55,14 +57,16 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
                                         const int* query_starts, const int* context_lens,
                                         const void* sinks, const int* query_lens, char* workspace,
                                         int num_tokens, int first_row, int num_rows,
-                                        int max_context, cudaStream_t stream) {
+                                        int max_context, int batch_invariant,
+                                        cudaStream_t stream) {
   const Geometry& g = *geometry;
   const int group = g.heads / g.kv_heads;
   const bool is_float8 = g.cache_dtype == octavo::kFloat8;
   const int tile_tokens = (g.head_dim == 64 ? Tile<64>::kRows : Tile<128>::kRows) / group;
-  int num_tiles = 0;
+  int num_tiles = 0, longest = 0;
   for (int row = first_row; row < num_rows; ++row) {
     num_tiles += (query_lens[row] + tile_tokens - 1) / tile_tokens;
+    longest = std::max(longest, query_lens[row]);
   }
   num_tiles *= g.kv_heads;
   if (num_tiles == 0) return cudaSuccess;
@@ -73,8 +77,19 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
           cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) {
     return error;
   }
-  const int max_parts = max_context / (kKeys * kMinPart);
-  const int splits = std::max(1, std::min(processors / num_tiles, max_parts));
+  const int part_rows = std::min(longest, tile_tokens) * group;
+  int splits = std::max(1, std::min(processors / num_tiles, max_context / (kKeys * kMinPart)));
+  Pieces pieces = kNone;
+  if (batch_invariant) {
+    constexpr int kPieceTokens = kKeys * kPiece;
+    int most = (max_context - 1) / kPieceTokens + 1;
+    if (g.window) most = std::min(most, (g.window + tile_tokens) / kPieceTokens + 2);
+    // The workspace is for a whole tile of each processor.
+    const long long room = processors * kMostPartFloats / (part_rows * (g.head_dim + 2));
+    const bool are_items = 2 * num_tiles <= processors && num_tiles <= room / most;
+    if (most > 1) pieces = are_items ? kItems : kInTurn;
+    splits = are_items ? most : 1;
+  }
 
   const cuuint64_t dim = g.head_dim, halves = g.head_dim / 64;
   const auto dtype = static_cast<octavo::Dtype>(g.dtype);
@@ -112,6 +127,8 @@ OCTAVO_EXPORT int octavo_hopper_prefill(const Geometry* geometry, const void* q,
   params.rows = num_rows - first_row;
   params.num_items = num_tiles * splits;
   params.splits = splits;
+  params.pieces = pieces;
+  params.part_rows = part_rows;
   params.tile_tokens = tile_tokens;
   params.kv_heads = g.kv_heads;
   params.group = group;

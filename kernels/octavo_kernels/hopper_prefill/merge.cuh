@@ -15,34 +15,29 @@ __global__ void __launch_bounds__(32 * kMergeWarps)
   wait_for_previous();
   let_next_start();
   const int lane = threadIdx.x % 32;
-  const Work work = Rows(p).find(blockIdx.x * p.splits);
+  const Work work = Rows(p).find(blockIdx.x * p.splits, 0);
   if (work.num_parts == 1) return;
-  const auto* parts = reinterpret_cast<const Part<kDim>*>(p.parts) + work.item;
 #pragma unroll
   for (int i = 0; i < kMergeRows; ++i) {
     const int row = (blockIdx.y * kMergeWarps + threadIdx.x / 32) * kMergeRows + i;
     const int token = row / p.group, q_head = work.kv_head * p.group + row % p.group;
     if (token >= work.num_tokens) return;
-    float max = -INFINITY;
-    for (int j = lane; j < work.num_parts; j += 32) max = fmaxf(max, parts[j].softmax[row].x);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, step));
-    float total = sink_weight<T>(p, q_head, max);
+    float2 softmax = {-INFINITY, 0.f};
     float o[kColumns] = {};
 #pragma unroll 4
     for (int j = 0; j < work.num_parts; ++j) {
-      const float2 softmax = parts[j].softmax[row];
-      const float weight = exp2_fast(softmax.x - max);
-      total += softmax.y * weight;
+      const Part<kDim> part(p, work.item + j);
+      const Join join(softmax, part.softmax[row]);
+      softmax = {join.max, join.sum};
 #pragma unroll
       for (int c = 0; c < kColumns; c += 2) {
         const float2 sums =
-            *reinterpret_cast<const float2*>(&parts[j].sums[row][32 * c + 2 * lane]);
-        o[c] += sums.x * weight;
-        o[c + 1] += sums.y * weight;
+            *reinterpret_cast<const float2*>(part.sums + row * kDim + 32 * c + 2 * lane);
+        o[c] = join.join(o[c], sums.x);
+        o[c + 1] = join.join(o[c + 1], sums.y);
       }
     }
-    const float scale = p.out_scale / total;
+    const float scale = out_scale<T>(p, q_head, softmax);
     T* out = static_cast<T*>(p.out) +
              static_cast<long long>(work.first_token + token) * p.out_stride + q_head * kDim;
 #pragma unroll

@@ -61,14 +61,18 @@ __device__ __forceinline__ void produce(Shared<kDim, kFloat8>& shared,
   };
 
   int next = blockIdx.x;
+  int item = 0, piece = 0;  // the piece that comes next of an item whose pieces come in turn
   for (uint32_t done = 0;; ++done) {
     Work work = {};
+    if (piece > 0) work = rows.find(item, piece);
     while (work.num_tokens == 0 && next < p.num_items) {
-      work = rows.find(next);
+      item = next;
+      work = rows.find(item, 0);
       // The counter ends where it began: it is asked once for each item.
       if (lane == 0) next = gridDim.x + atomicInc(p.counter, p.num_items - 1);
       if (work.num_tokens == 0) next = __shfl_sync(~0u, next, 0);
     }
+    piece = p.pieces == kInTurn && piece + 1 < work.num_parts ? piece + 1 : 0;
     const bool last = work.num_tokens == 0;
     const int* line = p.table + work.table_row * p.table_stride;
     const int last_block = (work.context - 1) >> p.block_bits;  // of the context

@@ -21,4 +21,10 @@ __device__ __forceinline__ float sink_weight(const Params& p, int q_head, float 
   return exp2_fast(sink * kLog2e - max);
 }
 
+// What a row's sums are multiplied by in the end.
+template <typename T>
+__device__ __forceinline__ float out_scale(const Params& p, int q_head, float2 softmax) {
+  return __fdividef(p.out_scale, __fadd_rn(softmax.y, sink_weight<T>(p, q_head, softmax.x)));
+}
+
 }  // namespace octavo::prefill

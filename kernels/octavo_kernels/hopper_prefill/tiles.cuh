@@ -6,6 +6,10 @@
 // until there are none left. Where there are fewer tiles than processors, several blocks share a
 // tile, each with a part of its keys; `merge` then joins what they found.
 //
+// Where no result may depend on others', parts are pieces of the context that begin at fixed
+// positions. Each is an item, or a block takes those of a tile in turn and joins them itself: with
+// the same operations in the same order as `merge`, so that the host is free to choose.
+//
 // In shared memory a tile of 128 keys or values is a run of octets (8 tokens); an octet is one atom
 // of 8 rows x 128 bytes for each 64 elements of the head. So one copy brings one cache block, and
 // all steps between atoms are the same, whatever the block's size. Tiles of a float8 cache come as
@@ -23,6 +27,10 @@ constexpr int kStages = 2;  // of keys and of values
 constexpr int kWarpgroup = 128;  // threads
 // No part of a tile has fewer tiles of keys: 7 us of work, against 4 for writing and joining parts.
 constexpr int kMinPart = 4;
+constexpr int kPiece = 8;  // tiles of keys that are a part if parts follow from positions alone
+
+// What parts are, if they follow from positions alone.
+enum Pieces : int { kNone, kItems, kInTurn };
 
 struct Params {
   const int* table;         // [slots, table_width]
@@ -34,12 +42,14 @@ struct Params {
   const uint8_t* cache;     // float8 only: others are copied by a tensor map
   long long block_bytes;    // from block to block of that
   unsigned* counter;        // items taken; 0 between launches
-  float* parts;             // what blocks that share a tile found: see Part
+  float* parts;             // what is found on parts of tiles: see Part
   long long table_stride;
   int out_stride;
   int rows;
   int num_items;  // tiles times `splits`
   int splits;     // blocks that may share a tile
+  Pieces pieces;
+  int part_rows;  // of a tile that hold queries
   int tile_tokens;
   int kv_heads;
   int group;
@@ -63,6 +73,7 @@ struct alignas(16) Work {
   int first_tile, last_tile;  // of keys
   int table_row;
   int item;
+  int part;
   int num_parts;  // of which the tile is joined
 };
 
@@ -109,10 +120,32 @@ template <int kDim, bool kFloat8> struct Shared {
   Barrier values_full[kStages], values_free[kStages];
 };
 
-// What a block found on its part of a tile, in float32; sums are not yet divided.
+// What was found on the so many-th part, in float32: of each row sums that are not yet divided, and
+// behind all of them each row's maximum, in units of exp2's argument, and sum of weights.
 template <int kDim> struct Part {
-  float sums[Tile<kDim>::kRows][kDim];
-  float2 softmax[Tile<kDim>::kRows];  // maximum, in units of exp2's argument; sum
+  float* sums;
+  float2* softmax;
+
+  __device__ __forceinline__ Part(const Params& p, int number)
+      : sums(p.parts + static_cast<long long>(number) * p.part_rows * (kDim + 2)),
+        softmax(reinterpret_cast<float2*>(sums + p.part_rows * kDim)) {}
+};
+
+// One row of two parts together: what the sums of each are multiplied by.
+struct Join {
+  float before, after, max, sum;
+
+  __device__ __forceinline__ Join(float2 first, float2 second) {
+    max = fmaxf(first.x, second.x);
+    // A part of which the row sees nothing is left out.
+    before = second.x == -INFINITY ? 1.f : exp2_fast(first.x - max);
+    after = second.x == -INFINITY ? 0.f : exp2_fast(second.x - max);
+    sum = join(first.y, second.y);
+  }
+
+  __device__ __forceinline__ float join(float first, float second) const {
+    return __fmaf_rn(second, after, __fmul_rn(first, before));
+  }
 };
 
 // a / b for 0 <= a < 2^24, b > 0 and a result below 2^21: a third of the latency of the compiler's.
@@ -128,9 +161,10 @@ class Rows {
  public:
   __device__ Rows(const Params& params) : p_(params) { load(); }
 
-  __device__ Work find(int item) {
+  // `piece`: the one of an item whose pieces come in turn.
+  __device__ Work find(int item, int piece) {
     int tile = p_.splits > 1 ? divide(item, p_.splits) : item;
-    const int part = item - tile * p_.splits;
+    const int part = p_.pieces == kInTurn ? piece : item - tile * p_.splits;
     while (tile >= before_ + __shfl_sync(~0u, end_, 31)) {
       before_ += __shfl_sync(~0u, end_, 31);
       base_ += 32;
@@ -166,11 +200,24 @@ class Rows {
     work.first_tile = p_.window ? max(0, work.position - p_.window + 1) / kKeys : 0;
     work.item = item;
     work.num_parts = 1;
-    if (p_.splits > 1) take_part(work, part);
+    if (p_.pieces != kNone) {
+      take_piece(work, part);
+    } else if (p_.splits > 1) {
+      take_part(work, part);
+    }
     return work;
   }
 
  private:
+  __device__ static void take_piece(Work& work, int part) {
+    const int first = work.first_tile / kPiece, piece = first + part;
+    work.part = part;
+    work.num_parts = work.last_tile / kPiece - first + 1;
+    if (part >= work.num_parts) work.num_tokens = 0;
+    work.first_tile = max(work.first_tile, piece * kPiece);
+    work.last_tile = min(work.last_tile, piece * kPiece + kPiece - 1);
+  }
+
   __device__ void take_part(Work& work, int part) {
     int tiles = work.last_tile - work.first_tile + 1;
     int length = (tiles - 1) / min(max(1, tiles / kMinPart), p_.splits) + 1;

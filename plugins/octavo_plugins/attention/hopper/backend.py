@@ -108,8 +108,8 @@ class HopperAttention:
         query_lens_R = step.bounds.query_lens_R
         longer_R = np.flatnonzero(query_lens_R != 1)
         if step.batch_invariant:
-            # The prefill kernel goes through a query's keys in the same order in every batch;
-            # decode shares out all rows' keys evenly.
+            # The prefill kernel can sum up a query's keys in the same order in every batch; decode
+            # shares out all rows' keys evenly.
             longer_R = np.zeros(1, np.int64)
         num_decoded = int(longer_R[0]) if len(longer_R) else len(query_lens_R)
         return PreparedStep(
@@ -212,6 +212,7 @@ class HopperAttention:
                 softcap=softcap,
                 sinks_H=sinks,
                 max_context=prepared.prefill_context,
+                batch_invariant=step.batch_invariant,
             )
         return out_THD
 
