@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,83 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo_kernels.hopper_prefill import prefill, reference
-
-
-@dataclass(kw_only=True)
-class Case:
-    """A ragged batch on a cache in which all that no query may see is NaN."""
-
-    query_lens: list[int]
-    prefixes: list[int]
-    heads: int = 8
-    kv_heads: int = 2
-    head_dim: int = 128
-    block_tokens: int = 16
-    dtype: torch.dtype = torch.bfloat16
-    cache_dtype: torch.dtype | None = None
-    """None: ``dtype``"""
-    first_row: int = 0
-    device: str = "cpu"
-
-    def arguments(self, seed: int = 0) -> dict[str, Any]:
-        random = torch.Generator().manual_seed(seed)
-        contexts = [a + b for a, b in zip(self.query_lens, self.prefixes, strict=True)]
-        num_rows = len(contexts)
-        widths = [-(-context // self.block_tokens) for context in contexts]
-        num_blocks = sum(widths) + 3
-        page = 2 * self.kv_heads * self.block_tokens * self.head_dim
-        # Blocks lie further apart than they are long.
-        pool = torch.full((num_blocks, page + 64), torch.nan)
-        shape = (num_blocks, 2, self.kv_heads, self.block_tokens, self.head_dim)
-        cache = pool[:, :page].view(shape)
-        free = torch.randperm(num_blocks, generator=random).tolist()
-        # Slots are in another order than rows, and entries past a context name any block.
-        slots = torch.randperm(num_rows + 2, generator=random)[:num_rows]
-        table_SB = torch.randint(0, num_blocks, (num_rows + 2, max(widths) + 2), generator=random)
-        for context, width, slot in zip(contexts, widths, slots.tolist(), strict=True):
-            blocks_B = torch.tensor([free.pop() for _ in range(width)], dtype=torch.int64)
-            table_SB[slot, :width] = blocks_B
-            inside_BC = torch.arange(width * self.block_tokens).view(width, -1) < context
-            values = torch.randn((width, *shape[1:]), generator=random)
-            hidden = ~inside_BC[:, None, None, :, None].expand_as(values)
-            cache[blocks_B] = values.masked_fill_(hidden, torch.nan)
-        starts_R1 = torch.tensor([0, *np.cumsum(self.query_lens).tolist()])
-        width = (self.heads + 2 * self.kv_heads) * self.head_dim
-        qkv_TX = torch.randn(int(starts_R1[-1]) + 5, width, generator=random)
-        qkv_TX = qkv_TX.to(self.device, self.dtype)
-        q_THD = qkv_TX[:, : self.heads * self.head_dim].unflatten(1, (self.heads, self.head_dim))
-        pool = pool.to(self.device, self.cache_dtype or self.dtype)
-        return {
-            "q_THD": q_THD,
-            "cache": pool[:, :page].view(shape),
-            "table_SB": table_SB.to(self.device, torch.int32),
-            "table_rows_R": slots.to(self.device, torch.int32),
-            "query_starts_R1": starts_R1.to(self.device, torch.int32),
-            "context_lens_R": torch.tensor(contexts, dtype=torch.int32, device=self.device),
-            "out_THD": torch.full(q_THD.shape, torch.nan, dtype=self.dtype, device=self.device),
-            "first_row": self.first_row,
-            "query_lens_R": np.array(self.query_lens, dtype=np.int32),
-            "scale": self.head_dim**-0.5,
-        }
-
-
-DEFAULTS = {
-    "causal": True,
-    "window": None,
-    "softcap": None,
-    "sinks_H": None,
-    "k_scale": 1.0,
-    "v_scale": 1.0,
-}
-
-
-def expected(arguments: dict[str, Any]) -> Tensor:
-    copy = DEFAULTS | arguments
-    copy.pop("max_context", None)
-    copy["out_THD"] = torch.full_like(arguments["out_THD"], torch.nan, dtype=torch.float32)
-    reference.prefill(**copy)
-    return copy["out_THD"]
+from octavo_kernels.hopper_prefill import prefill
+from prefill_case import Case, expected
 
 
 def dense(arguments: dict[str, Any], row: int) -> Tensor:
@@ -366,51 +290,3 @@ def test_the_kernel_refuses_what_it_cannot_do() -> None:
     narrow = Case(query_lens=[4], prefixes=[0], head_dim=32, device="cuda").arguments()
     with pytest.raises(ValueError, match="head_dim=32"):
         prefill(**narrow)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["plain", "options", "float8"])
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_a_batch_invariant_token_knows_nothing_of_others(head_dim: int, kind: str) -> None:
-    """Alone or beside others, in whatever chunk, however much longer a context might be."""
-    case = Case(query_lens=[8192], prefixes=[0], head_dim=head_dim, device="cuda")
-    options: dict[str, Any] = {}
-    if kind == "options":
-        sinks_H = torch.linspace(-2, 9, 8, device="cuda")
-        options = {"window": 2500, "softcap": 9.0, "sinks_H": sinks_H}
-    elif kind == "float8":
-        case.cache_dtype = torch.float8_e4m3fn
-    whole = case.arguments()
-    prefill(**whole, **options, batch_invariant=True)
-    relative = float((whole["out_THD"][:8192].float() - expected(whole | options)[:8192]).norm())
-    assert relative < 1e-2 * float(whole["out_THD"][:8192].float().norm())
-
-    def rows(*spans: tuple[int, int]) -> dict[str, Any]:
-        """The same row's tokens of those spans, as so many rows of a step."""
-        lens = [end - first for first, end in spans]
-        starts_R1 = torch.tensor([0, *np.cumsum(lens).tolist()], dtype=torch.int32, device="cuda")
-        return whole | {
-            "q_THD": torch.cat([whole["q_THD"][first:end] for first, end in spans]),
-            "out_THD": torch.full((sum(lens), 8, head_dim), torch.nan, device="cuda").to(
-                case.dtype
-            ),
-            "table_rows_R": whole["table_rows_R"].repeat(len(spans)),
-            "query_starts_R1": starts_R1,
-            "context_lens_R": torch.tensor([end for _, end in spans]).to(starts_R1),
-            "query_lens_R": np.array(lens, np.int32),
-        }
-
-    steps = [[(n - 1, n)] for n in (1, 200, 1024, 1025, 1100, 2048, 2049, 3000, 6143, 8191, 8192)]
-    steps += [[(8191, 8192), (100, 101), (4095, 4096)], [(7000, 7100), (8100, 8192)]]
-    steps += [[(n, n + 1) for n in range(8000, 8064)], [(n, n + 3) for n in range(900, 1200, 3)]]
-    steps += [[(n, n + 500) for n in range(0, 8000, 500)], [(1000, 6000)]]
-    for spans in steps:
-        for most in (spans[-1][1] if len(spans) == 1 else 8192, 131_072):
-            step = rows(*spans)
-            prefill(**step, **options, max_context=most, batch_invariant=True)
-            want = torch.cat([whole["out_THD"][first:end] for first, end in spans])
-            assert torch.equal(step["out_THD"], want), (spans[:3], most)
-    # Else this proves nothing: without it parts follow from the launch.
-    step = rows((8191, 8192))
-    prefill(**step, **options, max_context=8192)
-    assert not torch.equal(step["out_THD"][0], whole["out_THD"][8191])

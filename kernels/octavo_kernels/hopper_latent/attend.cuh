@@ -33,40 +33,47 @@ template <typename S> struct Queries {
   }
 };
 
-// The score of one head and of one row of a tile, by the first kScorers threads.
+// The scores of one head and of four rows of a tile, by the first kScorers threads.
 struct Softmax {
   float largest = -INFINITY, sum = 0.f;
 
   template <typename S>
   __device__ __forceinline__ void take(typename S::Scores& scores, int left, float scale) {
-    const int head = threadIdx.x / kTileRows, place = threadIdx.x % kTileRows;
-    float score = 0.f;
+    const int head = threadIdx.x / 4, place = threadIdx.x % 4 * 4;
+    const float* const sums = &scores.sums[0][0][0] + S::sum_at(head, place);
+    float score[4] = {};
 #pragma unroll
-    for (int w = 0; w < S::kWarps; ++w) score += scores.sums[w][head][place];
-    score = place < left ? score * scale : -INFINITY;
-    float most = score;
-#pragma unroll
-    for (int step = 1; step < kTileRows; step *= 2) {
-      most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFF, most, step));
+    for (int w = 0; w < S::kWarps; ++w) {
+      const float4 own = *reinterpret_cast<const float4*>(sums + w * (sizeof(scores.sums[0]) / sizeof(float)));
+      score[0] += own.x, score[1] += own.y, score[2] += own.z, score[3] += own.w;
     }
+    float most = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      score[i] = place + i < left ? score[i] * scale : -INFINITY;
+      most = fmaxf(most, score[i]);
+    }
+    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFF, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFF, most, 2));
     // Weights of up to 2^8 are as exact as those of up to 1, and spare most of the rescaling.
     float by = 1.f;
     if (most > largest + 8.f) {
       by = exp2_fast(largest - most);
       largest = most;
     }
-    const float weight = exp2_fast(score - largest);
-    sum = sum * by + weight;
-    scores.weights[head][place] = from_float<typename S::T>(weight);
+    sum *= by;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum += score[i] = exp2_fast(score[i] - largest);
+    using T = typename S::T;
+    *reinterpret_cast<uint2*>(&scores.weights[head][place]) =
+        make_uint2(pack<T>(score[0], score[1]), pack<T>(score[2], score[3]));
     if (place == 0) scores.rescale[head] = by;
   }
 
   template <typename S> __device__ __forceinline__ void tell(typename S::Scores& scores) {
-#pragma unroll
-    for (int step = 1; step < kTileRows; step *= 2) {
-      sum += __shfl_xor_sync(0xFFFFFFFF, sum, step);
-    }
-    if (threadIdx.x % kTileRows == 0) scores.totals[threadIdx.x / kTileRows] = {largest, sum};
+    sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
+    sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
+    if (threadIdx.x % 4 == 0) scores.totals[threadIdx.x / 4] = {largest, sum};
   }
 };
 
@@ -131,14 +138,16 @@ template <typename S> struct Outputs {
     const int matrix = lane / 8;
     const uint32_t source = tile + (lane % 8 + matrix / 2 * 8) * S::kRowBytes +
                             2 * (warp * S::kWarpDim + matrix % 2 * 8);
+    uint32_t x[2][4];  // the next step's come while this one's are multiplied
+    load_transposed(x[0], source);
 #pragma unroll
     for (int m = 0; m < S::kSteps; ++m) {
-      uint32_t x[4];
-      load_transposed(x, source + 32 * m);
+      if (m + 1 < S::kSteps) load_transposed(x[(m + 1) % 2], source + 32 * (m + 1));
+      const uint32_t(&own)[4] = x[m % 2];
 #pragma unroll
       for (int n = 0; n < S::kGroups; ++n) {
-        multiply_matrices<typename S::T>(sums[m][n], x[0], x[1], x[2], x[3], weights[n][0],
-                                         weights[n][1]);
+        multiply_matrices<typename S::T>(sums[m][n], own[0], own[1], own[2], own[3],
+                                         weights[n][0], weights[n][1]);
       }
     }
   }
@@ -186,22 +195,34 @@ __device__ __forceinline__ void score(const Queries<S>& queries, typename S::Sco
   const uint32_t source = tile + (lane % 8 + matrix % 2 * 8) * S::kRowBytes +
                           2 * (warp * S::kWarpDim + matrix / 2 * 8);
   float sums[S::kGroups][4] = {};
+  uint32_t x[2][4];
+  load_matrices(x[0], source);
 #pragma unroll
   for (int k = 0; k < S::kSteps; ++k) {
-    uint32_t x[4];
-    load_matrices(x, source + 32 * k);
+    if (k + 1 < S::kSteps) load_matrices(x[(k + 1) % 2], source + 32 * (k + 1));
+    const uint32_t(&own)[4] = x[k % 2];
 #pragma unroll
     for (int n = 0; n < S::kGroups; ++n) {
-      multiply_matrices<typename S::T>(sums[n], x[0], x[1], x[2], x[3], queries.words[k][n][0],
-                                       queries.words[k][n][1]);
+      multiply_matrices<typename S::T>(sums[n], own[0], own[1], own[2], own[3],
+                                       queries.words[k][n][0], queries.words[k][n][1]);
     }
   }
   const int g = lane / 4, c = lane % 4;
+  float* const target = &scores.sums[warp][0][0];
 #pragma unroll
   for (int n = 0; n < S::kGroups; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      scores.sums[warp][8 * n + 2 * c + i % 2][g + i / 2 * 8] = sums[n][i];
+      target[S::sum_at(8 * n + 2 * c + i % 2, g + i / 2 * 8)] = sums[n][i];
+}
+
+// Zeros for rows of a tile that are not there: their weights are 0, but what is there may be NaN.
+template <typename S> __device__ __forceinline__ void zero_rows(uint8_t* tile, int first) {
+  for (int i = threadIdx.x; i < (kTileRows - first) * S::kRowPieces; i += S::kThreads) {
+    uint8_t* const row = tile + (first + i / S::kRowPieces) * S::kRowBytes;
+    *reinterpret_cast<uint4*>(row + i % S::kRowPieces * 16) = uint4{0, 0, 0, 0};
+  }
+  publish_shared_writes();
 }
 
 template <typename S>
@@ -210,9 +231,18 @@ __global__ void __launch_bounds__(S::kThreads, 1) attend_kernel(const Arguments 
   auto& shared = *reinterpret_cast<typename S::Shared*>(
       (reinterpret_cast<uintptr_t>(memory) + 127) & ~uintptr_t{127});
   auto& scores = shared.scores;
+  if (threadIdx.x == 0) {
+    for (Barrier& each : shared.full) each.init(1);
+    publish_barriers();
+  }
   const Share share = find_share<S>(arguments, shared);
-  Copies<S> copies(arguments, share);
-  for (int i = 0; i < S::kStages; ++i) copies.copy_tile(shared);
+  const bool copies_tiles =
+      threadIdx.x / 32 == S::kWarps - 1 && threadIdx.x % 32 < kTileRows;
+  auto& copies = shared.copies[threadIdx.x % kTileRows];
+  if (copies_tiles) {
+    copies.start(arguments, share);
+    for (int i = 0; i < S::kStages; ++i) copies.copy_tile(arguments, shared);
+  }
   wait_for_previous();
   Share* const shares = reinterpret_cast<Share*>(arguments.workspace);
   if (threadIdx.x == 0) shares[blockIdx.x] = share;
@@ -223,36 +253,45 @@ __global__ void __launch_bounds__(S::kThreads, 1) attend_kernel(const Arguments 
   const float scale = arguments.scale * kLog2E;
   Queries<S> queries;
   Outputs<S> outputs;
-  int left = share.count, stage = 0;
-  bool is_first = true;
-  wait_copies<S::kStages - 1>();
-  __syncthreads();
-  for (int row = share.row, tile = share.tile; left > 0; ++row, tile = 0) {
-    const int length = arguments.context_lens[row];
+  int left = share.count, stage = 0, before = 0;
+  uint32_t round = 0;
+  const auto find_next = [&](int& row, int& tile) {
+    while (arguments.tiles_of(row) == tile) ++row, tile = 0;
+  };
+  int row = share.row, tile = share.tile;
+  find_next(row, tile);
+  queries.load(arguments, row);
+  while (left > 0) {
+    const int length = arguments.context_lens[row], own_row = row;
     const int tiles = (length + kTileRows - 1) / kTileRows, begin = tile;
     const int end = min(tiles, tile + left);
-    if (begin == end) continue;
-    queries.load(arguments, row);
     outputs.clear();
     Softmax softmax;
+    // The scores of a tile are made with the outputs of the one before.
     for (; tile < end; ++tile) {
-      const uint32_t at = shared_address(shared.tiles[stage]);
-      score<S>(queries, scores, at);
+      shared.full[stage].wait_phase(round);
+      score<S>(queries, scores, shared_address(shared.tiles[stage]));
+      if (tile > begin) outputs.add(scores, shared_address(shared.tiles[before]));
       __syncthreads();
-      // All have added the tile before this one, so that its stage is free.
-      if (!is_first) copies.copy_tile(shared);
-      is_first = false;
-      if (threadIdx.x < S::kScorers) softmax.take<S>(scores, length - tile * kTileRows, scale);
-      wait_copies<S::kStages - 2>();
+      if (tile > begin && copies_tiles) copies.copy_tile(arguments, shared);
+      const int seen = length - tile * kTileRows;
+      if (threadIdx.x < S::kScorers) softmax.take<S>(scores, seen, scale);
+      if (seen < kTileRows) zero_rows<S>(shared.tiles[stage], seen);
       __syncthreads();
-      outputs.add(scores, at);
-      stage = stage + 1 == S::kStages ? 0 : stage + 1;
+      before = stage;
+      if (++stage == S::kStages) stage = 0, ++round;
     }
     left -= end - begin;
+    if (left > 0) {
+      find_next(row, tile);
+      queries.load(arguments, row);
+    }
+    outputs.add(scores, shared_address(shared.tiles[before]));
     if (threadIdx.x < S::kScorers) softmax.tell<S>(scores);
     __syncthreads();
+    if (copies_tiles) copies.copy_tile(arguments, shared);
     if (end - begin == tiles) {
-      outputs.store(arguments, scores, row);
+      outputs.store(arguments, scores, own_row);
     } else {
       outputs.store_partial(arguments, scores, partials + (begin == 0 ? S::kPartialBytes : 0));
     }

@@ -56,47 +56,65 @@ __device__ __forceinline__ Share find_share(const Arguments& arguments,
   return shared.scores.share;
 }
 
-// Brings tiles into shared memory in their order, each warp one or two rows of each. Where the next
-// tile is has been read before it is asked for.
-template <typename S> struct Copies {
-  static constexpr int kRows = kTileRows / S::kWarps;  // of a warp: one behind the other
-  static_assert(kRows >= 1);
+// Starts the copy of so many bytes, a multiple of 16; the barrier counts them.
+__device__ __forceinline__ void copy_bytes(uint32_t target, const void* source, int bytes,
+                                           Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(target), "l"(source), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
 
-  const Arguments& arguments;
-  int row, position, length;  // of the warp's first row in the next tile
-  int left, stage = 0;
+// Brings tiles into shared memory in their order: by one warp, each of whose first lanes has a row
+// of every tile. Where the next tile is has been read before it is asked for. In shared memory, as
+// the other warps need their registers.
+template <typename S> struct Copies {
+  int row, position, length;  // of the lane's row in the next tile
+  int left, stage;
   int column, lane_index, place;
   const uint8_t* source;
 
-  __device__ __forceinline__ Copies(const Arguments& all, const Share& share)
-      : arguments(all), row(share.row), left(share.count) {
-    if (left > 0) start_row(share.tile * kTileRows);
+  __device__ __forceinline__ void start(const Arguments& arguments, const Share& share) {
+    row = share.row, left = share.count, stage = 0;
+    if (left > 0) start_row(arguments, share.tile * kTileRows);
   }
 
-  __device__ __forceinline__ void start_row(int first) {
+  // A row that is not there is not looked for.
+  __device__ __forceinline__ void copy_tile(const Arguments& arguments,
+                                            typename S::Shared& shared) {
+    if (left == 0) return;
+    const int lane = threadIdx.x % 32, row_bytes = 16 * S::kRowPieces;
+    Barrier& full = shared.full[stage];
+    if (lane == 0) full.arrive_and_expect(min(kTileRows, length - position) * row_bytes);
+    __syncwarp(kLanes);
+    if (position < length) {
+      copy_bytes(shared_address(shared.tiles[stage]) + lane * S::kRowBytes, source, row_bytes,
+                 full);
+    }
+    stage = stage + 1 == S::kStages ? 0 : stage + 1;
+    if (--left > 0) advance(arguments);
+  }
+
+ private:
+  static constexpr uint32_t kLanes = (1u << kTileRows) - 1;
+
+  __device__ __forceinline__ void start_row(const Arguments& arguments, int first) {
     length = arguments.context_lens[row];
-    position = first + own_row();
+    position = first + threadIdx.x % 32;
     const int at = min(position, length - 1);
     const int block_rows = arguments.at.lanes * arguments.at.lane_rows;
     column = at / block_rows;
     lane_index = (at - column * block_rows) / arguments.at.lane_rows;
     place = at - column * block_rows - lane_index * arguments.at.lane_rows;
-    find_source();
+    source = arguments.address(row, column, lane_index, place);
   }
 
-  __device__ __forceinline__ static int own_row() { return threadIdx.x / 32 * kRows; }
-
-  __device__ __forceinline__ void find_source() {
-    source = arguments.address(row, column, lane_index, place) + 16 * (threadIdx.x % 32);
-  }
-
-  // The address of the next tile's rows. A row that is not there is not looked for.
-  __device__ __forceinline__ void advance() {
+  __device__ __forceinline__ void advance(const Arguments& arguments) {
     position += kTileRows;
-    if (position - own_row() >= length) {
+    if (position - static_cast<int>(threadIdx.x % 32) >= length) {
       do ++row;
       while (arguments.context_lens[row] == 0);
-      start_row(0);
+      start_row(arguments, 0);
     } else if (position < length) {
       place += kTileRows;
       source += 2 * kTileRows * arguments.at.dim;
@@ -106,32 +124,10 @@ template <typename S> struct Copies {
         if (++lane_index == arguments.at.lanes) {
           lane_index = 0;
           ++column;
-          find_source();
+          source = arguments.address(row, column, lane_index, place);
         }
       }
     }
-  }
-
-  __device__ __forceinline__ void copy_tile(typename S::Shared& shared) {
-    if (left > 0) {
-      const int lane = threadIdx.x % 32;
-      const uint32_t target =
-          shared_address(shared.tiles[stage]) + own_row() * S::kRowBytes + 16 * lane;
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const bool is_seen = position + r < length;  // what lies behind may be NaN
-#pragma unroll
-        for (int i = 0; i < (S::kRowPieces + 31) / 32; ++i) {
-          if (S::kRowPieces % 32 == 0 || 32 * i + lane < S::kRowPieces) {
-            copy_async(target + r * S::kRowBytes + 512 * i,
-                       source + r * 16 * S::kRowPieces + 512 * i, is_seen);
-          }
-        }
-      }
-      stage = stage + 1 == S::kStages ? 0 : stage + 1;
-      if (--left > 0) advance();
-    }
-    commit_copies();
   }
 };
 

@@ -48,28 +48,29 @@ struct Share {
   int row, tile, count, unused;
 };
 
+template <typename S> struct Copies;
+
 // Each warp has a part of the entries of a row, and 8 * kGroups heads of all.
 template <typename Element, int kEntries, int kGroups_> struct Shape {
   using T = Element;
   static constexpr int kDim = kEntries;
   static constexpr int kGroups = kGroups_;  // of 8 heads
   static constexpr int kHeads = 8 * kGroups;
-  static constexpr int kWarps = kDim % 256 == 0 ? 16 : 8, kThreads = 32 * kWarps;
+  static constexpr int kWarps = 8, kThreads = 32 * kWarps;
   static constexpr int kWarpDim = kDim / kWarps;
   static constexpr int kSteps = kWarpDim / 16;
-  static constexpr int kScorers = kTileRows * kHeads;  // threads, of one head and row each
+  static constexpr int kScorers = 4 * kHeads;  // threads, of one head and four rows each
   static_assert(kWarpDim % 16 == 0 && kScorers <= kThreads);
   static constexpr int kRowPieces = kDim / 8;            // of 16 bytes
   static constexpr int kRowBytes = 16 * kRowPieces + 16;  // so that rows begin in different banks
   static constexpr int kStageBytes = kTileRows * kRowBytes;
-  static constexpr int kSumStride = 20;     // of a head, in floats: no two threads in one bank
-  static constexpr int kWeightStride = 24;  // of a head, in weights: the same
+  static constexpr int kWeightStride = 24;  // of a head, in weights: no two threads in one bank
   // Of part of a row: the largest scores and the sums of weights, then outputs as elements.
   static constexpr int kTotalsBytes = 8 * kHeads;
   static constexpr int kPartialBytes = kTotalsBytes + kSteps * kGroups * kThreads * 8;
 
   struct Scores {
-    float sums[kWarps][kHeads][kSumStride];
+    alignas(16) float sums[kWarps][kHeads / 2][40];
     alignas(16) T weights[kHeads][kWeightStride];
     float rescale[kHeads];
     float2 totals[kHeads];  // the largest score and the sum of weights
@@ -82,7 +83,15 @@ template <typename Element, int kEntries, int kGroups_> struct Shape {
   struct Shared {
     alignas(128) uint8_t tiles[kStages][kStageBytes];
     Scores scores;
+    Barrier full[kStages];
+    Copies<Shape> copies[kTileRows];
   };
+
+  // Where the sum of a head and a row is in a warp's: neither those who write nor those who read
+  // have two in one bank.
+  __device__ __forceinline__ static int sum_at(int head, int place) {
+    return head / 2 * 40 + head % 2 * 16 + place;
+  }
 };
 
 // Loads four 8 x 8 matrices of 16-bit entries; lane i gives the address of row i % 8 of matrix i / 8.
