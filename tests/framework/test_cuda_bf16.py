@@ -160,3 +160,33 @@ def test_batch_invariant_tokens_depend_on_nothing_else(vague):
     # Else this proves nothing: without the option one of these ways gives other tokens.
     plain = generate(vague, prompts)
     assert any(generate(vague, prompts, **way) != plain for way in ways)
+
+
+def test_batch_invariant_logits_of_long_contexts_depend_on_nothing_else(tmp_path):
+    """Log probabilities to the bit, of contexts up to 8,192 that several blocks share."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+    folder = make_random_model(
+        tmp_path, vocab_size=4096, max_position_embeddings=8192, **sizes, **heads
+    )
+    torch.manual_seed(5)
+    prompts = [torch.randint(10, 4000, (n,)).tolist() for n in (100, 1022, 3000, 5000, 8180)]
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=8)
+
+    def bits(wanted: list[list[int]], **options: Any) -> list[Any]:
+        options = {"dtype": "bfloat16", **POOL, **options}
+        with LLM(str(folder), device="cuda", skip_tokenizer_init=True, **options) as llm:
+            prompts = [{"prompt_token_ids": each} for each in wanted]
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+        return [
+            [{t: p.logprob for t, p in place.items()} for place in output.outputs[0].logprobs or ()]
+            for output in outputs
+        ]
+
+    together = bits(prompts, batch_invariant=True)
+    assert [len(each) for each in together] == [8] * 5
+    for way in ({"max_num_batched_tokens": 700}, {"enforce_eager": True}, {"max_num_seqs": 2}):
+        assert bits(prompts, batch_invariant=True, **way) == together, way
+    assert [bits([each], batch_invariant=True)[0] for each in prompts[1:]] == together[1:]
+    # Else this proves nothing.
+    assert [bits([each])[0] for each in prompts[1:]] != bits(prompts)[1:]

@@ -56,15 +56,6 @@ __device__ __forceinline__ Share find_share(const Arguments& arguments,
   return shared.scores.share;
 }
 
-// Starts the copy of so many bytes, a multiple of 16; the barrier counts them.
-__device__ __forceinline__ void copy_bytes(uint32_t target, const void* source, int bytes,
-                                           Barrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(target), "l"(source), "r"(bytes), "r"(shared_address(&barrier))
-      : "memory");
-}
-
 // Brings tiles into shared memory in their order: by one warp, each of whose first lanes has a row
 // of every tile. Where the next tile is has been read before it is asked for. In shared memory, as
 // the other warps need their registers.

@@ -7,15 +7,6 @@ namespace octavo::prefill {
 
 constexpr int kWideners = 3;  // warps: those of the producer's warpgroup that are left
 
-// Starts the copy of a run of 16-byte pieces; the barrier counts its bytes.
-__device__ __forceinline__ void copy_run(uint32_t target, const void* source, int bytes,
-                                         Barrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(target), "l"(source), "r"(bytes), "r"(shared_address(&barrier))
-      : "memory");
-}
-
 template <int kDim, bool kFloat8>
 __device__ __forceinline__ void produce(Shared<kDim, kFloat8>& shared,
                                         const CUtensorMap& query_map,
@@ -41,8 +32,8 @@ __device__ __forceinline__ void produce(Shared<kDim, kFloat8>& shared,
       }
       __syncwarp();
       if (lane < blocks) {
-        copy_run(shared_address(raw.bytes[stage]) + lane * run_bytes,
-                 p.cache + block * p.block_bytes + head * run_bytes, run_bytes, raw.full[stage]);
+        copy_bytes(shared_address(raw.bytes[stage]) + lane * run_bytes,
+                   p.cache + block * p.block_bytes + head * run_bytes, run_bytes, raw.full[stage]);
       }
       ++raw_tiles;
     } else {

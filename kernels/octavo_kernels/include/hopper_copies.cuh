@@ -64,6 +64,15 @@ __device__ __forceinline__ void copy_tile_to(uint16_t ranks, uint32_t target,
       : "memory");
 }
 
+// Starts the copy of so many bytes, a multiple of 16; the barrier counts them.
+__device__ __forceinline__ void copy_bytes(uint32_t target, const void* source, int bytes,
+                                           Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(target), "l"(source), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
+
 // Starts to bring so many bytes into the L2; they and the address are multiples of 16.
 __device__ __forceinline__ void prefetch_bytes(const void* source, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
