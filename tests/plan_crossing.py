@@ -13,6 +13,7 @@ from octavo.steps.layout import StateLayout
 from octavo.steps.plan import StepPlan
 from octavo.steps.plan_codec import PlanDecoder, PlanEncoder
 from octavo_registry.executor import ExecutorFacts
+from shadow_lines import NUM_LINES, NUM_SWAP_LINES
 
 
 class Crossing:
@@ -26,6 +27,8 @@ class Crossing:
             state=state,
             num_blocks=num_blocks,
             num_swap_blocks=num_swap_blocks,
+            num_lines=NUM_LINES,
+            num_swap_lines=NUM_SWAP_LINES,
             max_model_len=state.max_model_len,
         )
         self._encoder, self._decoder = PlanEncoder(), PlanDecoder(facts)

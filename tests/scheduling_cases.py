@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from octavo.messages import MediaInput
 from octavo.scheduling.slots import ONE_EACH, Yields
-from octavo_registry.cache import CacheSpec
+from octavo_registry.cache import CacheSpec, StateTensor
 
 VOCAB = 37
 POISON = VOCAB
@@ -25,6 +25,9 @@ WINDOW = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=7)
 CROSS = CacheSpec.cross(kv_heads=1, head_dim=8, dtype="float32", rows=MAX_CROSS_ROWS)
 MEDIA = CacheSpec.media(heads=1, width=8, dtype="float32", rows=MAX_CROSS_ROWS)
 LAST = CacheSpec.sliding(kv_heads=1, head_dim=8, dtype="float32", window=1)
+STATE = CacheSpec.state(
+    tensors=(StateTensor((2,), "float32"),), log=(StateTensor((1,), "float32"),)
+)
 SPECS = {
     "full": {"a": FULL, "b": FULL},
     "window": {"a": WINDOW},
@@ -32,6 +35,9 @@ SPECS = {
     "last": {"a": FULL, "b": LAST},
     "cross": {"a": FULL, "b": CROSS},
     "media": {"a": FULL, "b": FULL, "c": MEDIA},
+    "state": {"a": FULL, "s": STATE},
+    "states": {"s": STATE, "t": STATE},
+    "all": {"a": FULL, "b": FULL, "c": MEDIA, "d": WINDOW, "s": STATE},
 }
 
 
@@ -52,6 +58,7 @@ FACTS = (
 )
 STORE_FACTS = ("brought", "not brought", "came for nobody", "kept", "not kept")
 BURST_FACTS = ("bursts", "yielded none", "cut by a stop id", "cut by a guide's end")
+STATE_FACTS = ("from a checkpoint",)
 LATE_FACTS = ("ended", "left", "raised", "preempted")
 """Between the plan and the result of a repeated step, or by its result."""
 
@@ -70,6 +77,7 @@ class Case:
     most_of_prompt: int = 0
     has_store: bool = False
     yields: Yields = ONE_EACH
+    num_logged: int = 1
 
     def __str__(self) -> str:
         name = f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"

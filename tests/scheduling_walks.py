@@ -116,6 +116,8 @@ def walk(
             rng.choice(operations)(world, rng)
             world.check()
         world.drain()
+        hits = world.scheduler.placement.num_prefix_hit_tokens
+        seen["from a checkpoint"] += hits if world.scheduler.placement.lines else 0
     except Exception as error:
         error.add_note(f"in walk {number}")
         raise

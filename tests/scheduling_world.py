@@ -40,6 +40,13 @@ from scheduling_cases import (
 from scheduling_checks import burst_facts, check_logprobs
 from shadow_automata import automaton_guide
 from shadow_device import ShadowDevice, expected_tokens
+from shadow_lines import (
+    CHECKPOINT_TOKENS,
+    NUM_LINES,
+    NUM_SWAP_LINES,
+    LineDevice,
+    check_lines,
+)
 from shadow_step import ShadowStep
 from shadow_store import ShadowStore
 
@@ -62,10 +69,12 @@ class World:
 
     def __init__(self, case: Case, seen: Counter[str], walk: str = "") -> None:
         block_tokens = case.block_tokens
-        layout = make_layout(SPECS[case.kind], lambda spec: 64, block_tokens=block_tokens)
+        layout = make_layout(
+            SPECS[case.kind], lambda spec: 64, block_tokens, num_logged=case.num_logged
+        )
         config = EngineConfig(
             model=ModelConfig(model="none"),
-            cache=CacheConfig(block_size=block_tokens),
+            cache=CacheConfig(block_size=block_tokens, checkpoint_tokens=CHECKPOINT_TOKENS),
             scheduler=SchedulerConfig(
                 max_num_seqs=6,
                 max_num_batched_tokens=MOST_TOKENS,
@@ -84,7 +93,7 @@ class World:
             max_blocks=layout.table_blocks(MAX_LEN),
             num_groups=len(layout.groups),
         )
-        num_blocks = case.num_blocks * len(layout.groups)
+        num_blocks = max(1, case.num_blocks * len(layout.groups))
         self.store = ShadowStore(self, layout, random.Random(walk)) if case.has_store else None
         self.scheduler = Scheduler(
             config,
@@ -92,6 +101,8 @@ class World:
             state,
             num_blocks=num_blocks,
             num_swap_blocks=9,
+            num_lines=NUM_LINES,
+            num_swap_lines=NUM_SWAP_LINES,
             model_identity="m",
             vocab_size=VOCAB,
             automaton_words=AUTOMATON_WORDS,
@@ -104,7 +115,7 @@ class World:
         self.guided = GuidedRows(self.scheduler, self.results)
         self.guided._filler = self.filler = WilfulFiller()
         self.awaiting: tuple[StepRecord, ShadowStep] | None = None
-        self.device = ShadowDevice(
+        self.device = (LineDevice if layout.lines else ShadowDevice)(
             layout,
             state,
             num_blocks,
@@ -345,6 +356,8 @@ class World:
                     np.add.at(refs, stored.blocks, 1)
         assert (refs == pool.refs).all()
         assert refs[0] == 0
+        if self.scheduler.placement.lines is not None:
+            check_lines(self.scheduler)
         assert int((refs > 0).sum()) == pool.num_live
         rows = self.scheduler.slot_table
         occupied = [slot for slot, sequence in enumerate(rows.sequences) if sequence is not None]
@@ -369,5 +382,5 @@ class World:
         assert self.scheduler.slot_table.num_free == 6
         assert len(self.scheduler.waiting) == 0
         placement.take_next_plan()
-        assert sorted(placement._free_swap_blocks) == list(range(9))
+        assert sorted(placement.swap_space.free_blocks) == list(range(9))
         self.check()

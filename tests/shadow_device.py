@@ -120,7 +120,7 @@ class ShadowDevice:
         self.state = state
         self.vocab_size = vocab_size
         self.arena = np.zeros(state.num_words, np.int32)
-        most_tokens = max(group.block_tokens for group in layout.groups)
+        most_tokens = max((group.block_tokens for group in layout.groups), default=1)
         self.pages = np.full((num_blocks, most_tokens), -1, np.int64)
         self.filled: list[int] = []
         """Rows of media of which a step has made keys and values, by step."""

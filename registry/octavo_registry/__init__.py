@@ -8,7 +8,7 @@ from octavo_registry.adapters import (
     ListsAdapters,
 )
 from octavo_registry.attention import AttentionBackend, QKTransform, StoresRows
-from octavo_registry.cache import CacheSpec
+from octavo_registry.cache import CacheSpec, StateTensor
 from octavo_registry.commands import Command
 from octavo_registry.errors import (
     DuplicateNameError,
@@ -76,7 +76,15 @@ from octavo_registry.registering import INPUT_REGISTRY, MULTIMODAL_REGISTRY
 from octavo_registry.routes import Endpoint, RouteGroup
 from octavo_registry.sites import Axis, ExpertsSite, Part, Shard, Site
 from octavo_registry.sources import FindsSettings, ModelSource
-from octavo_registry.step import AttentionStep, LayerCache, MediaRows, Step, StepBounds
+from octavo_registry.step import (
+    AttentionStep,
+    LayerCache,
+    MediaRows,
+    StateStep,
+    StateView,
+    Step,
+    StepBounds,
+)
 from octavo_registry.tokenizer import Tokenizer
 from octavo_registry.tools import (
     CallForm,
@@ -175,6 +183,9 @@ __all__ = [
     "SequenceTokens",
     "Shard",
     "Site",
+    "StateStep",
+    "StateTensor",
+    "StateView",
     "Step",
     "StepBounds",
     "StoreTicket",

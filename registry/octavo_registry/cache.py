@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 CacheKind = Literal["full", "window", "latent", "cross", "media", "state", "step", "none"]
 Sees = Literal["before", "all"]
 """The tokens of its row that a query sees: itself and those before it, or all."""
+
+
+ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """A tensor that a recurrent state is made of, or that tells what one token adds to it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """A torch dtype's name."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise ValueError(f"a state of {self.dtype!r}; there is {', '.join(ITEM_BYTES)}")
+        if min(self.shape, default=1) < 1:
+            raise ValueError(f"a state of shape {list(self.shape)} has nothing in it")
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one of them."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +49,10 @@ class CacheSpec:
     window: int | None = None
     """Tokens that a query sees, itself included; for kinds "window" and "step". One that sees to
     both sides sees those that are fewer than so many places away."""
-    shapes: tuple[tuple[int, ...], ...] = ()
-    """Shapes of the tensors of a fixed-size state; only for kind "state"."""
+    tensors: tuple[StateTensor, ...] = ()
+    """What a state of fixed size is made of; only for kind "state", as the next."""
+    log: tuple[StateTensor, ...] = ()
+    """What a token adds to it."""
     rows: int | None = None
     """Most rows of encoded media that a sequence's tokens see; for kinds "cross" and "media"."""
     whole_rows: bool = False
@@ -45,6 +71,8 @@ class CacheSpec:
             raise ValueError(f"rows={self.rows} must be at least 1")
         if self.sees not in ("before", "all") or (self.sees == "all" and self.kind != "step"):
             raise ValueError(f"sees={self.sees!r} does not fit kind={self.kind!r}")
+        if (self.kind == "state") != bool(self.tensors and self.log):
+            raise ValueError(f"tensors and log do not fit kind={self.kind!r}")
         has_keys = self.kind in ("full", "window", "latent", "cross", "media", "step")
         if has_keys and min(self.kv_heads, self.key_dim) < 1:
             raise ValueError(f"kind={self.kind!r} needs kv_heads and key_dim")
@@ -128,6 +156,16 @@ class CacheSpec:
             window=window,
             sees=sees,
         )
+
+    @classmethod
+    def state(cls, *, tensors: tuple[StateTensor, ...], log: tuple[StateTensor, ...]) -> CacheSpec:
+        """A state of fixed size is kept, which all earlier tokens have made, one after the other.
+
+        What the last tokens add is kept beside it, so that each of them may still turn out not to
+        count: of a Mamba 2 or gated delta net layer the last inputs of the convolution and the
+        matrices are the state; a token adds its input of the convolution, and gates.
+        """
+        return cls(kind="state", tensors=tensors, log=log)
 
     @classmethod
     def none(cls) -> CacheSpec:

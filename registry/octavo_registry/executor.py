@@ -17,6 +17,9 @@ class ExecutorFacts:
     num_blocks: int
     num_swap_blocks: int
     max_model_len: int
+    num_lines: int = 0
+    """Lines of recurrent state, reserved ones included; 0: no layer has such a state."""
+    num_swap_lines: int = 0
     adapters: Any | None = None
     """An ``octavo.messages.AdapterFacts``; None: there is no room for adapters."""
     masks_on_device: bool = False

@@ -8,7 +8,7 @@ nothing here may be read back by the host on CUDA, for which ``StepBounds`` hold
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -97,6 +97,36 @@ class MediaRows:
 
 
 @dataclass(slots=True, kw_only=True)
+class StateView:
+    """Where one layer's recurrent states live, as its ``CacheSpec`` says: [lines, *shape]."""
+
+    tensors: tuple[Tensor, ...]
+    log: tuple[Tensor, ...]
+    """What the tokens of a line's last step add: [lines, entries, *shape]."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StateStep:
+    """What the layers with a recurrent state share in one step.
+
+    Row r's state and log stand in line ``lines_R[r]`` of each view. A layer takes the state, adds
+    the first ``num_logged_R[r]`` entries of the log to it, then the row's tokens one by one. It
+    leaves there the state behind the first ``num_final_R[r]`` of these, and as the log what the
+    others add, from its first entry on: they may turn out not to count. Rows that only fill up a
+    step have one line, of which nothing is expected.
+    """
+
+    query_starts_R1: Tensor
+    """int32, as the others."""
+    token_rows_T: Tensor
+    """The row of each token."""
+    lines_R: Tensor
+    num_logged_R: Tensor
+    num_final_R: Tensor
+    bounds: StepBounds
+
+
+@dataclass(slots=True, kw_only=True)
 class Step:
     """One forward: tokens of many rows, packed without padding."""
 
@@ -113,6 +143,10 @@ class Step:
     sample_tokens_R: Tensor
     """Indices into T of the tokens whose logits, or hidden states, are asked for; may be longer
     than the rows."""
+    state: StateStep | None = None
+    """None: no layer has a recurrent state."""
+    states: Mapping[str, StateView] = field(default_factory=dict)
+    """Views of layers that have one, by the names that ``Model.cache_specs`` gave."""
     media: MediaRows | None = None
     only_sampled: bool = False
     """Of the last layer's hidden states only those of ``sample_tokens_R``, which then names no

@@ -133,8 +133,8 @@ def test_layers_with_equal_specs_share_a_group_and_many_are_split_to_fill_pages(
 
 def test_layers_without_a_cache_are_left_out_and_unknown_kinds_are_refused_by_name():
     assert layout_of(FULL, CacheSpec.none()).groups[0].layers == ("0",)
-    with pytest.raises(CacheError, match=r"layer 0.*'state'"):
-        layout_of(CacheSpec(kind="state", shapes=((2, 2),)))
+    with pytest.raises(CacheError, match=r"layer 0.*'paged'"):
+        layout_of(CacheSpec(kind="paged", kv_heads=1, key_dim=1))
 
 
 def test_layers_whose_keys_live_for_one_step_have_groups_and_no_page_and_no_other_beside():

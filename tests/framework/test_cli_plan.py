@@ -203,10 +203,10 @@ def test_the_largest_context_is_one_that_an_engine_accepts_and_the_next_is_not(
 
 
 def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch) -> None:
-    monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 14 * GIB)
+    monkeypatch.setattr("octavo.execution.plan_target.host_memory", lambda: 14 * GIB)
     problem = budget_of(config_of(llama_8b), host).problem
     assert problem == "the weights alone are above the 14.00 GiB to be had"
-    monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 18 * GIB)
+    monkeypatch.setattr("octavo.execution.plan_target.host_memory", lambda: 18 * GIB)
     budget = budget_of(config_of(llama_8b), host)
     assert budget.problem == "one sequence of 131072 tokens is more than the KV cache holds"
     assert (
@@ -216,14 +216,14 @@ def test_a_cpu_is_planned_by_the_memory_that_it_has(host, llama_8b, monkeypatch)
     assert free // 2 - budget.block_bytes < budget.cache_bytes <= free // 2
     asked = budget_of(config_of(llama_8b, kv_cache_memory_gib=4), host)
     assert asked.problem == "20.02 GiB are needed, but of memory 18.00 GiB are free"
-    monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 26 * GIB)
+    monkeypatch.setattr("octavo.execution.plan_target.host_memory", lambda: 26 * GIB)
     assert budget_of(config_of(llama_8b, max_model_len=32_752), host).problem is None
 
 
 def test_a_pool_for_a_cpu_is_as_large_as_one_sequence_needs_or_memory_has_room_for(
     host, llama_8b, monkeypatch
 ) -> None:
-    monkeypatch.setattr("octavo.execution.memory_budget.host_memory", lambda: 64 * GIB)
+    monkeypatch.setattr("octavo.execution.plan_target.host_memory", lambda: 64 * GIB)
     assert budget_of(config_of(llama_8b), host).change == "--kv-cache-memory-gib 16.002"
     large = budget_of(config_of(llama_8b, kv_cache_memory_gib=500), host)
     assert large.problem is not None

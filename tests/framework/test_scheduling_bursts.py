@@ -21,6 +21,8 @@ CASES = [
     Case("mixed", "swap", "fcfs", 3, most_of_prompt=3, yields=Yields(0, 4)),
     Case("window", "recompute", "priority", 1, yields=Yields(1, 3)),
     Case("cross", "swap", "fcfs", 2, num_blocks=12, yields=Yields(0, 4)),
+    Case("state", "recompute", "fcfs", 2, yields=Yields(0, 4), num_logged=4),
+    Case("state", "swap", "priority", 3, yields=Yields(0, 4), num_logged=4, most_of_prompt=3),
     Case("full", "recompute", "fcfs", 2, num_blocks=40, has_store=True, yields=Yields(0, 4)),
     Case("full", "recompute", "fcfs", 2, block_tokens=1, num_blocks=150, yields=Yields(0, 2)),
 ]

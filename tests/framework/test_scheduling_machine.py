@@ -12,6 +12,7 @@ from scheduling_cases import (
     FACTS,
     LATE_FACTS,
     MAX_LEN,
+    STATE_FACTS,
     STORE_FACTS,
     VOCAB,
     Case,
@@ -32,6 +33,10 @@ CASES = [
     Case("full", "recompute", "fcfs", 2, num_blocks=40, has_store=True),
     Case("mixed", "swap", "priority", 3, num_blocks=20, has_store=True),
     Case("media", "recompute", "fcfs", 2, num_blocks=12),
+    Case("state", "recompute", "fcfs", 2),
+    Case("state", "swap", "priority", 3, num_logged=4, most_of_prompt=3),
+    Case("states", "swap", "fcfs", 2, has_processors=True),
+    Case("all", "swap", "fcfs", 2, num_blocks=12),
 ]
 
 
@@ -58,7 +63,11 @@ def test_any_order_of_operations_keeps_the_references_and_the_tokens(case, num_w
         # Few wait long enough for a store to leave meanwhile where others are swapped.
         rare = {"came for nobody"} if case.mode == "swap" else set()
         facts = [*facts, *(fact for fact in STORE_FACTS if fact not in rare)]
-    if case.kind not in ("cross", "media"):
+    if "state" in case.kind or case.kind == "all":
+        facts = [*facts, *STATE_FACTS]
+    if case.kind == "states":  # no row needs a block
+        facts = [fact for fact in facts if fact != "new blocks"]
+    if case.kind not in ("cross", "media", "all"):
         facts = [*facts, "positions"]
     if num_walks >= 200:
         assert [fact for fact in facts if seen[fact] < 10] == []

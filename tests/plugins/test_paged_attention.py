@@ -14,7 +14,7 @@ from octavo_plugins.attention.paged.backend import PagedAttention
 from octavo_plugins.attention.torch.backend import TorchAttention
 from octavo_registry import LazyRegistry, PluginHost, hookimpl
 from octavo_registry.attention import AttentionBackend, QKTransform
-from octavo_registry.cache import CacheSpec
+from octavo_registry.cache import CacheSpec, StateTensor
 from octavo_registry.errors import PluginError
 
 HEAD_DIM = 64
@@ -172,7 +172,12 @@ def test_it_is_a_backend_whose_steps_can_be_recorded() -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (CacheSpec(kind="state", shapes=((2, 2),)), "kind='state'"),
+        (
+            CacheSpec.state(
+                tensors=(StateTensor((2, 2), "float32"),), log=(StateTensor((2,), "float32"),)
+            ),
+            "kind='state'",
+        ),
         (CacheSpec.full(kv_heads=1, head_dim=64, dtype="float64"), "dtype='float64'"),
         (CacheSpec.full(kv_heads=1, head_dim=120, dtype="fp8"), "key_dim=120 must be a multiple"),
         (CacheSpec.full(kv_heads=1, head_dim=264, dtype="float16"), "256 at most"),

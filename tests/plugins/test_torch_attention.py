@@ -15,7 +15,7 @@ from octavo_plugins.attention.torch.padded import PaddedBatch
 from octavo_plugins.attention.torch.pieces import Pieces
 from octavo_plugins.attention.torch.ragged import RaggedBatch
 from octavo_registry.attention import AttentionBackend
-from octavo_registry.cache import CacheSpec
+from octavo_registry.cache import CacheSpec, StateTensor
 from octavo_registry.errors import PluginError
 
 KEYWORDS: dict[str, dict[str, Any]] = {
@@ -344,7 +344,12 @@ def test_work_follows_lengths_and_not_the_number_of_rows() -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (CacheSpec(kind="state", shapes=((2, 2),)), "kind='state'"),
+        (
+            CacheSpec.state(
+                tensors=(StateTensor((2, 2), "float32"),), log=(StateTensor((2,), "float32"),)
+            ),
+            "kind='state'",
+        ),
         (CacheSpec.none(), "kind='none'"),
         (CacheSpec.full(kv_heads=1, head_dim=8, dtype="fp8"), "dtype='fp8'"),
         (CacheSpec(kind="full", kv_heads=1, key_dim=8, value_dim=4), "key_dim=8"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
+from octavo.cache.line_layout import LineLayout
 from octavo.errors import CacheError
 from octavo_registry.cache import CacheSpec
 
@@ -31,11 +32,18 @@ class CacheLayout:
     num_lanes: int
     lane_bytes: int
     block_tokens: int
+    lines: LineLayout | None = None
+    """What is kept of sequences beside their blocks; None: no layer has a recurrent state."""
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one block over all lanes; 0: keys live for one step, and there is no pool."""
+        """Bytes of one block over all lanes; 0: nothing is kept by token, and there is no pool."""
         return self.num_lanes * self.lane_bytes
+
+    def num_bytes(self, num_blocks: int, num_lines: int) -> int:
+        """What so many blocks and lines take."""
+        line_bytes = 0 if self.lines is None else self.lines.line_bytes
+        return num_blocks * self.page_bytes + num_lines * line_bytes
 
     @property
     def cross_groups(self) -> tuple[int, ...]:
@@ -54,15 +62,17 @@ class CacheLayout:
             replace(group, layers=tuple(name for name in group.layers if name in layers))
             for group in self.groups
         )
-        num_lanes = max(1, *(len(group.layers) for group in groups))
+        num_lanes = max((len(group.layers) for group in groups), default=0)
+        num_lanes = max(num_lanes, min(self.num_lanes, 1))
         if any(group.spec.kind == "media" and group.layers for group in groups):
             num_lanes = self.num_lanes
-        return replace(self, groups=groups, num_lanes=num_lanes)
+        lines = None if self.lines is None else self.lines.held_by(layers)
+        return replace(self, groups=groups, num_lanes=num_lanes, lines=lines)
 
     def table_blocks(self, max_model_len: int) -> int:
         """Entries of a block table."""
         across = [-(-(g.spec.rows or 0) // g.block_tokens) for g in self.groups]
-        return max(-(-max_model_len // self.block_tokens), *across)
+        return max([-(-max_model_len // self.block_tokens), *across])
 
     def blocks_for(self, num_tokens: int, lookahead: int) -> int:
         """Most blocks that a sequence of so many tokens holds at a time, over all groups.
@@ -85,6 +95,8 @@ def make_layout(
     specs: Mapping[str, CacheSpec],
     page_bytes: Callable[[CacheSpec], int],
     block_tokens: int,
+    *,
+    num_logged: int = 1,
 ) -> CacheLayout:
     """Group layers by spec and cut pages so that every group fills them with little waste.
 
@@ -92,18 +104,26 @@ def make_layout(
     more layers is split into several groups, its last one padded. Encoded media, which are one
     layer's, have all lanes. Layers whose keys live for one step have no lane; where one has none,
     no other has: a step would have to bring all of a sequence, and the cache some of it.
+
+    Recurrent states are in lines, with logs of ``num_logged`` tokens, and not in pages.
     """
     layers_by_spec: dict[CacheSpec, list[str]] = {}
+    states = tuple((name, spec) for name, spec in specs.items() if spec.kind == "state")
+    lines = LineLayout(specs=states, num_logged=num_logged) if states else None
     for name, spec in specs.items():
-        if spec.kind == "none":
+        if spec.kind in ("none", "state"):
             continue
         if spec.kind not in ("full", "window", "latent", "cross", "media", "step"):
             raise CacheError(f"layer {name}: the engine has no cache of kind {spec.kind!r}")
         layers_by_spec.setdefault(spec, []).append(name)
-    if not layers_by_spec:
+    if not layers_by_spec and lines is None:
         raise CacheError("the model declares no attention layer with a cache")
     if any(spec.kind == "step" for spec in layers_by_spec):
-        return _layout_in_step(layers_by_spec, block_tokens)
+        return _layout_in_step(layers_by_spec, block_tokens, states)
+    if not layers_by_spec:
+        return CacheLayout(
+            groups=(), num_lanes=0, lane_bytes=0, block_tokens=block_tokens, lines=lines
+        )
     for spec, names in layers_by_spec.items():
         if spec.kind == "media" and len(names) > 1:
             raise CacheError(f"layers {', '.join(names)}: one layer keeps encoded media, for all")
@@ -129,19 +149,22 @@ def make_layout(
         num_lanes=num_lanes,
         lane_bytes=lane_bytes,
         block_tokens=block_tokens,
+        lines=lines,
     )
 
 
 def _layout_in_step(
-    layers_by_spec: Mapping[CacheSpec, list[str]], block_tokens: int
+    layers_by_spec: Mapping[CacheSpec, list[str]],
+    block_tokens: int,
+    states: tuple[tuple[str, CacheSpec], ...],
 ) -> CacheLayout:
     """One group for each spec, and no page."""
-    for spec, names in layers_by_spec.items():
-        if spec.kind != "step":
-            raise CacheError(
-                f"layer {names[0]} has a cache of kind {spec.kind!r}, and others' keys live for "
-                "one step: a model has either"
-            )
+    kept = [(names[0], spec) for spec, names in layers_by_spec.items() if spec.kind != "step"]
+    for name, spec in (*kept, *states):
+        raise CacheError(
+            f"layer {name} has a cache of kind {spec.kind!r}, and others' keys live for "
+            "one step: a model has either"
+        )
     groups = [
         CacheGroup(spec=spec, layers=tuple(names), block_tokens=0)
         for spec, names in layers_by_spec.items()

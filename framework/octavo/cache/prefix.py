@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.pool import BlockPool, Blocks
+from octavo.cache.state_lines import StateLines
 
 
 def chain_seed(*parts: str) -> bytes:
@@ -52,12 +53,16 @@ def extend_chain(
 
 
 def longest_prefix(
-    pool: BlockPool, layout: CacheLayout, digests: Sequence[bytes], max_blocks: int
+    pool: BlockPool,
+    layout: CacheLayout,
+    digests: Sequence[bytes],
+    max_blocks: int,
+    lines: StateLines | None = None,
 ) -> tuple[int, list[Blocks]]:
     """Length in blocks of the longest usable cached prefix, and its blocks by group.
 
     A window group needs only the blocks that the next token sees; the entries before them are 0.
-    A cross group has no part in it.
+    A cross group has no part in it. Where there are ``lines``, one must be kept behind the prefix.
     """
     block_tokens = layout.block_tokens
     found: list[list[int]] = []
@@ -76,6 +81,8 @@ def longest_prefix(
             limit = len(blocks)
         found.append(blocks)
     for length in range(limit, 0, -1):
+        if lines is not None and lines.find(digests[length - 1]) is None:
+            continue
         firsts = [
             first_visible(group.spec.window, length * block_tokens) // block_tokens
             for group in layout.groups

@@ -63,6 +63,9 @@ def _write(budget: Budget, model: str, terminal: Terminal) -> None:
         per_token += f", {_gib(budget.window_bytes_per_sequence)} a sequence for windows"
     if budget.cross_bytes_per_sequence:
         per_token += f", {_gib(budget.cross_bytes_per_sequence)} a sequence for encoded media"
+    if budget.state_bytes_per_sequence:
+        state = _gib(budget.state_bytes_per_sequence)
+        per_token += f", {state} a recurrent state, of {budget.num_state_lines}"
     rows = counted(budget.max_num_seqs, "row")
     adapters = ("  adapters", _gib(budget.adapter_bytes), "at a time")
     terminal.rows(

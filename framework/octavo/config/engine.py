@@ -121,6 +121,12 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     swap_gib: float = 4.0
     """Host memory for preempted sequences, used with preemption_mode="swap"."""
+    num_state_lines: int | None = None
+    """Sequences and checkpoints whose recurrent states are in memory, for models that have such
+    states; None: twice max_num_seqs, in at most half of the pool's memory."""
+    checkpoint_tokens: int = 1024
+    """A prompt's recurrent states are kept behind each so many tokens, rounded up to blocks, for
+    prompts that begin alike."""
 
     def __post_init__(self) -> None:
         size = self.block_size
@@ -136,6 +142,15 @@ class CacheConfig:
             check_range("num_blocks", self.num_blocks, 2)
         check_choice("kv_cache_dtype", self.kv_cache_dtype, (*DTYPES, "fp8"))
         check_range("swap_gib", self.swap_gib, 0)
+        if self.num_state_lines is not None:
+            check_range("num_state_lines", self.num_state_lines, 1)
+        check_range("checkpoint_tokens", self.checkpoint_tokens, 1)
+
+    @property
+    def whole_checkpoint_tokens(self) -> int:
+        """``checkpoint_tokens`` in whole blocks; 0 where no prefix is kept."""
+        size = self.block_size
+        return -(-self.checkpoint_tokens // size) * size if self.enable_prefix_caching else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,7 @@ class EngineCore:
     def call(self, method: str) -> Any:
         """Run a utility between steps: "reset_prefix_cache", "stats" or "metrics"."""
         if method == "reset_prefix_cache":
-            self._tokens.scheduler.placement.pool.forget_all()
+            self._tokens.scheduler.placement.forget_prefixes()
             return True
         if method == "stats":
             return self._work.stats()

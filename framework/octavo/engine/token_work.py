@@ -45,6 +45,8 @@ class TokenWork:
             facts.state,
             num_blocks=facts.num_blocks,
             num_swap_blocks=facts.num_swap_blocks,
+            num_lines=facts.num_lines,
+            num_swap_lines=facts.num_swap_lines,
             # Nobody else may know the digests, where nobody else is to find what they name.
             model_identity=secrets.token_hex(16)
             if store is None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from octavo.cache.budget import GIB, DeviceMemory, size_pool
 from octavo.cache.groups import CacheLayout, make_layout
+from octavo.cache.state_lines import NUM_RESERVED
 from octavo.config import EngineConfig
 from octavo.errors import CacheError, ConfigError
 from octavo.messages import AdapterFacts
@@ -63,8 +64,12 @@ def agree(facts: Sequence[RankFacts], config: EngineConfig, *, max_model_len: in
             raise error if len(facts) == 1 else CacheError(f"{each.ranks}: {error}") from error
         sizes.append(size)
     num_blocks = min(size.num_blocks for size in sizes)
+    # A rank without such layers has no lines.
+    num_lines = min((size.num_lines for size in sizes if size.num_lines), default=0)
+    if layout.lines is not None:  # each sequence that runs has one
+        num_slots = min(num_slots, num_lines - NUM_RESERVED)
     for each in facts:
-        _check_host_memory(each, num_blocks * layout.held_by(each.specs).page_bytes)
+        _check_host_memory(each, layout.held_by(each.specs).num_bytes(num_blocks, num_lines))
     context = min(size.max_model_len for size in sizes)
     return ExecutorFacts(
         layout=layout,
@@ -76,6 +81,8 @@ def agree(facts: Sequence[RankFacts], config: EngineConfig, *, max_model_len: in
         ),
         num_blocks=num_blocks,
         num_swap_blocks=min(size.num_swap_blocks for size in sizes),
+        num_lines=num_lines,
+        num_swap_lines=min((size.num_swap_lines for size in sizes if size.num_lines), default=0),
         max_model_len=context,
         adapters=adapters,
         masks_on_device=all(each.masks_on_device for each in facts),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import mmap
-
 import torch
 from torch import Tensor
 
 from octavo.cache.groups import CacheLayout
 from octavo.errors import CacheError
+from octavo.execution.state_memory import StateMemory
+from octavo.execution.untouched import untouched_zeros
 from octavo.steps.loads import BlockMoves
 from octavo_kernels.block_moves import copy_blocks_, swap_blocks_
 from octavo_registry.attention import AttentionBackend
@@ -20,14 +19,21 @@ class CacheMemory:
     """Pages as [lanes, blocks, lane bytes]: whatever a backend keeps in a block, it is bytes."""
 
     def __init__(
-        self, layout: CacheLayout, num_blocks: int, num_swap_blocks: int, device: torch.device
+        self,
+        layout: CacheLayout,
+        num_blocks: int,
+        num_swap_blocks: int,
+        device: torch.device,
+        states: StateMemory | None = None,
     ) -> None:
+        self.states = states
+        """Lines of recurrent state, beside the pages."""
         lanes, lane_bytes = layout.num_lanes, layout.lane_bytes
         pinned = device.type == "cuda" and num_swap_blocks > 0
         try:
             shape = (lanes, num_blocks, lane_bytes)
             self.pages = (
-                _untouched_zeros(shape)
+                untouched_zeros(shape)
                 if device.type == "cpu"
                 else torch.zeros(shape, dtype=torch.uint8, device=device)
             )
@@ -35,7 +41,7 @@ class CacheMemory:
             self.swap = (
                 torch.zeros(shape, dtype=torch.uint8, pin_memory=True)
                 if pinned
-                else _untouched_zeros(shape)
+                else untouched_zeros(shape)
             )
         # torch's allocators have no class of their own
         except (RuntimeError, OSError, OverflowError) as error:
@@ -78,6 +84,8 @@ class CacheMemory:
         if moves.copy:
             sources, targets = self._columns(moves.copy)
             copy_blocks_(self.pages, sources, targets)
+        if moves.lines and self.states is not None:
+            self.states.move(moves.lines)
 
     def _columns(self, pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
         """Both sides of the moves on the device; from pinned memory, so that nothing waits."""
@@ -87,15 +95,3 @@ class CacheMemory:
         )
         first, second = columns.to(device, non_blocking=True).unbind(0)
         return first, second
-
-
-def _untouched_zeros(shape: tuple[int, ...]) -> Tensor:
-    """Zeros in main memory, which the system provides page by page when they are first written.
-
-    ``torch.zeros`` writes them: a pool would take all its bytes at once, whatever is used of it.
-    """
-    num_bytes = math.prod(shape)
-    if num_bytes == 0:
-        return torch.zeros(shape, dtype=torch.uint8)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(memory, dtype=torch.uint8).view(shape)

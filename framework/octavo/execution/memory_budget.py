@@ -15,18 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from octavo.cache.budget import GIB, DeviceMemory, size_pool
 from octavo.cache.groups import CacheLayout
+from octavo.cache.state_lines import NUM_RESERVED
 from octavo.config import CacheConfig, EngineConfig
 from octavo.errors import CacheError, ConfigError, ModelError
+from octavo.execution.plan_target import CONTEXT_BYTES, CPU_NAME, Target, find_target
 from octavo.execution.sizing import Sizing, adapter_rows, cache_choice, size_engine
-from octavo.execution.worker import choose_device, device_memory
-from octavo.host_memory import host_memory
 from octavo.layers.unquantized import UnquantizedLinear, is_packed_on
 from octavo.model_folder import ModelFolder, open_model
 from octavo.weights.checkpoint import open_checkpoint
@@ -36,8 +36,6 @@ from octavo_registry.cache import CacheKind
 from octavo_registry.model import Model
 from octavo_registry.ranks import Ranks
 
-CONTEXT_BYTES: Final = GIB // 2
-"""What a CUDA context takes of a device that is not at hand to be asked (0.5 GiB on an H200)."""
 MAX_UTILIZATION: Final = 0.97
 FEWER_STEP_TOKENS: Final = 2048
 FEWER_ROWS: Final = 64
@@ -45,25 +43,6 @@ MIN_USEFUL_CONTEXT: Final = 512
 DEVICE_STEP_GIB: Final = 4
 SMALL_DEVICE_GIB: Final = 16
 """Up to here devices, and shares of them, differ by single gibibytes."""
-CPU_NAME: Final = "this machine's CPU"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The device that is planned for."""
-
-    name: str
-    device: torch.device
-    """Chooses the attention backends; a CPU stands in for a GPU that is not here."""
-    memory: DeviceMemory | None
-    """As it is before anything is loaded; None: a CPU, whose memory is the machine's."""
-    available_bytes: int
-    """What may be used now, all told."""
-
-    @property
-    def slots_of(self) -> str:
-        """The kind of device whose default number of rows is meant."""
-        return "cpu" if self.memory is None else "cuda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +63,17 @@ class Budget:
     """What that pool takes."""
     workspace_bytes: int
     cache_bytes: int
-    """What the KV cache takes; 0 if nothing is left for it."""
+    """What the KV cache takes, with recurrent states; 0 if nothing is left for it."""
     bytes_per_token: int
     """What one more token takes in the layers that keep every token."""
     window_bytes_per_sequence: int
     """Most that the layers with a window take, for a sequence longer than it."""
     cross_bytes_per_sequence: int
     """What layers take that read the rows of an encoder, whatever a sequence's length."""
+    state_bytes_per_sequence: int
+    """What layers take that have a recurrent state, whatever a sequence's length."""
+    num_state_lines: int
+    """Such states in memory: of sequences that run, and of prefixes that are kept."""
     num_blocks: int
     block_tokens: int
     block_bytes: int
@@ -121,31 +104,6 @@ class _NoCollectives:
     def all_gather(self, x: Tensor) -> Tensor:
         """Nothing calls it."""
         raise NotImplementedError
-
-
-def find_target(config: EngineConfig, memory_gib: float | None) -> Target:
-    """The config's device, or one of so many GiB that need not be here."""
-    device = choose_device(config.model.device)
-    usable = config.cache.gpu_memory_utilization
-    if memory_gib is not None:
-        total = int(memory_gib * GIB)
-        memory = DeviceMemory(total=total, free=max(total - CONTEXT_BYTES, 0))
-        available = max(int(total * usable) - CONTEXT_BYTES, 0)
-        return Target(
-            name=f"a device of {memory_gib:g} GiB",
-            device=device,
-            memory=memory,
-            available_bytes=available,
-        )
-    if device.type == "cpu":
-        return Target(name=CPU_NAME, device=device, memory=None, available_bytes=host_memory())
-    here = device_memory(device)
-    return Target(
-        name=torch.cuda.get_device_name(device),
-        device=device,
-        memory=here,
-        available_bytes=max(int(here.total * usable) - (here.total - here.free), 0),
-    )
 
 
 def budget_of(config: EngineConfig, host: PluginHost, memory_gib: float | None = None) -> Budget:
@@ -212,9 +170,12 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         adapters=adapters,
     )
     layout, weights = sizing.layout, weight_bytes(model, target)
-    num_blocks, context, problem = _pool(config, folder, sizing, layout, target, weights)
-    is_shrunk = config.model.max_model_len == "auto" and problem is None
-    max_model_len = context if is_shrunk else folder.max_model_len
+    pool = _pool(config, folder, sizing, layout, target, weights)
+    is_shrunk = config.model.max_model_len == "auto" and pool.problem is None
+    max_model_len = pool.context if is_shrunk else folder.max_model_len
+    num_slots, num_states = sizing.num_slots, max(pool.num_lines - NUM_RESERVED, 0)
+    if layout.lines is not None:
+        num_slots = min(num_slots, num_states)
     lookahead = config.scheduler.max_num_batched_tokens * (config.scheduler.async_depth + 1)
     one = layout.blocks_for(max_model_len, lookahead)
     full_groups = sum(group.spec.kind in ("full", "latent") for group in layout.groups)
@@ -228,20 +189,30 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         weight_bytes=weights,
         adapter_bytes=0 if adapters is None else adapters.num_bytes,
         workspace_bytes=sizing.workspace_bytes,
-        cache_bytes=num_blocks * layout.page_bytes,
+        cache_bytes=layout.num_bytes(pool.num_blocks, pool.num_lines),
         bytes_per_token=full_groups * layout.page_bytes // layout.block_tokens,
         window_bytes_per_sequence=_bytes_of(layout, ("window",), max_model_len, lookahead),
         cross_bytes_per_sequence=_bytes_of(layout, ("cross", "media"), max_model_len, lookahead),
-        num_blocks=num_blocks,
+        state_bytes_per_sequence=0 if layout.lines is None else layout.lines.line_bytes,
+        num_state_lines=num_states,
+        num_blocks=pool.num_blocks,
         block_tokens=layout.block_tokens,
         block_bytes=layout.page_bytes,
         blocks_per_sequence=one,
-        max_num_seqs=sizing.num_slots,
+        max_num_seqs=num_slots,
         max_model_len=max_model_len,
-        largest_context=context,
-        concurrency=min(max(num_blocks - 1, 0) / one, sizing.num_slots),
-        problem=problem,
+        largest_context=pool.context,
+        concurrency=min(max(pool.num_blocks - 1, 0) / one if one else num_slots, num_slots),
+        problem=pool.problem,
     )
+
+
+class _Pool(NamedTuple):
+    num_blocks: int
+    num_lines: int
+    context: int
+    """The largest that there is room for."""
+    problem: str | None
 
 
 def _pool(
@@ -251,49 +222,41 @@ def _pool(
     layout: CacheLayout,
     target: Target,
     weights: int,
-) -> tuple[int, int, str | None]:
-    """Blocks, largest context, and what is wrong; by the engine's own arithmetic."""
+) -> _Pool:
+    """What there is room for, and what is wrong; by the engine's own arithmetic."""
     if weights > target.available_bytes:
-        return 0, 0, f"the weights alone are above the {_gib(target.available_bytes)} to be had"
+        available = _gib(target.available_bytes)
+        return _Pool(0, 0, 0, f"the weights alone are above the {available} to be had")
     if target.memory is None:
         memory = DeviceMemory.of_host(target.available_bytes - weights)
     else:
         free = max(target.memory.free - weights, 0)
         memory = DeviceMemory(total=target.memory.total, free=free)
 
-    def size(*, shrink_context: bool) -> tuple[int, int]:
-        pool = size_pool(
+    try:
+        size = size_pool(
             config,
             layout,
             memory=memory,
             workspace=sizing.workspace_bytes,
             num_slots=sizing.num_slots,
             max_model_len=folder.max_model_len,
-            shrink_context=shrink_context,
+            shrink_context=True,
         )
-        return pool.num_blocks, pool.max_model_len
-
-    try:
-        num_blocks, context = size(shrink_context=True)
     except CacheError:
+        what = "weights and workspace leave no room for a single block of the KV cache"
         if _is_given(config.cache):
-            return 0, 0, "the KV cache that is asked for does not hold a sequence of one block"
-        return 0, 0, "weights and workspace leave no room for a single block of the KV cache"
-    needed = weights + sizing.workspace_bytes + num_blocks * layout.page_bytes
+            what = "the KV cache that is asked for does not hold a sequence of one block"
+        return _Pool(0, 0, 0, what)
+    problem = None
+    cache_bytes = layout.num_bytes(size.num_blocks, size.num_lines)
+    needed = weights + sizing.workspace_bytes + cache_bytes
     if needed > target.available_bytes:
         available = _gib(target.available_bytes)
-        return (
-            num_blocks,
-            context,
-            f"{_gib(needed)} are needed, but of memory {available} are free",
-        )
-    if context < folder.max_model_len and config.model.max_model_len != "auto":
-        return (
-            num_blocks,
-            context,
-            f"one sequence of {folder.max_model_len} tokens is more than the KV cache holds",
-        )
-    return num_blocks, context, None
+        problem = f"{_gib(needed)} are needed, but of memory {available} are free"
+    elif size.max_model_len < folder.max_model_len and config.model.max_model_len != "auto":
+        problem = f"one sequence of {folder.max_model_len} tokens is more than the KV cache holds"
+    return _Pool(size.num_blocks, size.num_lines, size.max_model_len, problem)
 
 
 def _changes(
@@ -341,6 +304,8 @@ def _is_given(cache: CacheConfig) -> bool:
 def _pool_change(config: EngineConfig, budget: Budget) -> tuple[str, EngineConfig] | None:
     """Instead of a pool that is too large one that memory has room for and rows can fill; instead
     of one that is too small, one that holds a sequence, cut short if need be."""
+    if not budget.block_bytes:  # there are states alone
+        return None
     room = budget.usable_bytes - budget.weight_bytes - budget.workspace_bytes
     most, least = room // budget.block_bytes, budget.blocks_per_sequence + 1
     if most < 2:
@@ -373,6 +338,7 @@ def _least_gib(config: EngineConfig, budget: Budget) -> int:
         budget.weight_bytes
         + budget.workspace_bytes
         + max((budget.blocks_per_sequence + 2) * budget.block_bytes, asked_bytes)
+        + (NUM_RESERVED + 1) * budget.state_bytes_per_sequence
         + CONTEXT_BYTES
     )
     gib = bytes_used / cache.gpu_memory_utilization / GIB * 1.01

@@ -22,7 +22,7 @@ from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.recordings import SIZES
 from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterSpans, SiteKinds, family_of
 from octavo.sampling.forward import Forward, Sampled
-from octavo.sampling.held_rows import HeldRows, insert
+from octavo.sampling.held_rows import HeldRows, insert, insert_spans
 from octavo.sampling.processors import GuardedProcessor
 from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
@@ -243,13 +243,7 @@ class ModelRunner:
         first = len(plan.features) - plan.num_held
         if sites := self._sites(plan.has_adapters):
             of_held = self._spans_in_state(sites).at(parts.sample_slots[first:])
-            if spans is None:
-                spans = of_held
-            else:
-                spans = spans._replace(
-                    first=insert(spans.first, first, of_held.first),
-                    rank=insert(spans.rank, first, of_held.rank),
-                )
+            spans = of_held if spans is None else insert_spans(spans, first, of_held)
         return held_RD if hidden_RD is None else insert(hidden_RD, first, held_RD), spans
 
     def _sample_or_await(self, forward: Forward) -> Sampled | None:
@@ -363,6 +357,10 @@ class ModelRunner:
             groups=tuple(groups),
             layers=self._layers,
             sample_tokens_R=logit_tokens_R,
+            state=None
+            if (states := self.memory.states) is None
+            else states.begin(self.state, slots_R, inputs.rows_T, query_starts_R1, bounds),
+            states={} if states is None else states.views,
             media=media,
             only_sampled=only_sampled,
         )

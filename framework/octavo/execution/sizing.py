@@ -92,7 +92,7 @@ def size_engine(
     chosen = {
         spec: _choose_backend(spec, device, folder.dtype, config, host)
         for spec in dict.fromkeys(specs.values())
-        if spec.kind != "none"
+        if spec.kind not in ("none", "state")
     }
     block_tokens = config.cache.block_size
     if any(spec.kind == "step" for spec in specs.values()):
@@ -151,6 +151,8 @@ def _page_bytes(name: str, backend: AttentionBackend, spec: CacheSpec, block_tok
 
 def _as_run(spec: CacheSpec, dtype: str, folder: ModelFolder) -> CacheSpec:
     """A layer's, as its backend must know it; encoded media are no keys and values."""
+    if spec.kind == "state":
+        return spec
     return dataclasses.replace(
         spec,
         dtype=spec.dtype if dtype == "auto" or spec.kind == "media" else dtype,

@@ -19,6 +19,7 @@ from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sizing import adapter_rows, cache_choice, size_engine
+from octavo.execution.state_memory import StateMemory
 from octavo.host_memory import host_memory
 from octavo.layers.adapted import AdapterRows
 from octavo.messages import AdapterFacts
@@ -95,7 +96,7 @@ class Worker:
             num_slots=sizing.num_slots,
             specs=sizing.specs,
             page_bytes=sizing.page_bytes,
-            most_recorded_queries=min(queries, default=0),
+            most_recorded_queries=min(queries, default=1),
             masks_on_device=masks_on(self.device),
             adapters=None if adapters is None else adapter_facts(adapters, config, folder),
         )
@@ -114,7 +115,17 @@ class Worker:
             model=self._model,
             layout=layout,
             state_layout=agreed.state,
-            memory=CacheMemory(layout, agreed.num_blocks, agreed.num_swap_blocks, self.device),
+            memory=CacheMemory(
+                layout,
+                agreed.num_blocks,
+                agreed.num_swap_blocks,
+                self.device,
+                None
+                if layout.lines is None
+                else StateMemory(
+                    layout.lines, agreed.num_lines, agreed.num_swap_lines, self.device
+                ),
+            ),
             backends=[
                 self._sizing.backends[group.spec] if group.layers else None
                 for group in layout.groups

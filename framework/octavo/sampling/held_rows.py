@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from octavo.layers.adapted import AdapterSpans
+
 
 def held_bytes(num_slots: int, row_bytes: int) -> int:
     """What they take on the device."""
@@ -45,3 +47,10 @@ class HeldRows:
 def insert(rows: Tensor, first: int, more: Tensor) -> Tensor:
     """Rows with some more before the one at ``first``."""
     return torch.cat([rows[:first], more, rows[first:]])
+
+
+def insert_spans(spans: AdapterSpans, first: int, more: AdapterSpans) -> AdapterSpans:
+    """Ranks of rows with those of some more before the one at ``first``."""
+    return spans._replace(
+        first=insert(spans.first, first, more.first), rank=insert(spans.rank, first, more.rank)
+    )

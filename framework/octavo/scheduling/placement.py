@@ -11,11 +11,13 @@ import numpy as np
 
 from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import cross_digests, extend_chain, find_all, longest_prefix
+from octavo.cache.state_lines import ZEROS, StateLines
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
 from octavo.residency.pool import provide_all
 from octavo.scheduling.sequence import Sequence, SwappedBlocks
 from octavo.scheduling.slots import SlotTable
+from octavo.scheduling.swap_space import SwapSpace
 from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateDiff, StateLayout
 from octavo.steps.loads import BlockMoves
@@ -36,8 +38,6 @@ class NextPlan:
     moves: BlockMoves = field(default_factory=BlockMoves)
     attach: list[Attached] = field(default_factory=list)
     detach: list[int] = field(default_factory=list)
-    emptied_swap_blocks: list[int] = field(default_factory=list)
-    """Read, or written in vain, by this plan; they may be written by the next."""
 
 
 Clip = Callable[[Sequence, int, int], int]
@@ -54,7 +54,9 @@ class Placement:
         slot_table: SlotTable,
         state: StateLayout,
         num_swap_blocks: int,
+        lines: StateLines | None = None,
     ) -> None:
+        self.lines = lines
         self.tables = tables
         self.slot_table = slot_table
         self.pool: BlockPool = tables.pool
@@ -80,7 +82,7 @@ class Placement:
         self._lookahead = config.scheduler.max_num_batched_tokens * (
             config.scheduler.async_depth + 1
         )
-        self._free_swap_blocks = list(range(num_swap_blocks - 1, -1, -1))
+        self.swap_space = SwapSpace(tables, lines, num_swap_blocks)
         self.next_plan = NextPlan(StateDiff(state))
         self.offer: Callable[[int, list[bytes], list[int]], None] | None = None
         """Takes a group's full blocks, which are not findable yet."""
@@ -88,7 +90,7 @@ class Placement:
     def take_next_plan(self) -> NextPlan:
         """Hand what is collected to a plan and begin the next one."""
         taken = self.next_plan
-        self._free_swap_blocks += taken.emptied_swap_blocks
+        self.swap_space.plan_is_taken()
         self.next_plan = NextPlan(StateDiff(self._state))
         return taken
 
@@ -100,6 +102,8 @@ class Placement:
         """
         places = provide_all(sequence.needs)
         if self.slot_table.num_free == 0 or places is None:
+            return 0
+        if self.lines is not None and self.lines.num_available == 0:
             return 0
         sequence.places = places
         num_tokens = len(sequence.tokens)
@@ -119,6 +123,8 @@ class Placement:
             sequence.placed_seconds = time.monotonic()
         slot = sequence.slot
         count = clip(sequence, start, min(num_tokens - start, budget))
+        if self.lines is not None:
+            count = int(self.lines.cut(np.array([start]), np.array([count]))[0])
         self.tables.grow(
             np.array([slot], np.intp), np.array([start + count], np.int32), self.next_plan.diff
         )
@@ -159,12 +165,17 @@ class Placement:
             if sequence.swapped is not None:
                 self.forget_swapped(sequence)
                 sequence.prompt_logprobs.clear()
-        self.pool.forget_all()
+        self.forget_prefixes()
         self.next_plan = NextPlan(
             StateDiff(self._state),
             detach=list(range(self._state.num_slots)) if self._processors else [],
-            emptied_swap_blocks=self.next_plan.emptied_swap_blocks,
         )
+
+    def forget_prefixes(self) -> None:
+        """Let nothing be found that is cached now."""
+        self.pool.forget_all()
+        if self.lines is not None:
+            self.lines.forget_all()
 
     def _attached(self, sequence: Sequence) -> Attached:
         sampling = sequence.request.sampling
@@ -182,7 +193,11 @@ class Placement:
         ``after_fault``: not for want of memory, but because a step that it may build on raised.
         """
         slot = sequence.slot
-        swapped = self._swap_out(slot) if self._swap and not after_fault else None
+        num_tokens, swapped = int(self.slot_table.confirmed_S[slot]), None
+        # Where all that is known is computed, a hidden row is held, which is not copied.
+        if self._swap and not after_fault and num_tokens < self.slot_table.known_S[slot]:
+            swapped = self.swap_space.copy_out(slot, num_tokens, self.next_plan.moves)
+            self.num_swaps += swapped is not None
         sequence.swapped = swapped
         if swapped is None:
             sequence.prompt_logprobs.clear()
@@ -206,6 +221,8 @@ class Placement:
             self.next_plan.detach.append(sequence.slot)
         for pool, resident in sequence.needs:
             pool.unpin(resident.key)
+        if self.lines is not None:
+            self.lines.release(sequence.slot)
         self.tables.release(sequence.slot)
         self.slot_table.leave(sequence)
 
@@ -226,6 +243,8 @@ class Placement:
                 self.offer(group, sequence.digests[begin:num_full], blocks)
             for block, digest in zip(blocks, sequence.digests[begin:], strict=False):
                 self.pool.register(block, group, digest)
+        if self.lines is not None:
+            self.lines.register(slot, num_full * block_tokens, sequence.digests, block_tokens)
         if first == 0:  # its first step has run, which has filled these
             for group, digests in zip(
                 tables.cross_groups, self._cross_digests(sequence), strict=True
@@ -237,8 +256,7 @@ class Placement:
     def forget_swapped(self, sequence: Sequence) -> None:
         """Free the host memory of a sequence that ends while it waits."""
         if sequence.swapped is not None:
-            for pairs in sequence.swapped.blocks_by_group:
-                self.next_plan.emptied_swap_blocks += [swap for _, swap in pairs]
+            self.swap_space.forget(sequence.swapped)
             sequence.swapped = None
 
     def _fits(self, num_blocks: int) -> bool:
@@ -249,8 +267,10 @@ class Placement:
         num_tokens = len(sequence.tokens)
         usable = self._caching and not sequence.wants_prompt_logprobs
         max_blocks = self.most_cached_blocks(sequence)
-        length, blocks_by_group = longest_prefix(self.pool, layout, sequence.digests, max_blocks)
-        adopted = np.concatenate(blocks_by_group)
+        length, blocks_by_group = longest_prefix(
+            self.pool, layout, sequence.digests, max_blocks, self.lines
+        )
+        adopted = np.concatenate([np.zeros(0, np.int32), *blocks_by_group])
         adopted = adopted[adopted != 0]
         needed = layout.blocks_for(num_tokens, self._lookahead) - len(adopted)
         if not self._fits(max(needed, 0) + self.pool.num_unreferenced(adopted)):
@@ -261,7 +281,10 @@ class Placement:
             self.num_prefix_hit_tokens += start
         if not sequence.reported:
             sequence.num_cached_tokens = min(start, sequence.prompt_len)
-        slot = self.slot_table.enter(sequence, start, self.next_plan.diff)
+        source = ZEROS
+        if self.lines is not None and length:
+            source = self.lines.find(sequence.digests[length - 1]) or ZEROS
+        slot = self._enter(sequence, start, source)
         self.tables.adopt(slot, blocks_by_group, self.next_plan.diff)
         self._place_cross(sequence)
         return start
@@ -276,34 +299,55 @@ class Placement:
         slot_table, tables = self.slot_table, self.tables
         if leader is None or leader.slot < 0 or not slot_table.family_held_S[leader.slot]:
             return -1
+        line = ZEROS if self.lines is None else self.lines.family_line(leader.slot)
+        if line is None:
+            return -1
         # One block a group: the copy of a partial block, or the first of its own.
         if not tables.can_fork(leader.slot, start) or not self._fits(len(tables.windows)):
             return -1
         sequence.num_cached_tokens = start
-        slot = slot_table.enter(sequence, start, self.next_plan.diff, confirmed=False)
+        slot = self._enter(sequence, start, line, confirmed=False)
+        if self.lines is not None:
+            self.lines.count_fork(leader.slot)
         slot_table.held_S[slot] = len(slot_table.sequences) + leader.slot
         tables.fork(leader.slot, slot, start, self.next_plan.diff, self.next_plan.moves)
         return start
 
     def _place_swapped(self, sequence: Sequence, swapped: SwappedBlocks) -> int:
-        layout = self.tables.layout
         # As for a fresh one, so that a sequence alone always fits: a pool holds one whole context.
         if not self.has_room_for(sequence):
             return -1
-        entries = -(-swapped.num_tokens // layout.block_tokens)
-        slot = self.slot_table.enter(sequence, swapped.num_tokens, self.next_plan.diff)
-        blocks_by_group = []
-        for pairs in swapped.blocks_by_group:
-            blocks = self.pool.allocate(len(pairs))
-            first = pairs[0][0] if pairs else entries
-            blocks_by_group.append(np.concatenate([np.zeros(first, np.int32), blocks]))
-            for (_, swap), block in zip(pairs, blocks.tolist(), strict=True):
-                self.next_plan.moves.swap_in.append((swap, block))
-                self.next_plan.emptied_swap_blocks.append(swap)
+        slot = self._enter(sequence, swapped.num_tokens, swapped_line=swapped.line)
+        blocks_by_group = self.swap_space.copy_in(swapped, self.next_plan.moves)
         self.tables.start(slot, blocks_by_group, self.next_plan.diff)
         self._place_cross(sequence)
         sequence.swapped = None
         return swapped.num_tokens
+
+    def _enter(
+        self,
+        sequence: Sequence,
+        start: int,
+        source: int = ZEROS,
+        *,
+        swapped_line: int | None = None,
+        confirmed: bool = True,
+    ) -> int:
+        """Give a sequence a slot, and a line that begins as ``source``, or as what was swapped."""
+        lines, next_plan = self.lines, self.next_plan
+        if lines is None:
+            return self.slot_table.enter(sequence, start, next_plan.diff, confirmed=confirmed)
+        moves = next_plan.moves.lines
+        line = (
+            lines.take(source, moves)
+            if swapped_line is None
+            else lines.take_swapped(swapped_line, moves)
+        )
+        slot = self.slot_table.enter(
+            sequence, start, next_plan.diff, confirmed=confirmed, state_line=line
+        )
+        lines.hold(slot, line, start)
+        return slot
 
     def _place_cross(self, sequence: Sequence) -> None:
         """Give a sequence the blocks of its encoded media: those that hold it, or new ones.
@@ -336,33 +380,3 @@ class Placement:
             )
             for group in self.tables.cross_groups
         ]
-
-    def _swap_out(self, slot: int) -> SwappedBlocks | None:
-        """Copy the blocks of confirmed tokens to the host; None when there is no room for them.
-
-        Encoded media are not copied: their blocks are found by content, or filled again.
-        """
-        num_tokens = int(self.slot_table.confirmed_S[slot])
-        if num_tokens == self.slot_table.known_S[slot]:  # a hidden row is held that is not copied
-            return None
-        count = -(-num_tokens // self.tables.layout.block_tokens)
-        held: list[list[tuple[int, int]]] = []
-        for group, blocks in enumerate(self.tables.held(slot)):
-            if group in self.tables.cross_groups:
-                held.append([])
-                continue
-            first = int(self.tables.first_GS[group, slot])
-            held.append([(first + i, int(b)) for i, b in enumerate(blocks) if first + i < count])
-        total = sum(len(entries) for entries in held)
-        if total == 0 or total > len(self._free_swap_blocks):
-            return None
-        blocks_by_group = []
-        for entries in held:
-            pairs = []
-            for index, block in entries:
-                swap = self._free_swap_blocks.pop()
-                self.next_plan.moves.swap_out.append((block, swap))
-                pairs.append((index, swap))
-            blocks_by_group.append(pairs)
-        self.num_swaps += 1
-        return SwappedBlocks(num_tokens, blocks_by_group)

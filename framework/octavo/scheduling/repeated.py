@@ -44,11 +44,16 @@ class RepeatedSteps:
         is_all = len(slots) == len(slot_table.sequences) - slot_table.num_free
         if not (slot_table.is_exact and plan.is_decode and is_all) or plan.num_held:
             return
+        lines = self._placement.lines
+        if self._placement.next_plan.moves.lines:  # they must come before this step's rows run on
+            return
         planned = slot_table.planned_S[slots]
         limits = slot_table.max_len_S[slots]
         early = (plan.features & RowFeature.MIN_TOKENS) != 0
         limits = np.where(early, np.minimum(limits, slot_table.min_len_S[slots]), limits)
         num_left = int((limits - planned).min())
+        if lines is not None:
+            num_left = min(num_left, lines.num_steps_before_checkpoint(record.ends))
         sizes = plan.sizes
         again = replace(
             plan,
@@ -81,6 +86,8 @@ class RepeatedSteps:
         last.record = replace(record, ends=ends)
         last.num_left -= 1
         slot_table.plan(slots, ends, slots)
+        if placement.lines is not None:
+            placement.lines.plan(slots, record.ends, ends)
         if len(grown):
             plan = _with_diff(plan, placement.take_next_plan().diff)
         return plan, last.record

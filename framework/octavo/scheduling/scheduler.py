@@ -6,8 +6,10 @@ import numpy as np
 
 from octavo.cache.groups import CacheLayout
 from octavo.cache.pool import BlockPool
+from octavo.cache.state_lines import StateLines
 from octavo.cache.tables import BlockTables
 from octavo.config import EngineConfig
+from octavo.errors import ConfigError
 from octavo.guided.sequence import CompiledGuide
 from octavo.messages import EngineRequest, SequenceEnd, error_end
 from octavo.residency.adapters import KnownAdapters
@@ -46,6 +48,8 @@ class Scheduler:
         *,
         num_blocks: int,
         num_swap_blocks: int,
+        num_lines: int = 0,
+        num_swap_lines: int = 0,
         model_identity: str,
         vocab_size: int,
         whole_media: bool = False,
@@ -56,11 +60,22 @@ class Scheduler:
         """``whole_media``: no chunk of a prompt may end inside an item."""
         limits = config.scheduler
         self.slot_table = SlotTable(state.num_slots, state.max_model_len, yields)
-        max_blocks = state.fields["table0"].width
+        max_blocks = layout.table_blocks(state.max_model_len)
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
+        lines = None
+        if layout.lines is not None:
+            if store is not None:
+                raise ConfigError("a KV store has no states, which this model needs with blocks")
+            lines = StateLines(
+                num_lines,
+                state.num_slots,
+                num_swap_lines=num_swap_lines,
+                num_logged=layout.lines.num_logged,
+                checkpoint_tokens=config.cache.whole_checkpoint_tokens,
+            )
         self.adapters = KnownAdapters(config.lora.num_rank_rows, config.lora.highest_rank)
         self.automata = automaton_pool(automaton_words)
-        self.placement = Placement(config, tables, self.slot_table, state, num_swap_blocks)
+        self.placement = Placement(config, tables, self.slot_table, state, num_swap_blocks, lines)
         self.fetching = None if store is None else Fetching(store, self.placement)
         self.waiting = WaitingQueue(by_priority=limits.scheduling_policy == "priority")
         self.sequences: dict[int, Sequence] = {}
@@ -215,6 +230,10 @@ class Scheduler:
             return None
         self._step_id += 1
         plan, record = self._packing.pack(self._step_id, slots, counts, most_drafts)
+        if self.placement.lines is not None:
+            ends, moves = record.ends, self.placement.next_plan.moves.lines
+            is_known = self.slot_table.knows_ends(slots) & (plan.most_yield == 1)
+            self.placement.lines.follow(slots, ends - counts, ends, is_known, moves)
         self.slot_table.plan(slots, record.ends, record.sample_slots)
         self._let_followers_go(record.sample_slots)
         self.num_under_way += 1
@@ -225,8 +244,12 @@ class Scheduler:
         leads_S = self.slot_table.leads_S
         for slot in sample_slots[leads_S[sample_slots]].tolist():
             leads_S[slot] = False
+            leader = self.slot_table.at(slot)
             self.slot_table.family_held_S[slot] = True
-            self._release_followers(self.slot_table.at(slot))
+            if self.placement.lines is not None:
+                moves = self.placement.next_plan.moves.lines
+                self.placement.lines.keep_for_family(slot, len(leader.followers), moves)
+            self._release_followers(leader)
 
     def _schedule_running(self, budget: int) -> tuple[SlotIds, Ints, bool]:
         slot_table = self.slot_table
@@ -250,6 +273,8 @@ class Scheduler:
             slot = int(slots[row])
             start = int(slot_table.computed_S[slot])
             counts[row] = self._clip(slot_table.at(slot), start, int(counts[row]))
+        if self.placement.lines is not None:
+            counts = self.placement.lines.cut(slot_table.computed_S[slots], counts)
         runs = samples_only | (counts > 0)
         slots, counts = slots[runs], counts[runs]
         return self._make_room(slots, counts, victims)

@@ -21,6 +21,8 @@ class SwappedBlocks:
 
     num_tokens: int
     blocks_by_group: list[list[tuple[int, int]]]
+    line: int | None = None
+    """A line of the host with its recurrent state, where there is one."""
 
 
 class Sequence:

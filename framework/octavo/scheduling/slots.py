@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.guided.byte_automaton import AutomatonState
 from octavo.scheduling.sequence import Sequence
@@ -90,7 +91,13 @@ class SlotTable:
         return len(self._free_slots)
 
     def enter(
-        self, sequence: Sequence, computed: int, diff: StateDiff, *, confirmed: bool = True
+        self,
+        sequence: Sequence,
+        computed: int,
+        diff: StateDiff,
+        *,
+        confirmed: bool = True,
+        state_line: int = 0,
     ) -> int:
         """Give a sequence a slot; ``computed`` of its tokens are in the cache already.
 
@@ -147,6 +154,7 @@ class SlotTable:
             adapter_rank=adapter.length,
             position_delta=sequence.position_delta,
             cross_rows=sequence.num_cross_rows,
+            state_line=state_line,
             automaton=sequence.places.get("automaton", NO_SPAN).first,
             automaton_state=place.state,
             automaton_depth=len(place.stack),
@@ -185,6 +193,11 @@ class SlotTable:
             return exact
         fewest = self.known_S[slots] + self.num_due_S[slots] * np.int32(self.yields.fewest)
         return np.minimum(fewest, self.max_len_S[slots])
+
+    def knows_ends(self, slots: SlotIds) -> NDArray[np.bool_]:
+        """Rows of which ``computed`` is how many tokens will be, and not the most there can be."""
+        known: NDArray[np.bool_] = self.num_due_S[slots] == 0
+        return known
 
     def most_computed(self, slots: SlotIds, counts: Ints) -> Ints:
         """Tokens that rows need blocks for, to run so many more and the drafts behind the last."""

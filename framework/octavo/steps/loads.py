@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.messages import MediaInput, PackedAdapter
 from octavo.steps.slot_fields import Ints
+
+
+class LineMove(NamedTuple):
+    """A copy of a line of recurrent state, to another or between device and host."""
+
+    kind: Literal["copy", "swap_out", "swap_in"]
+    source: int
+    target: int
 
 
 @dataclass(slots=True)
@@ -23,6 +31,8 @@ class BlockMoves:
     """(swap block, block)."""
     copy: list[tuple[int, int]] = field(default_factory=list)
     """(from block, to block): copy-on-write."""
+    lines: list[LineMove] = field(default_factory=list)
+    """Done one after the other: what one writes another may read."""
 
 
 @dataclass(slots=True)

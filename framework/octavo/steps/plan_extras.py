@@ -78,6 +78,7 @@ class ExtrasEncoder:
             or moves.swap_out
             or moves.swap_in
             or moves.copy
+            or moves.lines
         ):
             return []
         frames: Frames = []
@@ -186,6 +187,14 @@ class ExtrasDecoder:
             for pair in pairs:
                 if not all(0 <= block < limit for block, limit in zip(pair, most, strict=True)):
                     raise FrameError(f"a plan moves a block that is not there: {pair} of {most}")
+        lines, swap_lines = self._facts.num_lines, self._facts.num_swap_lines
+        for kind, source, target in moves.lines:
+            most = (
+                swap_lines if kind == "swap_in" else lines,
+                swap_lines if kind == "swap_out" else lines,
+            )
+            if not (0 <= source < most[0] and 0 <= target < most[1]):
+                raise FrameError(f"a plan moves a line that is not there: {source, target}")
         return moves
 
 

@@ -62,6 +62,7 @@ FIELDS: Final = (
     SlotField("adapter_rank"),
     SlotField("position_delta"),
     SlotField("cross_rows"),
+    SlotField("state_line"),
     SlotField("automaton"),
     SlotField("automaton_state"),
     SlotField("automaton_depth"),
