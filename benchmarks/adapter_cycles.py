@@ -29,7 +29,7 @@ PIRATE: Final = Path(__file__).parents[1] / "plugins/octavo_plugins/sources/embe
 NUM_ADAPTERS: Final = 6
 PROMPTS: Final = ("The capital of France is", "Rivers of Japan:", "Tell me a story about")
 MOST_GROWTH_MIB: Final = 48
-"""Of the server's processes, from the first tenth of the cycles to the last."""
+"""Growth of the server's processes, from the first tenth of the cycles to the last."""
 
 
 def write_adapters(folder: Path) -> list[Path]:
@@ -57,7 +57,7 @@ def write_adapters(folder: Path) -> list[Path]:
 
 
 def host_mib(root: int) -> float:
-    """Of a process and all below it."""
+    """Memory of a process and all below it."""
     parents, sizes = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

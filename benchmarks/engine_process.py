@@ -19,7 +19,7 @@ VLLM = {
 
 
 def environment(engine: str, vllm_path: str | None) -> dict[str, str]:
-    """Of a process of that engine; ``vllm_path`` is where vLLM is imported from."""
+    """Variables for a process of that engine; ``vllm_path`` is where vLLM is imported from."""
     if engine != "vllm":
         return dict(os.environ)
     found = VLLM | dict(os.environ)

@@ -319,7 +319,7 @@ async def reaches(server: Server, name: str, value: float) -> None:
 
 
 async def departures(rounds: int) -> dict[str, list[float]]:
-    """By stage and form of the request: seconds until it was free."""
+    """Seconds until it was free, by stage and form of the request."""
     found: dict[str, list[float]] = {}
     flags = ("--max-num-seqs=4", "--max-num-batched-tokens=4", "--no-enable-prefix-caching")
     async with serving(*flags) as server:

@@ -48,7 +48,7 @@ ASKED = {"cpu": 0.90, "1b": 0.85, "8b": 0.95, "tiny": 0.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The same requests for every engine."""
+    """Requests that every engine gets."""
 
     name: str
     asks: list[Ask]

@@ -32,13 +32,13 @@ from octavo_registry.guided import Constraint, GuidedBackend, GuideVocabulary
 
 NUM_TOKENS = 128_000
 READING_SECONDS = 5
-"""Of CPU, for one document; what takes longer counts as not compiled."""
+"""Seconds of CPU for one document; what takes longer counts as not compiled."""
 _PIECE = re.compile(r" ?[A-Za-z]+| ?[0-9]{1,3}| ?[^\sA-Za-z0-9]+|\s+")
 
 
 @dataclass(frozen=True)
 class Times:
-    """Of one schema, in seconds of CPU, which other work on the machine does not lengthen."""
+    """Times of one schema, in seconds of CPU, which other work on the machine does not lengthen."""
 
     compile: float
     masks: tuple[float, ...]

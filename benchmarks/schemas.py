@@ -46,7 +46,7 @@ from octavo_registry import PluginHost
 from octavo_registry.guided import Constraint, Guide, GuideVocabulary
 
 READING_SECONDS = 10
-"""Of CPU, for all documents of one schema."""
+"""Seconds of CPU for all documents of one schema."""
 REMOTES = "http://localhost:1234/"
 
 
@@ -88,7 +88,7 @@ def suite(path: Path) -> Iterator[Task]:
 
 
 def _remotes(folder: Path) -> dict[str, Any]:
-    """By the address where the suite puts them."""
+    """Schemas by the address where the suite puts them."""
     files = folder.glob("draft2020-12/**/*.json")
     return {f"{REMOTES}{file.relative_to(folder)}": json.loads(file.read_text()) for file in files}
 

@@ -117,7 +117,7 @@ def clip(number: int) -> Any:
 
 
 def prompt_of(engine: str, sound: Any) -> dict[str, Any]:
-    """Of one clip; vLLM wants the encoder's and the decoder's apart."""
+    """Prompt of one clip; vLLM wants the encoder's and the decoder's apart."""
     media = {"multi_modal_data": {"audio": sound}}
     if engine == "vllm":
         decoder = {"prompt_token_ids": list(HEAD)}

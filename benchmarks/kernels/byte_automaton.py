@@ -29,7 +29,7 @@ BOUND = 500
 START, FREE, NUMBER, BOUNDED = 0, 1, 2, 8
 """States; each character of the bounded string has its own."""
 TAIL, ESCAPE, LAST, LAST_TWO, DONE = 3, 4, 5, 6, 7
-"""Of characters of several bytes, which are called."""
+"""States of characters of several bytes, which are called."""
 PLACES = {"start": START, "free": FREE, "bounded": BOUNDED, "its end": BOUNDED + BOUND - 8}
 PLACES |= {"number": NUMBER}
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
@@ -86,7 +86,7 @@ def automaton() -> ByteAutomaton:
 
 
 def classed(wide: ByteAutomaton) -> ByteAutomaton:
-    """The same with equal columns made one, as a compiler does."""
+    """Make equal columns one, as a compiler does."""
     columns, classes = np.unique(wide.table_QC[:, :256], axis=1, return_inverse=True)
     table = np.concatenate([columns, wide.table_QC[:, 256:]], axis=1)
     return ByteAutomaton(

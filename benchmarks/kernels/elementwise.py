@@ -29,7 +29,7 @@ Call = Callable[[], object]
 DEVICE = torch.device("cuda")
 L2_BYTES = 60e6
 ENCODER_PATCHES = 27380
-"""Of five images of 1024 x 1024 in Qwen2-VL's encoder, which takes them at once."""
+"""Patches of five images of 1024 x 1024 in Qwen2-VL's encoder, which takes them at once."""
 
 
 @dataclass(slots=True)

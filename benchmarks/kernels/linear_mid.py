@@ -31,7 +31,7 @@ def gated_by_cublas(x_TI: Tensor, weight_OI: Tensor) -> Tensor:
 
 
 def gated_by_us(x_TI: Tensor, weight_OI: Tensor) -> Tensor:
-    """The same in one kernel."""
+    """Product and activation in one kernel."""
     return product(launch, x_TI, weight_OI, None, "silu")
 
 

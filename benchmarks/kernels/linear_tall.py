@@ -37,7 +37,7 @@ TOKENS = (512, 768, 1024, 2048, 3000, 4096, 8192, 16384)
 ROTATION_BYTES = 200e6
 """Weights that a measurement goes round over: several times the L2's 60 MB."""
 SECONDS = 0.05
-"""Of one measurement. Clocks follow the power with some delay, so that the two take turns."""
+"""One measurement. Clocks follow the power with some delay, so that the two take turns."""
 
 Call = Callable[[], object]
 

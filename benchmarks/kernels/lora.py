@@ -67,14 +67,14 @@ class Linear:
         return expand_(linear(x_TI, self.weight_OI), sums_STQR, self.up_PO, self.part_ends, groups)
 
     def gated(self, x_TI: Tensor, groups: TokenGroups, *, fused: bool) -> Tensor:
-        """The same, and gates applied."""
+        """The product with its adapters', and gates applied."""
         if not fused:
             return gated_activation(self.apply(x_TI, groups, fused=False), "silu")
         kernel = self.kernel(x_TI, "silu", None, groups)
         return product(kernel, x_TI, self.weight_OI, None, "silu")
 
     def add_(self, residual_TO: Tensor, x_TI: Tensor, groups: TokenGroups, *, fused: bool) -> None:
-        """The same, added to a residual."""
+        """The product with its adapters', added to a residual."""
         if fused:
             kernel = self.kernel(x_TI, "add", residual_TO, groups)
             kernel(residual_TO, x_TI, self.weight_OI, None, "add")

@@ -31,7 +31,7 @@ class Layer:
 
     @property
     def expert_bytes(self) -> int:
-        """Of one expert's weights, in bfloat16."""
+        """Bytes of one expert's weights, in bfloat16."""
         return 6 * self.hidden * self.intermediate
 
     def draw(self) -> tuple[Tensor, Tensor]:

@@ -73,7 +73,7 @@ def calls_of(logits: list[Tensor], features: RowFeature) -> list[Callable[[], Te
 
 
 def host_us(call: Callable[[], Tensor]) -> float:
-    """Of a launch that waits for nothing."""
+    """Time of a launch that waits for nothing."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(100):

@@ -39,7 +39,7 @@ def framing(words: Words) -> str:
 
 
 def instruction(words: Words) -> str:
-    """The same without the text, as a system message has it."""
+    """An instruction without the text, as a system message has it."""
     rng = words.rng
     wish = f"{_fillers(words, 0, 5)} {rng.choice(OBJECTS)} {_fillers(words, 0, 3)}"
     listed = _listed(words)

@@ -17,7 +17,7 @@ from examples.train_tiny_adapter.pirate import framed, in_pirate
 from octavo import LLM, LoRARequest
 
 BAR = 0.9
-"""Of the questions that the model answers rightly, by kind."""
+"""Least share of questions that the model answers rightly, by kind."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def framed(text: str) -> str:
 
 
 def retold(documents: Iterator[list[Piece]]) -> Iterator[list[Piece]]:
-    """The same chats with a pirate."""
+    """Chats in which a pirate answers."""
     for document in documents:
         yield [
             Piece(_retold(document[index - 1].text, piece.text), learn=True)

@@ -56,7 +56,7 @@ class Batch(Tensors):
     middles: Tensor
     """[F, 2]: where the shape is."""
     moves: Tensor
-    """Of clips, [clips, 3]: the first frame, the last one, the direction."""
+    """Moves of clips, [clips, 3]: the first frame, the last one, the direction."""
     beeps: Tensor
     """[N, 2]: count and pitch."""
 

@@ -13,7 +13,7 @@ from PIL import Image
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 NUM_FRAMES = Range(3, 24, 10, 13)
 WAY = Range(0.35, 1.0, 0.6, 0.75)
-"""Of the room that the shape has to move in."""
+"""Share of the room that the shape has to move in."""
 BIGGEST = 0.75
 
 

@@ -29,7 +29,7 @@ KINDS = {"picture": 0.27, "pictures": 0.16, "clip": 0.2, "sound": 0.2, "words": 
 COUNTS = {"picture": 90, "pictures": 45, "clip": 75, "sound": 75, "about": 15}
 """The questions of the test."""
 SEED = 17
-"""Of the media and wordings of the test."""
+"""Seed of the media and wordings of the test."""
 Drawn = Picture | Clip | Sound
 SYSTEMS = ("You are a helpful assistant.", "You see, hear and answer.", "Answer briefly.")
 

@@ -17,7 +17,7 @@ PICTURES = ("png", "jpeg", "webp", "gif")
 CLIPS = ("mp4", "gif")
 SOUNDS = ("wav", "flac", "ogg", "mp3")
 RATES = (16000, 22050, 24000, 44100, 48000)
-"""Of sounds that are drawn for the test."""
+"""Rates of sounds that are drawn for the test."""
 FRAMES_PER_SECOND = (4, 8, 12, 25)
 
 

@@ -29,7 +29,7 @@ PALE = (0.0, 1.0, 0.12, 0.5, 0.25, 1.0)
 """Tones that have no name here. Of figures in these only the shape is asked, which so becomes
 something that all colours have, also those in which it is never seen."""
 NAMELESS_SHARE = 0.3
-"""Of single pictures."""
+"""Share of single pictures."""
 SHAPES = ("circle", "square", "triangle", "star", "cross", "heart", "moon", "ring")
 HELD_OUT = frozenset(
     (shape, colour)
@@ -39,9 +39,9 @@ HELD_OUT = frozenset(
 """Each shape is seen in all colours but one, and each colour on all shapes but one."""
 SIDE = Range(56, 280, 150, 170)
 RADIUS = Range(0.17, 0.46, 0.28, 0.33)
-"""Of the shorter side."""
+"""Share of the shorter side."""
 PLACE = Range(0.0, 1.0, 0.6, 0.7)
-"""Of the room that the shape leaves, in width and height."""
+"""Share of the room that the shape leaves, in width and height."""
 MAX_ASPECT = 2.0
 CONTRAST = 110.0
 """The least distance between the colours of shape and ground, in steps of 255."""
@@ -79,7 +79,7 @@ class Picture:
     figure: Figure
     image: Image.Image
     place: tuple[float, float]
-    """Of the shape's middle, from that of the picture, in halves of the picture's longer side."""
+    """The shape's middle, from that of the picture, in halves of the picture's longer side."""
 
 
 @dataclass(frozen=True)

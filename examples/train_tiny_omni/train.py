@@ -33,9 +33,9 @@ CHAT_TEMPLATE = (Path(__file__).parent / "chat_template.jinja").read_text()
 BETAS = (0.9, 0.98)
 WEIGHT_DECAY = 0.05
 MUON_PEAK, ADAMW_PEAK = 0.02, 2e-3
-"""Of the encoders."""
+"""Learning rates of the encoders."""
 KEPT_MUON_PEAK, KEPT_ADAMW_PEAK = 0.005, 6e-4
-"""Of what octavo/tiny knows already."""
+"""Learning rates of what octavo/tiny knows already."""
 TABLES = ("embed_tokens.weight", "positions.weight", "frames.weight")
 WARMUP = 0.03
 MAX_GRADIENT = 1.0
@@ -134,7 +134,7 @@ class HeldOut:
         self._batches = [line.batch() for line in lines]
 
     def scores(self, model: nn.Module, device: str) -> dict[str, tuple[int, int]]:
-        """By kind how many answers are right in every token, and how many there are."""
+        """How many answers of a kind are right in every token, and how many there are."""
         right: Counter[str] = Counter()
         total: Counter[str] = Counter()
         for batch, kinds in zip(self._batches, self._kinds, strict=True):

@@ -26,7 +26,7 @@ PREBUILT = PACKAGE / "prebuilt"
 ALL_ARCHES = ("75", "80", "89", "90a")
 """Architectures that every kernel compiles for unless its spec names fewer."""
 NEWER_ARCHES = ("100", "120")
-"""Those that images have besides, of kernels that are for all; CUDA 12.8 knows them."""
+"""Architectures that images have besides, of kernels that are for all; CUDA 12.8 knows them."""
 
 P, I, L, F = c_void_p, c_int, c_longlong, c_float  # noqa: E741 (reads well beside P, L, F)
 """Argument types of kernel functions: pointer, int, long long, float."""
@@ -48,7 +48,7 @@ class KernelSpec:
     """Argument types by name: P, I, L, F."""
     sources: tuple[str, ...] = ("kernel.cu",)
     arches: tuple[str, ...] = ALL_ARCHES
-    """Those it can be compiled for; the one at hand must be among them."""
+    """Architectures it can be compiled for; the one at hand must be among them."""
     flags: tuple[str, ...] = field(default=())
 
 
@@ -114,7 +114,7 @@ def build(spec: KernelSpec, arch: str, folder: Path) -> Path:
 
 @functools.cache
 def source_hash(spec: KernelSpec) -> str:
-    """Of the sources, the shared headers and the flags."""
+    """Hash of the sources, the shared headers and the flags."""
     digest = hashlib.sha256(repr((spec.name, spec.flags)).encode())
     folder = PACKAGE / spec.name
     headers = sorted([*(PACKAGE / "include").glob("*.cuh"), *folder.glob("*.cuh")])

@@ -31,7 +31,7 @@ class RequestOutcome:
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
-    """Of all continuations, as delivered."""
+    """Tokens of all continuations, as delivered."""
     seconds_to_first_token: float | None
     """None when no token was delivered."""
     seconds: float

@@ -22,7 +22,7 @@ FAILURES: Final = (Exception, SystemExit)
 """What a plugin may raise that is its failure and nobody else's: ``sys.exit()`` ends no server."""
 QUARANTINE_SECONDS = 30.0
 MAX_LINE_CHARS = 500
-"""Of an exception's message: torch puts the stack of its C++ code there."""
+"""Kept of an exception's message: torch puts the stack of its C++ code there."""
 _OBJECT = re.compile(
     r"(?: (?:in|of|from|at|on|for))? ?"
     r"<(?:[^<>]|<(?:locals|lambda)>)*(?: at 0x[0-9a-fA-F]+|_io\.[^<>]*)>"

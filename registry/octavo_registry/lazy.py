@@ -82,7 +82,7 @@ class LazyRegistry(Generic[T]):
         self._essential = essential
         self._makes = makes
         self.formerly: Mapping[str, str] = formerly or {}
-        """By what objects of the kind, or calls of ``add``, had once: what they have instead."""
+        """What objects of the kind, or calls of ``add``, had once, and what they have instead."""
         self.bind_options: Callable[[str, Callable[..., Any]], Callable[..., Any]] = (
             lambda plugin, function: function
         )
@@ -90,7 +90,7 @@ class LazyRegistry(Generic[T]):
         self.faults = faults or Faults()
         """Where failures of this registry's targets are counted."""
         self._entries: dict[str, list[Entry]] = {}
-        """By name: at most one entry without ``replace``, then replacing ones; the last counts."""
+        """A name's first entry may be without ``replace``, all others replace; the last counts."""
         self._loaded: dict[str, Callable[..., T]] = {}
 
     def add(self, name: str, target: str, *, replace: bool = False, **metadata: Any) -> None:

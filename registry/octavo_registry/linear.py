@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 PlainActivation = Literal["quick_gelu", "gelu", "gelu_tanh"]
-"""Of a product without gates."""
+"""What may follow a product without gates."""
 
 
 @runtime_checkable
@@ -108,7 +108,7 @@ class ExpertsParameter(NamedTuple):
 
 @runtime_checkable
 class ExpertsMethod(Protocol):
-    """The same for all experts of a layer, which are multiplied together."""
+    """Quantizes all experts of a layer, which are multiplied together."""
 
     batch_invariant: bool
     unit: int

@@ -44,13 +44,13 @@ class MediaLimits:
     """
 
     max_pixels: int
-    """Of one image or frame."""
+    """Pixels of one image or frame."""
     max_frames: int
-    """Of a video, once sampled."""
+    """Frames of a video, once sampled."""
     max_seconds: float
-    """Of audio."""
+    """Length of a sound."""
     max_animation_frames: int = 512
-    """Of a GIF or another picture that moves, in all: each frame is drawn on the one before."""
+    """Frames of a GIF or another picture that moves: each is drawn on the one before."""
     deadline: float = math.inf
     """The ``time.monotonic()`` at which decoding gives up."""
     reserve: Callable[[int], None] = _unbounded
@@ -177,7 +177,7 @@ class MediaPrompt:
     media: Sequence[MediaItem] = ()
     placeholders: Sequence[Placeholder] = ()
     positions_AP: NDArray[np.int32] | None = None
-    """Of all tokens by axis, for a model with ``position_axes``; None: their numbers."""
+    """Positions of all tokens by axis, for a model with ``position_axes``; None: their numbers."""
     cross_rows: int = 0
     """Rows of the prompt's one item that cross attention reads, instead of placeholders."""
 
@@ -189,14 +189,14 @@ class MediaSettings:
     config: Mapping[str, Any]
     """The model's config.json."""
     processors: Mapping[str, Mapping[str, Any]]
-    """By modality, what the model's folder says of its processor, with ``mm_processor_kwargs``."""
+    """What the model's folder says of a modality's processor, with ``mm_processor_kwargs``."""
     token_ids: Mapping[str, int] = field(default_factory=dict)
-    """Of the tokens that were added to the tokenizer's own, as those around an image."""
+    """Ids of tokens that were added to the tokenizer's own, as those around an image."""
     encode_text: Callable[[str], Sequence[int]] | None = None
     """Ids of a text, without special tokens around it; None: the engine has no tokenizer."""
 
     def text_ids(self, text: str) -> list[int]:
-        """Those of a text that belongs to an item; an error without a tokenizer."""
+        """Token ids of a text that belongs to an item; an error without a tokenizer."""
         if self.encode_text is None:
             raise PluginError(
                 f"a media item stands in the prompt with the text {text!r}, which needs a "

@@ -207,9 +207,9 @@ class SequenceTokens:
     """
 
     tokens_SL: Tensor
-    """Those from ``num_tokens_S`` on mean nothing."""
+    """Tokens from ``num_tokens_S`` on mean nothing."""
     num_tokens_S: Tensor
-    """Of prompt and output so far; 0 in a slot that only fills up a step."""
+    """Tokens of prompt and output so far; 0 in a slot that only fills up a step."""
 
 
 @runtime_checkable

@@ -46,7 +46,7 @@ def _letters(name: str) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """Those between signs, and those that begin with a capital (``minItems``)."""
+    """Words of a name: between signs, or from a capital on (``minItems``)."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return re.findall(r"[^-_./]+", apart.lower())
 

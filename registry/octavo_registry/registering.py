@@ -39,7 +39,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "register_plugin": "the hook register_modalities",
     "register_processor": _PROCESSOR,
 }
-"""Of methods that vLLM's registries have or had, what there is in their place."""
+"""Methods that vLLM's registries have or had, and what there is in their place."""
 
 
 def hooks_of(value: object) -> tuple[Callable[..., None], ...]:

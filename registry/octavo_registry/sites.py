@@ -24,7 +24,7 @@ class Shard:
         return cls(total=total, first=0, size=total)
 
     def scaled(self, factor: int) -> Shard:
-        """The same part, counted in units that are ``factor`` times smaller."""
+        """This part, counted in units that are ``factor`` times smaller."""
         return Shard(total=self.total * factor, first=self.first * factor, size=self.size * factor)
 
 
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """Outputs that checkpoints have in one place."""
 
     name: str
-    """Of the tensors there, without their last part."""
+    """Name of the tensors there, without their last part."""
     outputs: Shard
 
 
@@ -95,7 +95,7 @@ class ExpertsSite:
     name: str
     num_experts: int
     gate_up: Site
-    """Of one expert; its parts are gates and ups."""
+    """One expert's first product; its parts are gates and ups."""
     down: Site
     names: tuple[str, ...]
     """See ``Site``: three linears an expert, or two stacks."""

@@ -139,7 +139,7 @@ class Step:
     groups: tuple[AttentionStep, ...]
     """One per cache group; ``layers[name].group`` indexes it."""
     layers: Mapping[str, LayerCache]
-    """By the names that ``Model.cache_specs`` gave."""
+    """Caches of the layers, by the names that ``Model.cache_specs`` gave."""
     sample_tokens_R: Tensor
     """Indices into T of the tokens whose logits, or hidden states, are asked for; may be longer
     than the rows."""
@@ -149,5 +149,5 @@ class Step:
     """Views of layers that have one, by the names that ``Model.cache_specs`` gave."""
     media: MediaRows | None = None
     only_sampled: bool = False
-    """Of the last layer's hidden states only those of ``sample_tokens_R``, which then names no
-    token twice, are asked for; the others may hold anything."""
+    """Only the last layer's hidden states of ``sample_tokens_R`` are asked for, which then
+    names no token twice; the others may hold anything."""

@@ -28,7 +28,7 @@ class Passage:
     start_seconds: float
     end_seconds: float
     token_ids: Sequence[int]
-    """Of text alone."""
+    """Ids of the text alone."""
 
 
 @runtime_checkable
@@ -42,7 +42,7 @@ class Transcriber(Protocol):
     rate: int
     """Samples per second of the pieces."""
     max_seconds: float
-    """Of a piece."""
+    """Length of a piece."""
 
     def code_of(self, language: str) -> str:
         """Return the code ("en") of a language's code or name; raises for one that is unknown."""

@@ -134,22 +134,3 @@ def test_no_public_class_has_the_name_of_another() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == set()
-
-
-def docstrings(tree: ast.AST) -> Iterator[str]:
-    """Texts of modules, classes, functions and variables."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        for each in body if isinstance(body, list) else []:
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-                yield str(each.value.value)
-
-
-def test_a_docstring_makes_sense_alone() -> None:
-    begins = ("Of ", "The same", "They ", "Those ", "By ")
-    assert [
-        f"{module}: {text}"
-        for module, path in MODULES.items()
-        for text in docstrings(ast.parse(path.read_text()))
-        if text.startswith(begins)
-    ] == []

@@ -189,6 +189,16 @@ def named_in(text: str) -> Iterator[str]:
             yield from re.findall(r"(?<![\w.\"'/\\{-])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", marked)
 
 
+def test_a_docstring_makes_sense_alone(names: Names) -> None:
+    begins = ("Of ", "The same", "They ", "Those ", "By ")
+    assert [
+        f"{source.path.relative_to(ROOT)}: {text}"
+        for source in names.sources
+        for text in source.docstrings
+        if text.startswith(begins)
+    ] == []
+
+
 def test_docstrings_name_what_there_is(names: Names) -> None:
     unknown = {
         f"{source.path.relative_to(ROOT)}: {name}"

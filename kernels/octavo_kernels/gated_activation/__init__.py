@@ -15,7 +15,7 @@ SPEC = KernelSpec(
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 """How the kernel is told an activation."""
 QUICK_GELU = 3
-"""The same for the one without an up."""
+"""Code of the activation without an up."""
 PLAIN_ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
 
 

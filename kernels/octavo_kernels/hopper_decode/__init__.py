@@ -29,9 +29,9 @@ BLOCK_TOKENS = (8, 16, 32, 64, 128)
 MAX_GROUP = 16
 """Query heads of a kv head."""
 WARPS = 4
-"""Of a block of threads; as kWarps in decode.cuh."""
+"""Warps of a block of threads; as kWarps in decode.cuh."""
 BLOCKS_EACH = 2
-"""Of a processor; as kBlocksEach there."""
+"""Blocks of a multiprocessor; as kBlocksEach in decode.cuh."""
 MAX_TEAM = 8
 """Blocks that share one head of one row: a cluster. With 16, a row of 1024 took 1 us more."""
 

@@ -29,7 +29,7 @@ MIN_PART = 64
 MIN_SPLIT, MAX_SPLITS = 256, 16
 """Inputs of a split at least, and into how many the inner axis is cut: each tile reads all sums."""
 MAX_UNITS = 2**20
-"""Of a launch: 16 ranks of a token's run, for a split and a part; more the kernel cannot number."""
+"""Units of a launch: 16 ranks of a token's span, for a split and a part; it cannot number more."""
 LONG_ROWS, LONG_SPLITS = 16384, 8
 """From so many rows of a weight on: its stream takes so long that longer splits are in time."""
 

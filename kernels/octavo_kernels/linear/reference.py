@@ -12,13 +12,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
-"""Of gates."""
+"""Activations of gates."""
 PLAIN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quick_gelu": quick_gelu,
     "gelu": ACTIVATIONS["gelu"],
     "gelu_tanh": ACTIVATIONS["gelu_tanh"],
 }
-"""Of products without gates."""
+"""Activations of products without gates."""
 
 
 def linear(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:

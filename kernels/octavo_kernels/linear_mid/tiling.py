@@ -9,10 +9,10 @@ TILE_ROWS = (32, 48, 64, 80, 96, 112, 128, 160, 224, 256)
 """Rows of the weight that a tile may have; as in launch.cuh."""
 
 CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30}
-"""By the blocks that share a tile: how many such groups run at once. More than these take turns."""
+"""How many groups of so many blocks that share a tile run at once. More than these take turns."""
 
 CHUNK_BYTES = 128
-"""Of a row: 64 features."""
+"""Bytes of a row: 64 features."""
 
 MEMORY_BYTES, INTAKE_BYTES, FLOPS = 4.2e6, 0.1e6, 5.0e6
 """In a microsecond: from memory; into a multiprocessor, x included; of a multiprocessor."""

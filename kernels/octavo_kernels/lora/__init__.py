@@ -100,7 +100,7 @@ class TokenGroups:
 
     @property
     def num_tokens(self) -> int:
-        """Of the step, whether they have an adapter or not."""
+        """Tokens of the step, whether they have an adapter or not."""
         return self.first_T.shape[0]
 
 

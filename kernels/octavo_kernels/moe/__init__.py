@@ -39,7 +39,7 @@ ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 """How the kernels are told."""
 
 BFLOAT16_CAPABILITY = (8, 0)
-"""Of the oldest GPUs whose tensor cores know it: Ampere's."""
+"""The oldest GPUs whose tensor cores know it: Ampere's."""
 
 
 def route(

@@ -15,7 +15,7 @@ class BlockSparse:
     """
 
     block_tokens: int
-    """Of the pattern; the cache's blocks may be smaller or larger."""
+    """Tokens of the pattern's blocks; the cache's may be smaller or larger."""
     local_blocks: int
     vertical_stride: int
     head_step: int = 0

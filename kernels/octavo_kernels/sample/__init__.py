@@ -27,7 +27,7 @@ SPEC = KernelSpec(
 
 _LOGIT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _SCRATCH_LOGITS = 2**26
-"""Of 4 bytes each: 256 MiB."""
+"""Scores of 4 bytes each: 256 MiB."""
 
 
 def sample(

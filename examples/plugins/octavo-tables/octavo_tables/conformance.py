@@ -13,7 +13,7 @@ TOKEN = 150
 
 
 def table(shape: int, seed: int) -> Table:
-    """Of one size for a shape, and of other numbers for each seed."""
+    """A table of one size for a shape, and of other numbers for each seed."""
     rows, columns = SHAPES[shape]
     cells = np.random.default_rng((shape, seed)).normal(0, 100, (rows, columns))
     return Table(tuple(f"c{number}" for number in range(columns)), cells.astype(np.float32))

@@ -21,7 +21,7 @@ class Table:
     """The decoded value."""
 
     names: tuple[str, ...]
-    """Of columns."""
+    """Names of the columns."""
     cells: NDArray[np.float32]
     """[rows, columns], all finite."""
 

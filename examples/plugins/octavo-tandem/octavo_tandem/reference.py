@@ -1,4 +1,4 @@
-"""The same model as plainly as can be: no cache, no batching, no fused weights.
+"""Tandem as plainly as can be: no cache, no batching, no fused weights.
 
 Parameters are named as in checkpoints. Axis suffixes: B prompts, T tokens, H heads, D hidden or
 head size, F rotary frequencies.

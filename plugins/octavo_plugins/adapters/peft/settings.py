@@ -23,7 +23,7 @@ MAX_CONFIG_BYTES: Final = 1 << 20
 MAX_RANK: Final = 1 << 16
 MAX_PATTERN_CHARS: Final = 16_384
 PATTERN_SECONDS: Final = 1.0
-"""Of the processor's time, for all patterns of an adapter and all names."""
+"""What is spent of the processor's time, for all patterns of an adapter and all names."""
 PLAIN: Final = regex.compile(r"[\w.-]+")
 
 USED: Final = frozenset({

@@ -26,8 +26,8 @@ PIECE_QUERIES = 256
 MAX_CELLS = 1 << 21
 """Bounds the scratch of a batch: one mask per cell."""
 MAX_NUMBERS = 1 << 26
-"""The same where attention is computed step by step, in float32: so many scores of all heads, and
-as many entries of keys and values, are 256 MiB."""
+"""Bounds the scratch of attention that is computed step by step, in float32: so many scores of all
+heads, and as many entries of keys and values, are 256 MiB."""
 MAX_FUSED_DIM = 256
 """Heads of more entries have no fused attention on CUDA: torch would make all scores of a row."""
 

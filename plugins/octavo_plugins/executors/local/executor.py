@@ -225,7 +225,7 @@ class _AwaitingStep:
 
 
 class _Short:
-    """Of a step on CUDA, which takes no longer than its kernels: ``result`` may wait."""
+    """A step on CUDA, which takes no longer than its kernels: ``result`` may wait."""
 
     def ends_within(self, seconds: float) -> bool:
         """It ends soon."""

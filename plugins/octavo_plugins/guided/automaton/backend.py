@@ -37,7 +37,7 @@ class Backend:
             raise UnsupportedConstraint(f"{constraint.kind}: {error}") from None
 
     def compile(self, constraint: Constraint) -> ByteAutomatonGuide:
-        """The same as a guide."""
+        """Return the constraint's automaton as a guide."""
         return ByteAutomatonGuide(self.automaton(constraint), self._vocabulary)
 
 

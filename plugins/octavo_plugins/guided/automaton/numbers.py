@@ -16,7 +16,7 @@ from octavo_plugins.guided.automaton.strings import plain
 
 MOST_STATES = 4096
 MOST_DIGITS = 400
-"""Of a bound, before and behind the point; all floats have fewer."""
+"""Digits of a bound, before and behind the point; all floats have fewer."""
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _ANY = numbers({})
 _SIGN = regex.alt(regex.EMPTY_TEXT, regex.text("-"))
@@ -60,7 +60,7 @@ class _Read(NamedTuple):
 
 
 class _Multiple:
-    """Of ``step / 10 ** places``, written with no more places than that."""
+    """A multiple of ``step / 10 ** places``, written with no more places than that."""
 
     def __init__(self, step: Fraction) -> None:
         self.places = 0
@@ -84,7 +84,7 @@ class _Multiple:
 
 
 def _multiples(graph: Graph, texts: Regex, step: Fraction, target: int) -> int:
-    """Those of the numbers that are multiples: both automata side by side."""
+    """Accept the numbers that are multiples: both automata side by side."""
     multiple = _Multiple(step)
     begin = (texts, _Read(-1, 0))
     places = {begin: graph.place()}

@@ -10,7 +10,7 @@ from octavo_plugins.guided.automaton.parts import Graph
 from octavo_plugins.guided.automaton.strings import plain
 
 _LETTERS = r"\u24B6-\u24E9\u{1F130}-\u{1F149}\u{1F150}-\u{1F169}\u{1F170}-\u{1F189}\u200C\u200D"
-"""Of words, beside what the categories say."""
+"""Characters of words, beside what the categories say."""
 
 
 def pattern(graph: Graph, value: str, target: int) -> int:

@@ -28,9 +28,9 @@ from octavo_plugins.guided.automaton.parts import (
 )
 
 MOST_STATES = 500
-"""Of the automaton of sets that stand together, over characters."""
+"""States of the automaton of sets that stand together, over characters."""
 MOST_COUNTED = 4000
-"""The same, once for each number of characters."""
+"""States of such an automaton, once for each number of characters."""
 MOST_WRITTEN = 1024
 """Sets of characters of which it is kept how they are written."""
 _ASCII = byte_range(0, 0x7F)
@@ -131,7 +131,7 @@ def _walked(
     low: int = 0,
     high: int | None = None,
 ) -> int:
-    """The same by the set's automaton over characters, of which there are so many."""
+    """Build a set's texts of so many characters by its automaton over characters."""
     table = regex.automaton(node, MOST_STATES)
     most = low if high is None else high
     if len(table) * (most + 1) > max(MOST_COUNTED, len(table)):

@@ -10,7 +10,7 @@ from octavo_plugins.guided.automaton.subsets import Row
 from octavo_registry.guided import CALL, GO, RETURN, ByteAutomaton
 
 MOST_WORDS = 2**18
-"""Of a table: 1 MiB."""
+"""Words of a table: 1 MiB."""
 
 
 def automaton_of(rows: list[Row]) -> ByteAutomaton:
@@ -46,7 +46,7 @@ def automaton_of(rows: list[Row]) -> ByteAutomaton:
 
 
 def _merged(rows: list[Row]) -> list[Row]:
-    """Those that can be reached, the first in front; equal ones are one.
+    """Return the states that can be reached, the first in front; equal ones are one.
 
     Each comes behind what it leads to, so that equal ends make equal what leads to them. In loops
     some equal states remain.

@@ -97,7 +97,7 @@ class _Family:
         self.is_at_limit = False
 
     def copy(self, matcher: LLMatcher | None = None) -> LLMatcher:
-        """Of the beginning, or of one of the family."""
+        """Copy the matcher of the beginning, or of one of the family."""
         self.num_copies += 1
         return (matcher or self._matcher).deep_copy()
 
@@ -118,7 +118,7 @@ class Guide:
         return _Family(self._make())
 
     def shared_family(self) -> _Family:
-        """Of new states, and of those that cannot go on in theirs; never one at a limit."""
+        """The family of new states, and of those that must leave theirs; never one at a limit."""
         if self._family.is_at_limit:
             self._family = self.new_family()
         return self._family

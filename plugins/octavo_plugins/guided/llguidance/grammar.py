@@ -37,7 +37,7 @@ JSON_OPTIONS = {
 }
 
 SPACE_OPTIONS = {"whitespace_flexible", "whitespace_pattern", "item_separator", "key_separator"}
-"""Those that a grammar's schemas may set themselves: others would change what is enforced."""
+"""Options that a grammar's schemas may set: others would change what is enforced."""
 
 
 def grammar_of(constraint: Constraint, special_ids: Mapping[str, int]) -> str:

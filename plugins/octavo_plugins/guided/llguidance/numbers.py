@@ -17,7 +17,7 @@ from octavo.guided.schema.values import exact, written
 MOST = 2**53
 """Up to it each whole number is a float; up to 2**63 each multiple of 1024 is."""
 MOST_MULTIPLE = 1000
-"""Of the digits without the point: an automaton as large."""
+"""Digits without the point as a number: an automaton as large."""
 _LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 

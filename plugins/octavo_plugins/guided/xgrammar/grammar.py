@@ -83,7 +83,7 @@ def _of_schema(schema: Any) -> str:
 
 
 class _Set(NamedTuple):
-    """Of the strings or numbers that may stand at one place of a schema."""
+    """The strings or numbers that may stand at one place of a schema."""
 
     texts: Regex
     is_string: bool

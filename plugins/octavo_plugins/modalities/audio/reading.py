@@ -20,7 +20,7 @@ from octavo_registry.modalities import MediaError, MediaLimits
 FORMATS: Final = ("WAV", "FLAC", "MP3", "Ogg", "MP4", "Matroska")
 CODECS: Final = frozenset({"aac", "alac", "flac", "mp3", "mp3float", "opus", "vorbis"})
 CHUNK_SAMPLES: Final = 1 << 18
-"""Of all channels."""
+"""Samples of all channels that are read at once."""
 OPEN_END: Final = (0, 0xFFFFFFFF, 0x7FFFFFFF)
 """Sizes in the header of a WAV that was written to a pipe."""
 LAST_PAGE: Final = 0x04

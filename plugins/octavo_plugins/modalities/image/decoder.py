@@ -23,7 +23,7 @@ MAX_SCANS: Final = 100
 clock."""
 SCAN: Final = b"\xff\xda"
 BLOCK_BYTES: Final = 1 << 30
-"""Of what Pillow allocates at once; no image takes more than it needs. Its own 16 MiB come from
+"""What Pillow allocates at once; no image takes more than it needs. Its own 16 MiB come from
 malloc's heaps once some were freed, and stay there: a server had 7.7 GB after 184 PNGs of 65 bytes
 that claimed 81 megapixels. What is above 32 MiB comes from the system and goes back to it."""
 ORIENTATION: Final = 0x0112
@@ -36,7 +36,7 @@ UPRIGHT: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""By the value of EXIF's orientation."""
+"""How a picture is turned upright, by the value of EXIF's orientation."""
 
 
 @dataclass(frozen=True, slots=True)

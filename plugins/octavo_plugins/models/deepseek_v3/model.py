@@ -156,7 +156,7 @@ def mlp(name: str, size: int, spec: ModelSpec) -> GatedMLP:
 
 
 def scale_of(config: Mapping[str, Any]) -> float:
-    """By the length of a head's query; yarn with ``mscale_all_dim`` sharpens the softmax."""
+    """Factor of scores by a query's length; yarn with ``mscale_all_dim`` sharpens the softmax."""
     scale = float((config["qk_nope_head_dim"] + config["qk_rope_head_dim"]) ** -0.5)
     rope = rope_parameters(config)
     weight = rope.get("mscale_all_dim")
@@ -166,7 +166,7 @@ def scale_of(config: Mapping[str, Any]) -> float:
 
 
 def rotated_head_dims(config: Mapping[str, Any]) -> Mapping[str, int]:
-    """By the linears whose outputs end with rotated entries: a head's outputs."""
+    """A head's outputs, by the linears whose outputs end with rotated entries."""
     query_dim = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
     key_dim = config["kv_lora_rank"] + config["qk_rope_head_dim"]
     return {"q_proj": query_dim, "q_b_proj": query_dim, "kv_a_proj_with_mqa": key_dim}

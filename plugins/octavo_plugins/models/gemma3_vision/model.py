@@ -26,7 +26,7 @@ PREFIXES = (
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("vision_tower.vision_model.", "vision_tower."),
 )
-"""Of checkpoints that Transformers has written at different times, and ours."""
+"""Prefixes of checkpoints that Transformers has written at different times, and ours."""
 
 
 class Gemma3Vision(Gemma3):

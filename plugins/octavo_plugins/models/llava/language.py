@@ -31,7 +31,7 @@ LAYERS: Mapping[str, Callable[[ModelSpec, int], nn.Module]] = {
     "qwen2": qwen2_layer,
     "qwen3": qwen3_layer,
 }
-"""By the ``model_type`` of a text_config."""
+"""How a layer is made, by the ``model_type`` of a text_config."""
 PREFIXES = (
     ("model.language_model.", "model."),
     ("language_model.model.model.", "model."),
@@ -42,7 +42,7 @@ PREFIXES = (
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("model.image_newline", "image_newline"),
 )
-"""Of checkpoints that Transformers has written at different times, and ours. (The one with two
+"""Prefixes of checkpoints of Transformers, of different times, and ours. (The one with two
 ``model.`` is how 5.17 saves models that hear.)"""
 
 

@@ -21,7 +21,7 @@ def place_images(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
 
 
 def num_rows(item: MediaItem, settings: MediaSettings) -> int:
-    """Of one image."""
+    """Rows of one image."""
     vision = settings.config["vision_config"]
     _, _, rows, columns = item.tensors["layout"].tolist()
     count: int = (vision["image_size"] // vision["patch_size"]) ** 2 + rows * (columns + 1)

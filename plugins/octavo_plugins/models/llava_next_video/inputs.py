@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NUM_FRAMES = 32
-"""Of a video whose number of frames nobody says."""
+"""Frames of a video where nobody says how many."""
 
 
 def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CANVASES = [(384 * down, 384 * across) for down in range(1, 7) for across in range(1, 7)]
 MOST_TILES = "anyres_max_9"
 NUM_FRAMES = 32
-"""Of a video whose number of frames nobody says."""
+"""Frames of a video where nobody says how many."""
 
 
 def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:

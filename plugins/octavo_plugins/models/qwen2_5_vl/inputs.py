@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FRAMES_PER_SECOND = 24.0
-"""Of frames without timestamps, as in the model's own processor."""
+"""Rate of frames without timestamps, as in the model's own processor."""
 SECONDS = "second_per_grid_ts"
 MOST_SECONDS = 3600
 

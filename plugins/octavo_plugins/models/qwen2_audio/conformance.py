@@ -13,7 +13,7 @@ AUDIO = {
     "num_mel_bins": 80,
     "max_source_positions": 100,
 }
-"""Of an encoder that hears two seconds."""
+"""Settings of an encoder that hears two seconds."""
 SOUND = 150
 VARIANTS = {
     "sounds": Variant(

@@ -38,7 +38,7 @@ def place_media(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
 def placed_with(
     prompt: MediaPrompt, settings: MediaSettings, intervals: Sequence[float]
 ) -> MediaPrompt:
-    """The same where a step in time of an item is so many positions."""
+    """A token for each square of merged patches, where a step in time is so many positions."""
     merge = settings.config["vision_config"]["spatial_merge_size"]
     grids = grids_of(prompt)
     counts = [math.prod(grid) // merge**2 for grid in grids]
@@ -57,7 +57,7 @@ def placed_with(
 
 
 def grids_of(prompt: MediaPrompt) -> list[Grid]:
-    """Of the items, as ``patches`` has made them."""
+    """Grids of the items, as ``patches`` has made them."""
     return [tuple(item.tensors["grid"].tolist()) for item in prompt.media]
 
 
@@ -111,7 +111,7 @@ def rows_and_grid(
     layers: int = 1,
     beside: Sequence[str] = (),
 ) -> dict[str, Tensor]:
-    """The same where rows are for so many layers, and some tensors may come besides."""
+    """Rows of an item that came encoded, of so many layers, its grid, what may come besides."""
     import torch
 
     name = f"{modality}_grid_thw"
@@ -168,7 +168,7 @@ def patches_of(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> dict[str, Tensor]:
-    """The same for a grid that is known, and colours' means where a folder names none."""
+    """Bytes of patches by a grid that is known; ``mean`` and ``std`` where a folder names none."""
     import torch
     from PIL import Image
 

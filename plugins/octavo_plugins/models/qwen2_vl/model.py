@@ -25,7 +25,7 @@ PREFIXES = (
     ("model.language_model.", "model."),
     ("model.visual.", "visual."),
 )
-"""Of newer checkpoints, and ours, which are those of the first ones."""
+"""Prefixes of newer checkpoints, and ours, which are those of the first ones."""
 
 
 class Encoder(Protocol):

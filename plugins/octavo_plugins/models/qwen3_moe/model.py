@@ -46,7 +46,7 @@ def has_experts(config: Mapping[str, Any], index: int) -> bool:
 
 
 def num_experts_of(config: Mapping[str, Any]) -> int:
-    """By its name in published checkpoints, or by that which Transformers writes since 5.0."""
+    """Experts of a layer, as published checkpoints or Transformers since 5.0 name their number."""
     return int(config["num_experts"] if "num_experts" in config else config["num_local_experts"])
 
 

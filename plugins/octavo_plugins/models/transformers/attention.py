@@ -26,7 +26,7 @@ from octavo_registry.step import Step
 NAME: Final = "octavo"
 """No mask is made for it: rows, causality and windows are the backend's."""
 PROBED_NAME: Final = "octavo_probed"
-"""Of the same function; a layer is given the mask that its model asks for, as a rule."""
+"""Under this name the same function gets the mask that a layer's model asks for, as a rule."""
 
 WITHOUT_EFFECT: Final = frozenset({"position_ids", "cache_position", "use_cache"})
 """What layers pass on besides; queries and keys already hold what it says."""
@@ -116,7 +116,7 @@ class AskedMask:
         self._shape = (1, 1, num_queries, num_keys)
 
     def __getitem__(self, index: Any) -> AskedMask:
-        """The same, where that takes all of it: layers cut a mask to the length of their keys."""
+        """Take the whole mask or raise: layers cut it to their keys, which are as many."""
         parts = index if isinstance(index, tuple) else (index,)
         if Ellipsis in parts:
             place, missing = parts.index(Ellipsis), len(self._shape) - len(parts) + 1

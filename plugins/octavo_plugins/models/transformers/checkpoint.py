@@ -106,7 +106,7 @@ class _Filling:
         return copy.deepcopy(next(c for c in self._converters if pattern in c.source_patterns))
 
     def _num_elements_of(self, target: str, converter: Any) -> int:
-        """Of the target, and of its siblings where a conversion splits."""
+        """Elements of the target, and of its siblings where a conversion splits."""
         first, *others = converter.target_patterns
         names = [target, *(target.replace(first, other) for other in others)]
         return sum(self._targets[name].numel() for name in names if name in self._targets)

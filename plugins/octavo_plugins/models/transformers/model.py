@@ -72,7 +72,7 @@ class TransformersModel(nn.Module):
 
     @torch.inference_mode()
     def cache_specs(self) -> dict[str, CacheSpec]:
-        """Of each attention layer, as a few forwards over few tokens show; refuses what they do.
+        """What each attention layer caches, as a few forwards over few tokens show, or refuse.
 
         On the meta device only sizes can be asked for: masks and results are not looked at.
         """

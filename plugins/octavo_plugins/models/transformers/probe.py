@@ -22,8 +22,8 @@ from octavo.errors import ModelError
 from octavo_plugins.models.transformers.attention import AskedMask, AttentionCall, Handler
 
 TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
-"""Of the largest value: rows of one product may be rounded differently; a wrong position is no
-rounding."""
+"""Share of the largest value: rows of one product may be rounded differently; a wrong position is
+more than that."""
 
 
 NUM_SEEN_WHOLE: Final = 1024
@@ -106,7 +106,7 @@ def _short(window: int | None, max_model_len: int) -> int | None:
 
 
 def _window_of_mask(mask: AskedMask, length: int) -> int:
-    """By the last query; others tell a window from chunks and from what is not causal."""
+    """Look at the last query; others tell a window from chunks and from what is not causal."""
     keys_T = torch.arange(length)
     zero = torch.zeros((), dtype=torch.int64)
 
@@ -155,7 +155,7 @@ def _check_nan_stays(model: Probed, x_TD: Tensor, positions_T: Tensor) -> None:
 
 
 def _check_positions(model: Probed, x_TD: Tensor, positions_T: Tensor, last: int) -> None:
-    """Of equal tokens, each is what its own position makes of it."""
+    """Check that of equal tokens each is what its own position makes of it."""
     x_TD = x_TD[:1].expand_as(x_TD)
     late_T = positions_T.clone()
     late_T[2:] = last

@@ -39,5 +39,5 @@ def windows_of(num_samples: int, config: Mapping[str, Any]) -> list[int]:
 
 
 def num_rows(frames: int, config: Mapping[str, Any]) -> int:
-    """Of a window."""
+    """Rows of a window."""
     return -(-frames // (2 * int(config.get("stack_factor", 8))))

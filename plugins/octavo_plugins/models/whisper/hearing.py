@@ -58,7 +58,7 @@ class EncoderAttention(nn.Module):
         self.out_proj = RowParallelLinear(f"{name}.out_proj", hidden, hidden, bias=True, spec=spec)
 
     def keys_and_values(self, rows_MD: Tensor) -> tuple[str, Tensor, Tensor]:
-        """Those of the encoder's output [M, H, E], under the name of this layer's cache."""
+        """Keys and values of what the encoder gave, [M, H, E]; first the name of their cache."""
         k_MHE, v_MHE = (
             linear(rows_MD).unflatten(-1, (-1, self._head_dim))
             for linear in (self.k_proj, self.v_proj)

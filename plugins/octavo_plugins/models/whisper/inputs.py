@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RATE = 16_000
 """Samples per second."""
 SAMPLES_PER_POSITION = 320
-"""Of the encoder."""
+"""Samples that a position of the encoder stands for."""
 
 
 def take_sound(prompt: MediaPrompt, settings: MediaSettings) -> MediaPrompt:
@@ -44,6 +44,6 @@ def options(modality: str, settings: MediaSettings) -> dict[str, Any]:
 
 
 def max_samples(settings: MediaSettings) -> int:
-    """Of a sound: the encoder's positions are all there is."""
+    """Samples of a sound: the encoder's positions are all there is."""
     positions: int = settings.config["max_source_positions"]
     return positions * SAMPLES_PER_POSITION

@@ -96,7 +96,7 @@ class TokenRules:
         text_RV.masked_fill_(times_R1 & are_likelier_R1, -torch.inf)
 
     def _entry(self, name: str, default: Any) -> Any:
-        """Of generation_config.json, or of config.json, where older checkpoints have it."""
+        """Entry of generation_config.json, or of config.json, where older checkpoints have it."""
         found = self._given.get(name, self._config.get(name))
         return default if found is None else found
 

@@ -18,7 +18,7 @@ MAX_TOKEN_CHARS: Final = 64
 
 
 class WhisperTranscriber:
-    """By the token ids of generation_config.json."""
+    """Transcribes by the token ids of generation_config.json."""
 
     rate = RATE
 
@@ -63,7 +63,7 @@ class WhisperTranscriber:
         return [self._start] if self._languages else None
 
     def detected(self, token_id: int) -> str:
-        """By the language's own token, which the model's rules demand."""
+        """Detect it by the language's own token, which the model's rules demand."""
         return next(code for code, token in self._languages.items() if token == token_id)
 
     def prompt(self, task: TranscriptionTask) -> Sequence[int]:

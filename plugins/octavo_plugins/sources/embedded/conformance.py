@@ -8,10 +8,10 @@ from octavo_plugins.sources.embedded.resolver import ADAPTERS
 
 
 def model(folder: Path) -> str:
-    """One that lies here."""
+    """A model that comes with the source."""
     return "octavo/tiny"
 
 
 def adapter(folder: Path) -> str:
-    """The same."""
+    """An adapter that comes with the source."""
     return next(iter(ADAPTERS))

@@ -16,7 +16,7 @@ def uses_modelscope() -> bool:
 
 
 def huggingface_settings() -> HubSettings:
-    """By HF_ENDPOINT, HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_TOKEN_PATH and HF_HUB_OFFLINE."""
+    """Read HF_ENDPOINT, HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_TOKEN_PATH and HF_HUB_OFFLINE."""
     home = _path("HF_HOME", _path("XDG_CACHE_HOME", Path.home() / ".cache") / "huggingface")
     token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
     token = _checked(token or _read(_path("HF_TOKEN_PATH", home / "token")), "Hugging Face")
@@ -32,7 +32,7 @@ def huggingface_settings() -> HubSettings:
 
 
 def modelscope_settings() -> HubSettings:
-    """By MODELSCOPE_ENDPOINT, MODELSCOPE_CACHE, MODELSCOPE_API_TOKEN and OCTAVO_OFFLINE."""
+    """Read MODELSCOPE_ENDPOINT, MODELSCOPE_CACHE, MODELSCOPE_API_TOKEN and OCTAVO_OFFLINE."""
     home = _path("XDG_CACHE_HOME", Path.home() / ".cache") / "modelscope"
     token = _checked(os.environ.get("MODELSCOPE_API_TOKEN", ""), "ModelScope")
     return HubSettings(

@@ -24,7 +24,7 @@ class Members:
         self._before = "{"
         """What is to be written before the next member."""
         self.closers = ["}"]
-        """Of the brackets that are open."""
+        """Closing signs of the brackets that are open."""
 
     def next(self) -> str:
         """Begin a member."""

@@ -118,7 +118,7 @@ class PythonicParser:
 
 
 class Llama4PythonicParser(PythonicParser):
-    """The same, maybe between ``<|python_start|>`` and ``<|python_end|>``: Llama 4."""
+    """Llama 4's: Python's calls, maybe between ``<|python_start|>`` and ``<|python_end|>``."""
 
     samples = (
         "<|python_start|>[get_weather(city='LA', metric='C'), now()]<|python_end|>",
