@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo.guided.byte_automaton import ByteAutomatonGuide
 from octavo.messages import TokenSampling
 from octavo.sampling.forward import Forward, Sampled
 from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
 from octavo.steps.features import RowFeature, features_of
 from octavo.steps.layout import StateDiff, StateLayout
+from octavo.steps.loads import AutomatonLoad
 from octavo.steps.plan import Attached, Sections, StepPlan, TokenMasks
 from octavo.steps.slot_fields import STOP_IDS
 from octavo.steps.staging import Staging
@@ -37,10 +40,48 @@ class Row:
     sampling: TokenSampling
     prompt: tuple[int, ...] = (0,)
     output: tuple[int, ...] = ()
+    automaton: ByteAutomatonGuide | None = None
+    """What the device masks it by."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
         return self.prompt + self.output
+
+
+def params(**given: Any) -> TokenSampling:
+    return TokenSampling(**{"seed": 1, "max_tokens": 8, "temperature": 0.0} | given)
+
+
+def any_row(rng: random.Random, vocab: int) -> Row:
+    """A row with any mix of parameters."""
+
+    def maybe(value: Any, neutral: Any) -> Any:
+        return value if rng.random() < 0.4 else neutral
+
+    def ids(most: int) -> tuple[int, ...]:
+        return tuple(rng.sample(range(vocab), rng.randint(1, most)))
+
+    prompt = tuple(rng.choices(range(vocab), k=rng.randint(1, 30)))
+    output = tuple(rng.choices(range(vocab), k=rng.randint(0, 30)))
+    sequence = prompt + output
+    word = (*sequence[-rng.randint(1, 4) :], *ids(1))
+    sampling = params(
+        seed=rng.randrange(-(2**63), 2**63),
+        temperature=rng.choice([0.0, 0.3, 1.0, 1.7]),
+        top_k=maybe(rng.choice([1, 5, 50, 1000]), 0),
+        top_p=maybe(rng.uniform(0.05, 0.99), 1.0),
+        min_p=maybe(rng.uniform(0.01, 0.5), 0.0),
+        presence_penalty=maybe(rng.uniform(-2, 2), 0.0),
+        frequency_penalty=maybe(rng.uniform(-2, 2), 0.0),
+        repetition_penalty=maybe(rng.uniform(0.5, 2.0), 1.0),
+        logit_bias=maybe({token: rng.uniform(-9, 9) for token in ids(40)}, {}),
+        allowed_token_ids=maybe(ids(60), None),
+        bad_word_ids=maybe((word, ids(1), ids(3)), ()),
+        min_tokens=maybe(rng.randint(1, 40), 0),
+        stop_token_ids=maybe(ids(4), ()),
+        eos_token_ids=ids(NUM_STOP_IDS - 4),
+    )
+    return Row(sampling, prompt, output)
 
 
 class LogitsAsHidden:
@@ -58,13 +99,17 @@ class Bench:
     vocab_size: int
     device: str = "cpu"
     logprobs_mode: str = "raw_logprobs"
+    room: int = 1
+    """For tokens behind those of the longest row."""
+    device_state: DeviceState = field(init=False)
     sampler: Sampler = field(init=False)
     state: SamplingState = field(init=False)
 
     def __post_init__(self) -> None:
         device = torch.device(self.device)
-        state = make_state(self.rows, device)
-        self.state = state.sampling
+        pool = AutomatonPool(self.rows)
+        state = make_state(self.rows, device, self.room, pool)
+        self.device_state, self.state = state, state.sampling
         self.sampler = Sampler(
             model=cast(Model, LogitsAsHidden()),
             state=state,
@@ -80,7 +125,9 @@ class Bench:
             for slot, row in enumerate(self.rows)
             if features_of(row.sampling) & named
         ]
-        self.sampler.begin(make_plan(self.rows, attach=attach))
+        plan = make_plan(self.rows, attach=attach)
+        plan.automata = pool.loads
+        self.sampler.begin(plan)
 
     def sample(
         self,
@@ -90,8 +137,12 @@ class Bench:
         masks: TokenMasks | None = None,
         of_allowed: NDArray[np.bool_] | None = None,
     ) -> Sampled:
+        """What a step samples; the state stays as it is."""
+        arena = self.device_state.arena.clone()
         forward = self.forward(logits_RV, slots, num_logprobs, of_allowed)
-        return self.sampler.sample(forward, masks)
+        sampled = self.sampler.sample(forward, masks)
+        self.device_state.arena.copy_(arena)
+        return sampled
 
     def forward(
         self,
@@ -112,6 +163,21 @@ class Bench:
             prompt_targets=slots_R[:0],
             spans=None,
         )
+
+
+class AutomatonPool:
+    """Where the automata of rows begin, and what brings them there; all have one vocabulary."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.loads: list[AutomatonLoad] = []
+        self.first_by_row: list[int] = []
+        first = 4
+        for row in rows:
+            self.first_by_row.append(first if row.automaton else 0)
+            if row.automaton is not None:
+                words = row.automaton.words
+                self.loads.append(AutomatonLoad(first, words, row.automaton.vocabulary))
+                first += -(-len(words) // 4) * 4
 
 
 def make_plan(
@@ -138,12 +204,15 @@ def make_plan(
         num_logprobs=num_logprobs,
         num_prompt_logprobs=-1,
         of_allowed=np.zeros(len(rows), np.bool_) if of_allowed is None else of_allowed,
+        masked=any(row.automaton is not None for row in rows),
         attach=list(attach),
     )
 
 
-def make_state(rows: Sequence[Row], device: torch.device) -> DeviceState:
-    max_len = max(len(row.tokens) for row in rows) + 1
+def make_state(
+    rows: Sequence[Row], device: torch.device, room: int, pool: AutomatonPool
+) -> DeviceState:
+    max_len = max(len(row.tokens) for row in rows) + room
     layout = StateLayout(num_slots=len(rows), max_model_len=max_len, max_blocks=1, num_groups=1)
     state, diff = DeviceState(layout, device), StateDiff(layout)
     state["tokens"].fill_(10**6)  # poison past the end
@@ -158,12 +227,15 @@ def make_state(rows: Sequence[Row], device: torch.device) -> DeviceState:
             computed=0,
             prompt_len=len(row.prompt),
             min_len=len(row.prompt) + row.sampling.min_tokens,
+            max_len=max_len,
+            num_drafts=0,
+            state_line=0,
             features=int(features_of(row.sampling)),
             adapter_first=0,
             adapter_rank=0,
             position_delta=0,
             cross_rows=0,
-            automaton=0,
+            automaton=pool.first_by_row[slot],
             automaton_state=0,
             automaton_depth=0,
             automaton_stack=(),

@@ -1,57 +1,26 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from octavo.messages import TokenSampling
 from octavo.sampling.forward import Sampled
 from octavo.sampling.logprobs import token_logprobs
 from octavo.sampling.sparse import SparseParameters, table_bytes
 from octavo.steps.plan import Attached, TokenMasks
-from sampling_reference import NUM_STOP_IDS, Bench, Row, expected_token, make_plan
+from sampling_reference import (
+    Bench,
+    Row,
+    any_row,
+    expected_token,
+    make_plan,
+    params,
+)
 
 VOCAB = 300
-
-
-def params(**given: Any) -> TokenSampling:
-    return TokenSampling(**{"seed": 1, "max_tokens": 8, "temperature": 0.0} | given)
-
-
-def any_row(rng: random.Random) -> Row:
-    """A row with any mix of parameters."""
-
-    def maybe(value: Any, neutral: Any) -> Any:
-        return value if rng.random() < 0.4 else neutral
-
-    def ids(most: int) -> tuple[int, ...]:
-        return tuple(rng.sample(range(VOCAB), rng.randint(1, most)))
-
-    prompt = tuple(rng.choices(range(VOCAB), k=rng.randint(1, 30)))
-    output = tuple(rng.choices(range(VOCAB), k=rng.randint(0, 30)))
-    sequence = prompt + output
-    word = (*sequence[-rng.randint(1, 4) :], *ids(1))
-    sampling = params(
-        seed=rng.randrange(-(2**63), 2**63),
-        temperature=rng.choice([0.0, 0.3, 1.0, 1.7]),
-        top_k=maybe(rng.choice([1, 5, 50, 1000]), 0),
-        top_p=maybe(rng.uniform(0.05, 0.99), 1.0),
-        min_p=maybe(rng.uniform(0.01, 0.5), 0.0),
-        presence_penalty=maybe(rng.uniform(-2, 2), 0.0),
-        frequency_penalty=maybe(rng.uniform(-2, 2), 0.0),
-        repetition_penalty=maybe(rng.uniform(0.5, 2.0), 1.0),
-        logit_bias=maybe({token: rng.uniform(-9, 9) for token in ids(40)}, {}),
-        allowed_token_ids=maybe(ids(60), None),
-        bad_word_ids=maybe((word, ids(1), ids(3)), ()),
-        min_tokens=maybe(rng.randint(1, 40), 0),
-        stop_token_ids=maybe(ids(4), ()),
-        eos_token_ids=ids(NUM_STOP_IDS - 4),
-    )
-    return Row(sampling, prompt, output)
 
 
 def normal_logits(rows: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -62,18 +31,18 @@ def normal_logits(rows: int, seed: int, dtype: torch.dtype = torch.float32) -> T
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_any_mix_of_rows_gives_the_tokens_of_the_plain_reference(dtype: torch.dtype) -> None:
     rng = random.Random(3)
-    rows = [any_row(rng) for _ in range(400)]
+    rows = [any_row(rng, VOCAB) for _ in range(400)]
     logits = normal_logits(len(rows), 3, dtype)
     expected = [
         expected_token(row_V.tolist(), row) for row_V, row in zip(logits, rows, strict=True)
     ]
-    assert Bench(rows, VOCAB).sample(logits).tokens_R.tolist() == expected
+    assert Bench(rows, VOCAB).sample(logits).tokens_RK[:, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_mixed_batch_equals_each_row_alone_bit_for_bit(dtype: torch.dtype) -> None:
     rng = random.Random(4)
-    rows = [any_row(rng) for _ in range(100)]
+    rows = [any_row(rng, VOCAB) for _ in range(100)]
     logits = normal_logits(len(rows), 4, dtype)
     bench = Bench(rows, VOCAB)
     mixed = bench.sample(logits, num_logprobs=5)
@@ -81,7 +50,7 @@ def test_a_mixed_batch_equals_each_row_alone_bit_for_bit(dtype: torch.dtype) -> 
     for slot in range(len(rows)):
         alone = bench.sample(logits[slot : slot + 1], [slot], num_logprobs=5)
         assert alone.logprobs is not None
-        assert alone.tokens_R.item() == mixed.tokens_R[slot].item()
+        assert alone.tokens_RK.item() == mixed.tokens_RK[:, 0][slot].item()
         assert torch.equal(alone.logprobs.token_ids_RK1[0], mixed.logprobs.token_ids_RK1[slot])
         assert torch.equal(alone.logprobs.logprobs_RK1[0], mixed.logprobs.logprobs_RK1[slot])
         assert torch.equal(alone.logprobs.ranks_R[0], mixed.logprobs.ranks_R[slot])
@@ -89,14 +58,14 @@ def test_a_mixed_batch_equals_each_row_alone_bit_for_bit(dtype: torch.dtype) -> 
 
 def test_tokens_do_not_depend_on_slots_or_on_the_order_of_rows() -> None:
     rng = random.Random(5)
-    rows = [any_row(rng) for _ in range(60)]
+    rows = [any_row(rng, VOCAB) for _ in range(60)]
     logits = normal_logits(len(rows), 5)
-    tokens = Bench(rows, VOCAB).sample(logits.clone()).tokens_R
+    tokens = Bench(rows, VOCAB).sample(logits.clone()).tokens_RK[:, 0]
     order = rng.sample(range(60), 60)
     moved = Bench([rows[i] for i in order], VOCAB).sample(logits[order])
-    assert torch.equal(moved.tokens_R, tokens[order])
+    assert torch.equal(moved.tokens_RK[:, 0], tokens[order])
     shuffled = Bench(rows, VOCAB).sample(logits[order], order)
-    assert torch.equal(shuffled.tokens_R, tokens[order])
+    assert torch.equal(shuffled.tokens_RK[:, 0], tokens[order])
 
 
 def test_rows_worked_on_in_pieces_give_the_same_tokens() -> None:
@@ -104,8 +73,8 @@ def test_rows_worked_on_in_pieces_give_the_same_tokens() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(20, 40_000, generator=generator)  # pieces of 6 rows
     bench = Bench(rows, 40_000)
-    alone = [bench.sample(logits[i : i + 1].clone(), [i]).tokens_R.item() for i in range(20)]
-    assert bench.sample(logits).tokens_R.tolist() == alone
+    alone = [bench.sample(logits[i : i + 1].clone(), [i]).tokens_RK.item() for i in range(20)]
+    assert bench.sample(logits).tokens_RK[:, 0].tolist() == alone
 
 
 def test_a_seed_repeats_and_another_seed_or_position_does_not() -> None:
@@ -113,27 +82,27 @@ def test_a_seed_repeats_and_another_seed_or_position_does_not() -> None:
     row = Row(params(seed=5, temperature=1.0))
     other = Row(params(seed=6, temperature=1.0))
     later = Row(row.sampling, prompt=(0, 0))
-    tokens = Bench([row, other, later], VOCAB).sample(logits).tokens_R.tolist()
-    assert Bench([row, other, later], VOCAB).sample(logits).tokens_R.tolist() == tokens
+    tokens = Bench([row, other, later], VOCAB).sample(logits).tokens_RK[:, 0].tolist()
+    assert Bench([row, other, later], VOCAB).sample(logits).tokens_RK[:, 0].tolist() == tokens
     assert len(set(tokens)) == 3
 
 
 def test_draws_stay_what_they_were_when_this_was_written() -> None:
     rows = [Row(params(seed=seed, temperature=1.0, top_k=250)) for seed in (0, 1, -1, 2**62)]
     logits = (torch.arange(VOCAB) * 7919 % VOCAB / 60).repeat(4, 1)
-    assert Bench(rows, VOCAB).sample(logits).tokens_R.tolist() == [90, 50, 68, 20]
+    assert Bench(rows, VOCAB).sample(logits).tokens_RK[:, 0].tolist() == [90, 50, 68, 20]
 
 
 def test_greedy_rows_take_the_first_of_the_best() -> None:
     logits = torch.zeros(2, VOCAB, dtype=torch.bfloat16)
     logits[0, [7, 9]] = 2.0
     logits[1, [3, 200]] = 1.0
-    assert Bench([Row(params())] * 2, VOCAB).sample(logits).tokens_R.tolist() == [7, 3]
+    assert Bench([Row(params())] * 2, VOCAB).sample(logits).tokens_RK[:, 0].tolist() == [7, 3]
 
 
 def test_top_k_keeps_exactly_k_and_the_lower_ids_among_equals() -> None:
     rows = [Row(params(seed=seed, temperature=1.0, top_k=4)) for seed in range(2000)]
-    tokens = Bench(rows, VOCAB).sample(torch.zeros(2000, VOCAB)).tokens_R
+    tokens = Bench(rows, VOCAB).sample(torch.zeros(2000, VOCAB)).tokens_RK[:, 0]
     assert set(tokens.tolist()) == {0, 1, 2, 3}
 
 
@@ -142,7 +111,7 @@ def test_top_p_keeps_all_that_tie_with_the_last_one() -> None:
     logits = torch.full((4000, VOCAB), -20.0)
     logits[:, 10] = 2.0
     logits[:, 20:29] = 0.0  # the first holds 0.45, each of these 0.06
-    tokens = Bench(rows, VOCAB).sample(logits).tokens_R
+    tokens = Bench(rows, VOCAB).sample(logits).tokens_RK[:, 0]
     assert set(tokens.tolist()) == {10, *range(20, 29)}
 
 
@@ -153,21 +122,21 @@ def test_top_p_finds_the_last_token_whatever_the_bits_of_its_score() -> None:
         logits[:, 3] = 0.0
         logits[:, 4] = -last  # 0.71 before it, 0.97 with it
         logits[:, 5] = -3.0
-        tokens = Bench(rows, VOCAB).sample(logits).tokens_R
+        tokens = Bench(rows, VOCAB).sample(logits).tokens_RK[:, 0]
         assert set(tokens.tolist()) == {3, 4}
 
 
 def test_a_very_small_top_p_leaves_the_likeliest_token() -> None:
     rows = [Row(params(seed=seed, temperature=2.0, top_p=1e-6)) for seed in range(50)]
     logits = normal_logits(50, 6)
-    assert torch.equal(Bench(rows, VOCAB).sample(logits).tokens_R.long(), logits.argmax(1))
+    assert torch.equal(Bench(rows, VOCAB).sample(logits).tokens_RK[:, 0].long(), logits.argmax(1))
 
 
 def test_the_only_allowed_token_is_always_drawn() -> None:
     rows = [
         Row(params(seed=i, temperature=1.0, allowed_token_ids=(i % VOCAB,))) for i in range(600)
     ]
-    tokens = Bench(rows, VOCAB).sample(normal_logits(600, 7)).tokens_R
+    tokens = Bench(rows, VOCAB).sample(normal_logits(600, 7)).tokens_RK[:, 0]
     assert tokens.tolist() == [i % VOCAB for i in range(600)]
 
 
@@ -184,7 +153,7 @@ def test_bits_of_a_mask_ban_tokens_of_their_rows_only() -> None:
     banned = torch.zeros(4, VOCAB, dtype=torch.bool)
     banned[[3, 1]] = ~torch.tensor(allowed)
     best = logits.masked_fill(banned, -torch.inf).argmax(1)
-    assert torch.equal(sampled.tokens_R.long(), best)
+    assert torch.equal(sampled.tokens_RK[:, 0].long(), best)
     # Of these two rows' logprobs one says how likely the token is among those that are allowed.
     banned[3] = False
     expected = logits.masked_fill(banned, -torch.inf).log_softmax(1).gather(1, best[:, None])
@@ -198,7 +167,7 @@ def test_stop_ids_are_banned_until_the_least_length() -> None:
     sampling = params(min_tokens=2, stop_token_ids=(4,), eos_token_ids=(9,))
     for output, token in [((), 11), ((0,), 11), ((0, 0), 4)]:
         row = Row(sampling, prompt=(1, 2), output=output)
-        assert Bench([row], VOCAB).sample(logits.clone()).tokens_R.item() == token
+        assert Bench([row], VOCAB).sample(logits.clone()).tokens_RK.item() == token
 
 
 def test_penalties_ignore_what_lies_past_a_sequence_in_its_slot() -> None:
@@ -207,7 +176,7 @@ def test_penalties_ignore_what_lies_past_a_sequence_in_its_slot() -> None:
     bench.state.tokens_SL[0, 2:] = 7  # of the sequence that had the slot before
     logits = torch.zeros(2, VOCAB)
     logits[:, [7, 8]] = torch.tensor([1.0, 0.9])
-    assert bench.sample(logits).tokens_R.tolist() == [7, 7]
+    assert bench.sample(logits).tokens_RK[:, 0].tolist() == [7, 7]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +199,7 @@ def test_a_bad_word_is_banned_where_its_last_token_would_complete_it(
     logits = torch.zeros(1, VOCAB)
     logits[0, 7] = 1.0
     row = Row(params(bad_word_ids=((250, 251), word)), prompt, output)
-    assert (Bench([row], VOCAB).sample(logits).tokens_R.item() != 7) == banned
+    assert (Bench([row], VOCAB).sample(logits).tokens_RK.item() != 7) == banned
 
 
 def test_a_slots_next_sequence_inherits_no_bias_allowed_tokens_or_bad_words() -> None:
@@ -239,9 +208,9 @@ def test_a_slots_next_sequence_inherits_no_bias_allowed_tokens_or_bad_words() ->
     )
     second = params(logit_bias={8: 1.0}, bad_word_ids=((9,),))
     bench = Bench([Row(first)], VOCAB)
-    assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 5
+    assert bench.sample(torch.zeros(1, VOCAB)).tokens_RK.item() == 5
     bench.sampler.begin(make_plan(bench.rows, attach=[Attached(0, second)]))
-    assert bench.sample(torch.zeros(1, VOCAB)).tokens_R.item() == 8
+    assert bench.sample(torch.zeros(1, VOCAB)).tokens_RK.item() == 8
 
 
 TABLES = ("bias_ids_SN", "biases_SN", "allowed_SW", "bad_words_SNL")
@@ -285,17 +254,17 @@ def test_log_probabilities_are_of_the_raw_logits(dtype: torch.dtype) -> None:
     sampled = Bench(rows, VOCAB).sample(logits, num_logprobs=4)
     assert torch.equal(logits, before)
     assert sampled.logprobs is not None
-    assert sampled.tokens_R[0] == 17
+    assert sampled.tokens_RK[:, 0][0] == 17
     reference = before.double().log_softmax(1)
     ids = sampled.logprobs.token_ids_RK1
-    assert torch.equal(ids[:, 0], sampled.tokens_R.long())
+    assert torch.equal(ids[:, 0], sampled.tokens_RK[:, 0].long())
     torch.testing.assert_close(
         sampled.logprobs.logprobs_RK1.double(), reference.gather(1, ids), rtol=0, atol=1e-5
     )
     assert torch.equal(
         reference.gather(1, ids[:, 1:]), reference.sort(1, descending=True).values[:, :4]
     )
-    chosen = reference.gather(1, sampled.tokens_R[:, None])
+    chosen = reference.gather(1, sampled.tokens_RK[:, 0][:, None])
     assert torch.equal(sampled.logprobs.ranks_R, (reference > chosen).sum(1) + 1)
 
 
@@ -324,11 +293,11 @@ def test_no_rows_is_no_tokens() -> None:
 @pytest.mark.parametrize("broken", [float("nan"), -float("nan"), float("-inf"), float("inf")])
 def test_a_row_of_broken_logits_leaves_the_others_alone(broken: float) -> None:
     rng = random.Random(12)
-    rows = [any_row(rng) for _ in range(64)]
+    rows = [any_row(rng, VOCAB) for _ in range(64)]
     logits = normal_logits(64, 12)
-    tokens = Bench(rows, VOCAB).sample(logits.clone()).tokens_R
+    tokens = Bench(rows, VOCAB).sample(logits.clone()).tokens_RK[:, 0]
     logits[::4] = broken
-    spoilt = Bench(rows, VOCAB).sample(logits).tokens_R
+    spoilt = Bench(rows, VOCAB).sample(logits).tokens_RK[:, 0]
     sound = torch.arange(64) % 4 != 0
     assert torch.equal(spoilt[sound], tokens[sound])
     assert ((spoilt >= 0) & (spoilt < VOCAB)).all()
@@ -337,7 +306,7 @@ def test_a_row_of_broken_logits_leaves_the_others_alone(broken: float) -> None:
 @pytest.mark.gpu
 def test_cuda_draws_the_same_tokens_and_never_waits_for_the_device() -> None:
     rng = random.Random(13)
-    rows = [any_row(rng) for _ in range(200)]
+    rows = [any_row(rng, VOCAB) for _ in range(200)]
     logits = normal_logits(200, 13)
     expected = Bench(rows, VOCAB).sample(logits.clone(), num_logprobs=3)
     bench = Bench(rows, VOCAB, device="cuda")
@@ -347,4 +316,4 @@ def test_cuda_draws_the_same_tokens_and_never_waits_for_the_device() -> None:
         sampled = bench.sampler.sample(forward, None)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(sampled.tokens_R.cpu(), expected.tokens_R)
+    assert torch.equal(sampled.tokens_RK[:, 0].cpu(), expected.tokens_RK[:, 0])

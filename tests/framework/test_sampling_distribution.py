@@ -63,7 +63,9 @@ def draw_tokens(row: Row, vary: str) -> NDArray[np.int64]:
             bench.state.seed_S2[:NUM_ROWS, 0] = numbers
         else:
             bench.state.num_tokens_S[:NUM_ROWS] = numbers + 1
-        tokens.append(bench.sample(torch.tensor(LOGITS).repeat(NUM_ROWS, 1)).tokens_R.numpy())
+        tokens.append(
+            bench.sample(torch.tensor(LOGITS).repeat(NUM_ROWS, 1)).tokens_RK[:, 0].numpy()
+        )
     return np.concatenate(tokens)
 
 
@@ -125,6 +127,6 @@ def test_neighbouring_draws_are_independent(vary: str) -> None:
 def test_a_vocabulary_of_many_equal_tokens_is_drawn_evenly() -> None:
     vocab, draws = 32_000, 1024
     rows = [Row(TokenSampling(seed=seed, max_tokens=1)) for seed in range(draws)]
-    tokens = Bench(rows, vocab).sample(torch.zeros(draws, vocab)).tokens_R.numpy()
+    tokens = Bench(rows, vocab).sample(torch.zeros(draws, vocab)).tokens_RK[:, 0].numpy()
     assert chisquare(np.bincount(tokens * 32 // vocab, minlength=32)).pvalue > 1e-3
     assert len(np.unique(tokens)) > 0.95 * draws

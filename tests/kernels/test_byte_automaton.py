@@ -17,7 +17,14 @@ from byte_automata import (
 )
 from octavo.guided.byte_automaton import AutomatonState, ByteAutomatonGuide, pack
 from octavo_kernels import byte_automaton
-from octavo_kernels.byte_automaton import AutomatonStates, TokenTable, fill_masks, reference, walk_
+from octavo_kernels.byte_automaton import (
+    AutomatonStates,
+    TokenTable,
+    fill_masks,
+    reference,
+    walk_,
+    walk_drafts,
+)
 from octavo_kernels.byte_automaton.tables import GROUP, LENGTH_SHIFT, PLAIN_BIT, PLAIN_BYTES, WINDOW
 from octavo_registry import guided
 from octavo_registry.guided import CALL, MOST_DEPTH, RETURN, ByteAutomaton
@@ -126,6 +133,116 @@ def test_drawn_tokens_move_rows_as_the_walker_does() -> None:
             else:
                 assert (state, stack) == (-1, old[1])
     assert num_moved > 150
+
+
+class DraftedRows:
+    """Rows with drafts behind their tokens, of which most may come; some are of no token."""
+
+    def __init__(self, rng: np.random.Generator, num_rows: int, tokens: int, most: int) -> None:
+        self.rows = rows = Rows(rng, num_rows, tokens)
+        num_slots, width = len(rows.states.at_S), 2 * most
+        self.num_tokens_S = torch.from_numpy(rng.integers(1, most + 2, num_slots).astype(np.int32))
+        self.tokens_SL = torch.full((num_slots, width), -9, dtype=torch.int32)
+        self.slots_R = rows.slots_R.repeat_interleave(most + 1)
+        self.ahead_R = torch.arange(most + 1, dtype=torch.int32).repeat(num_rows)
+        self.texts: list[list[int]] = []
+        for slot in rows.slots_R.tolist():
+            automaton, first = rows.automata[slot], int(self.num_tokens_S[slot])
+            room = self.tokens_SL[slot, first : first + most]
+            drafts = rng.integers(-1, rows.vocabulary.vocab_size + 2, len(room)).tolist()
+            if automaton is not None and rows.states.state_S[slot] >= 0:
+                state = state_at(rows.guides[automaton], rows.places[slot])
+                for place in range(len(drafts)):
+                    allowed = [t for t in range(rows.vocabulary.vocab_size) if state.allowed(t)]
+                    if allowed and rng.random() < 0.9:
+                        drafts[place] = int(rng.choice(allowed))
+                    if not (drafts[place] >= 0 and state.accept(drafts[place])):
+                        break
+            room.copy_(torch.tensor(drafts, dtype=torch.int32))
+            self.texts.append(drafts)
+
+    def walk(self, device: str = "cpu") -> AutomatonStates:
+        rows, states = self.rows, AutomatonStates(**to(device, self.rows.states))
+        tables = TokenTable(**to(device, rows.tokens))
+        lists = (self.slots_R, self.ahead_R, self.tokens_SL, self.num_tokens_S)
+        return walk_drafts(
+            *(tensor.to(device) for tensor in lists), states, rows.pool_W.to(device), tables
+        )
+
+
+def test_drafts_lead_where_their_tokens_do_one_by_one() -> None:
+    num_alive = num_dead = 0
+    for seed in range(12):
+        drafted = DraftedRows(np.random.default_rng(seed), 12, 60, most=4)
+        rows, most = drafted.rows, 4
+        lines = drafted.walk()
+        one = AutomatonStates(**to("cpu", rows.states))
+        for ahead in range(most + 1):
+            for row, slot in enumerate(rows.slots_R.tolist()):
+                line = row * (most + 1) + ahead
+                assert lines.at_S[line] == one.at_S[slot]
+                if not one.at_S[slot]:
+                    continue
+                depth = int(one.depth_S[slot])
+                assert (lines.state_S[line], lines.depth_S[line]) == (one.state_S[slot], depth)
+                assert torch.equal(lines.stack_SD[line, :depth], one.stack_SD[slot, :depth])
+                num_alive += ahead == most and bool(one.state_S[slot] >= 0)
+                num_dead += ahead == most and bool(one.state_S[slot] < 0)
+            next_R = torch.tensor([(*text, *[-1] * most)[ahead] for text in drafted.texts])
+            walk_(rows.slots_R, next_R.int(), one, rows.pool_W, rows.tokens)
+    assert num_alive > 20
+    assert num_dead > 20
+
+
+def test_a_row_goes_on_from_behind_the_drafts_that_count() -> None:
+    drafted = DraftedRows(np.random.default_rng(20), 30, 60, most=3)
+    rows, lines = drafted.rows, drafted.walk()
+    rng = np.random.default_rng(21)
+    accepted = rng.integers(0, 4, 30).tolist()
+    sampled = torch.from_numpy(rng.integers(0, rows.vocabulary.vocab_size, 30).astype(np.int32))
+    one = AutomatonStates(**to("cpu", rows.states))
+    for ahead in range(3):
+        some = torch.tensor([ahead < count for count in accepted])
+        next_R = torch.tensor([(*text, -1, -1, -1)[ahead] for text in drafted.texts]).int()
+        walk_(rows.slots_R[some], next_R[some], one, rows.pool_W, rows.tokens)
+    walk_(rows.slots_R, sampled, one, rows.pool_W, rows.tokens)
+    lines_R = torch.arange(0, 120, 4, dtype=torch.int32) + torch.tensor(accepted).int()
+    walk_(*(rows.slots_R, sampled, rows.states, rows.pool_W, rows.tokens), behind=(lines, lines_R))
+    assert_states_are_equal(rows.states, one)
+
+
+def assert_states_are_equal(found: AutomatonStates, expected: AutomatonStates) -> None:
+    """Behind the depth a stack may have anything, and all of a row without an automaton."""
+    guided = expected.at_S != 0
+    assert torch.equal(found.at_S.cpu(), expected.at_S)
+    for name in ("state_S", "depth_S"):
+        assert torch.equal(getattr(found, name).cpu()[guided], getattr(expected, name)[guided])
+    is_stacked_SD = torch.arange(MOST_DEPTH) < expected.depth_S[:, None]
+    is_stacked_SD &= guided[:, None]
+    assert torch.equal(found.stack_SD.cpu()[is_stacked_SD], expected.stack_SD[is_stacked_SD])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("num_rows", "most"), [(1, 1), (7, 16), (64, 3), (300, 4)])
+def test_drafts_on_the_device_lead_where_the_reference_says(num_rows: int, most: int) -> None:
+    rng = np.random.default_rng(num_rows)
+    drafted = DraftedRows(rng, num_rows, 60, most)
+    rows, expected, found = drafted.rows, drafted.walk(), drafted.walk("cuda")
+    assert_states_are_equal(found, expected)
+    counts_R = torch.from_numpy(rng.integers(0, most + 1, num_rows).astype(np.int32))
+    lines_R = torch.arange(num_rows, dtype=torch.int32) * (most + 1) + counts_R
+    sampled_R = torch.from_numpy(rng.integers(-1, 62, num_rows).astype(np.int32))
+    states = AutomatonStates(**to("cuda", rows.states))
+    tokens = TokenTable(**to("cuda", rows.tokens))
+    walk_(
+        *(rows.slots_R.cuda(), sampled_R.cuda(), states, rows.pool_W.cuda(), tokens),
+        behind=(found, lines_R.cuda()),
+    )
+    walk_(
+        *(rows.slots_R, sampled_R, rows.states, rows.pool_W, rows.tokens),
+        behind=(expected, lines_R),
+    )
+    assert_states_are_equal(states, rows.states)
 
 
 def test_each_group_holds_its_tokens_bytes_word_by_word() -> None:

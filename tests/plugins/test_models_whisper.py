@@ -16,8 +16,8 @@ from transformers import WhisperForConditionalGeneration
 from media_equality import NUM_TOKENS, MediaCase, check_equal, run
 from octavo import LLM, SamplingParams
 from octavo.errors import PromptError
+from octavo.execution.forward_pass import ForwardPass
 from octavo.execution.memory_budget import budget_of
-from octavo.execution.runner import ModelRunner
 from octavo_plugins.models.whisper.rules import TokenRules
 from octavo_registry import PluginHost
 from octavo_registry.model import SequenceTokens
@@ -262,11 +262,11 @@ def test_another_sound_is_another_transcript_though_the_prompt_is_cached(referen
 
 @pytest.mark.parametrize("change", ["one position less", "another sound's rows"])
 def test_what_is_heard_wrongly_shows(reference, monkeypatch, change) -> None:
-    across = ModelRunner._across
+    across = ForwardPass._across
     prompts = [prompt(PLAIN_HEAD, number) for number in range(6)]
     expected = [transcript(reference[1], sound(i), PLAIN_HEAD, NUM_TOKENS) for i in range(6)]
 
-    def wrong(self: ModelRunner, rows: Any, most_rows: int) -> Any:
+    def wrong(self: ForwardPass, rows: Any, most_rows: int) -> Any:
         seen = across(self, rows, most_rows)
         if change == "one position less":
             return seen._replace(context_lens_R=seen.context_lens_R - 1)
@@ -275,7 +275,7 @@ def test_what_is_heard_wrongly_shows(reference, monkeypatch, change) -> None:
 
     with open_llm(reference[0]) as llm:
         assert tokens(llm, prompts) == expected
-    monkeypatch.setattr(ModelRunner, "_across", wrong)
+    monkeypatch.setattr(ForwardPass, "_across", wrong)
     with open_llm(reference[0], enable_prefix_caching=False) as llm:
         assert tokens(llm, prompts) != expected
 

@@ -12,15 +12,14 @@ from octavo.steps.plan import LogprobArrays, StepResult
 
 def read_result(sampled: Sampled) -> StepResult:
     """Copy what was sampled to arrays of the host; waits for the device where it is there."""
-    tokens_R, unusable_R = sampled.tokens_R, sampled.unusable_R
-    tokens = np.zeros(0, np.int32)
-    if tokens_R is not None:
-        tokens = tokens_R.to(torch.int32).cpu().numpy().copy()
+    tokens_RK, counts_R, unusable_RK = sampled.tokens_RK, sampled.counts_R, sampled.unusable_RK
+    no_tokens = np.zeros((0, 1), np.int32)
     return StepResult(
-        tokens_RK=tokens[:, None],
+        tokens_RK=no_tokens if tokens_RK is None else tokens_RK.cpu().numpy().copy(),
+        counts_R=None if counts_R is None else counts_R.cpu().numpy(),
         logprobs=_arrays(sampled.logprobs),
         prompt_logprobs=_arrays(sampled.prompt_logprobs),
-        unusable_RK=None if unusable_R is None else unusable_R.cpu().numpy()[:, None],
+        unusable_RK=None if unusable_RK is None else unusable_RK.cpu().numpy(),
     )
 
 

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
-from octavo.execution.cut_rows import AttentionRows, cut_rows
 from octavo.execution.decode_graphs import DecodeGraphs, StepFunction
+from octavo.execution.forward_pass import ForwardPass
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.recordings import SIZES
 from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterSpans, SiteKinds, family_of
@@ -27,16 +26,15 @@ from octavo.sampling.processors import GuardedProcessor
 from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
 from octavo.steps.layout import StateLayout
-from octavo.steps.loads import RowCuts
 from octavo.steps.plan import Sections, StepPlan, TokenMasks
 from octavo.steps.recording import Recording, StepKind
+from octavo.steps.sharing import share_out
 from octavo.steps.staging import Staging
 from octavo.steps.uploads import upload
 from octavo_kernels.row_features import Work
-from octavo_kernels.step_state import StepInputs
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model, SamplesTokens
-from octavo_registry.step import AttentionStep, MediaRows, Step, StepBounds
+from octavo_registry.step import StepBounds
 
 LISTS_OF_LAYERS = (nn.ModuleList, nn.ModuleDict)
 
@@ -67,8 +65,16 @@ class ModelRunner:
         self.state = DeviceState(state_layout, device)
         self.memory = memory
         self._layout = layout
-        self._backends = list(backends)
-        self._layers = memory.layer_caches(layout, self._backends)
+        self._forward = ForwardPass(
+            model=model,
+            state=self.state,
+            layout=layout,
+            memory=memory,
+            backends=backends,
+            adapters=adapters,
+            batch_invariant=batch_invariant,
+            position_axes=position_axes,
+        )
         assert isinstance(model, SamplesTokens)  # the loader has seen to it
         self._sampler = Sampler(
             model=model,
@@ -80,14 +86,11 @@ class ModelRunner:
             logprobs_mode=logprobs_mode,
         )
         self._staging = Staging(device, async_depth)
-        self._batch_invariant = batch_invariant
-        self._position_axes = position_axes
+        self._vocab_size = vocab_size
         self._encoder = encoder
         self._adapters = adapters
         num_slots = state_layout.num_slots
         self._held = HeldRows(num_slots)
-        self._starts_R1 = torch.arange(num_slots + 1, dtype=torch.int32, device=device)
-        """Query starts of rows that have one token each."""
         self._hidden_RD: Tensor | None = None
         """Hidden states of the last recorded forward."""
         self._unsampled: Forward | None = None
@@ -135,6 +138,8 @@ class ModelRunner:
         """
         if plan.recording is not None and self._graphs is not None:
             return self._run_recorded(plan, plan.recording, self._graphs)
+        if plan.most_yield > 1 and self._takes_drafts(plan):
+            return self._run_with_drafts(plan)
         parts = self._send(plan)
         self._begin(plan)
         slots_R, query_starts_R1 = parts.slots, parts.query_starts
@@ -143,12 +148,12 @@ class ModelRunner:
         if self._encoder is not None:
             self._encoder.encode(plan.encode)
             self._encoder.fill(
-                parts.cross_rows, parts.cross_slots, self._layout.cross_groups, self._layers
+                parts.cross_rows, parts.cross_slots, self._layout.cross_groups, self._forward.layers
             )
             media = self._encoder.rows(parts.media_tokens, parts.media_rows)
         hidden_RD = spans = None
         if plan.num_rows:
-            hidden_TD = self._forward(
+            hidden_TD = self._forward.run(
                 slots_R,
                 query_starts_R1,
                 parts.logit_tokens,
@@ -179,6 +184,45 @@ class ModelRunner:
             )
         )
 
+    def _takes_drafts(self, plan: StepPlan) -> bool:
+        """Backends must be told how many tokens a row has, or take what the device says."""
+        on_cpu = self.state.arena.device.type == "cpu"
+        are_told = on_cpu or plan.most_yield <= self._forward.most_hidden_queries
+        return are_told and self._sampler.takes_drafts(plan)
+
+    def _run_with_drafts(self, plan: StepPlan) -> Sampled:
+        """A step of a known token a row, and of the drafts that rows have on the device."""
+        parts = self._send(plan)
+        self._begin(plan)
+        shared = share_out(
+            self.state,
+            parts.slots,
+            num_tokens=plan.num_tokens,
+            most_yield=plan.most_yield,
+            vocab_size=self._vocab_size,
+        )
+        hidden_TD = self._forward.run(
+            shared.slots_R,
+            shared.starts_R1,
+            torch.arange(plan.num_tokens, device=shared.slots_R.device),
+            shared.bounds(self.state, plan),
+            num_tokens=plan.num_tokens,
+            sites=self._sites(plan.has_adapters),
+        )
+        return self._sampler.sample(
+            Forward(
+                plan=plan,
+                hidden_RD=hidden_TD,
+                slots_R=shared.slots_R,
+                query_starts_R1=shared.starts_R1,
+                sample_slots_R=shared.slots_R,
+                prompt_targets=shared.slots_R[:0],
+                spans=None if self._adapters is None else self._adapters.spans,
+                shared=shared,
+            ),
+            None,
+        )
+
     @torch.inference_mode()
     def sample(self, masks: TokenMasks) -> Sampled:
         """Complete the step that awaits masks."""
@@ -191,7 +235,7 @@ class ModelRunner:
                 forward.sample_slots_R.index_select(0, rows_P),
                 forward.hidden_RD.index_select(0, rows_P),
             )
-        return self._sample_and_accept(forward, masks)
+        return self._sampler.sample(forward, masks)
 
     def _run_recorded(
         self, plan: StepPlan, recording: Recording, graphs: DecodeGraphs
@@ -210,7 +254,7 @@ class ModelRunner:
             return Sampled(result_R)
         hidden_RD, sites = result_R, self._sites(plan.has_adapters)
         slots_R = slots_R[:num_rows]
-        spans = self._spans_in_state(sites).at(slots_R) if sites else None
+        spans = self._forward.spans_in_state(sites).at(slots_R) if sites else None
         if parts is not None:
             hidden_RD, spans = self._with_held(plan, parts, hidden_RD, spans)
         return self._sample_or_await(
@@ -218,7 +262,7 @@ class ModelRunner:
                 plan=plan,
                 hidden_RD=hidden_RD,
                 slots_R=slots_R,
-                query_starts_R1=self._starts_R1[: num_rows + 1],
+                query_starts_R1=self.state.one_each_R1[: num_rows + 1],
                 sample_slots_R=slots_R if parts is None else parts.sample_slots,
                 prompt_targets=slots_R[:0],
                 spans=spans,
@@ -242,7 +286,7 @@ class ModelRunner:
         held_RD = self._held.at(parts.held)
         first = len(plan.features) - plan.num_held
         if sites := self._sites(plan.has_adapters):
-            of_held = self._spans_in_state(sites).at(parts.sample_slots[first:])
+            of_held = self._forward.spans_in_state(sites).at(parts.sample_slots[first:])
             spans = of_held if spans is None else insert_spans(spans, first, of_held)
         return held_RD if hidden_RD is None else insert(hidden_RD, first, held_RD), spans
 
@@ -250,26 +294,11 @@ class ModelRunner:
         if forward.plan.awaits_masks:
             self._unsampled = forward
             return None
-        return self._sample_and_accept(forward, None)
-
-    def _sample_and_accept(self, forward: Forward, masks: TokenMasks | None) -> Sampled:
-        sampled = self._sampler.sample(forward, masks)
-        tokens_R = forward.sample_slots_R[:0] if sampled.tokens_R is None else sampled.tokens_R
-        sampled_slots_R = forward.sample_slots_R[: len(tokens_R)]
-        self.state.accept(forward.slots_R, forward.query_starts_R1, sampled_slots_R, tokens_R)
-        return sampled
-
-    def _decode(self, slots_R: Tensor, sites: SiteKinds) -> Tensor:
-        """The hidden states of rows of one token each; follows from the device state alone."""
-        num_rows = len(slots_R)
-        longest = np.full(num_rows, self.state.layout.max_model_len, np.int32)
-        bounds = StepBounds(query_lens_R=np.ones(num_rows, np.int32), context_lens_R=longest)
-        starts_R1 = self._starts_R1[: num_rows + 1]
-        return self._forward(slots_R, starts_R1, starts_R1[:-1], bounds, sites=sites)
+        return self._sampler.sample(forward, None)
 
     def _decode_in_place(self, slots_R: Tensor, *, sites: SiteKinds) -> Tensor:
         """Hidden states in memory of all recordings: their own would be 140 MiB of a Llama 8B."""
-        hidden_RD = self._decode(slots_R, sites)
+        hidden_RD = self._forward.decode(slots_R, sites)
         if self._hidden_RD is None:  # before anything of the kind is recorded
             most_rows = min(self.state.layout.num_slots, SIZES[-1])
             self._hidden_RD = hidden_RD.new_empty(most_rows, hidden_RD.shape[1])
@@ -292,10 +321,8 @@ class ModelRunner:
     def _decode_and_sample(
         self, slots_R: Tensor, *, work: Work, sites: SiteKinds, masked: bool
     ) -> Tensor:
-        hidden_RD = self._decode(slots_R, sites)
-        tokens_R = self._sampler.sample_in_place(hidden_RD, slots_R, work, masked=masked)
-        self.state.accept(slots_R, self._starts_R1[: len(slots_R) + 1], slots_R, tokens_R)
-        return tokens_R
+        hidden_RD = self._forward.decode(slots_R, sites)
+        return self._sampler.sample_in_place(hidden_RD, slots_R, work, masked=masked)
 
     def _begin(self, plan: StepPlan) -> None:
         """Bring the cache and what is attached to slots to where the step begins."""
@@ -304,94 +331,3 @@ class ModelRunner:
             for load in plan.adapters:
                 self._adapters.load(load)
         self._sampler.begin(plan)
-
-    def _forward(
-        self,
-        slots_R: Tensor,
-        query_starts_R1: Tensor,
-        logit_tokens_R: Tensor,
-        bounds: StepBounds,
-        *,
-        positions: Tensor | None = None,
-        media: MediaRows | None = None,
-        cuts: RowCuts | None = None,
-        sites: SiteKinds = NO_SITES,
-    ) -> Tensor:
-        """Ids to hidden states [T, D], of which those of ``logit_tokens_R`` are whole."""
-        block_tokens = self._layout.block_tokens
-        num_tokens = int(bounds.query_lens_R.sum())
-        inputs = self.state.inputs(
-            slots_R, query_starts_R1, num_tokens=num_tokens, block_tokens=block_tokens
-        )
-        rows = AttentionRows(query_starts_R1, inputs.context_lens_R, inputs.rows_T, slots_R, bounds)
-        if cuts is not None:
-            rows = cut_rows(rows, cuts, inputs.positions_T)
-        groups = []
-        for index, backend in enumerate(self._backends):
-            spec = self._layout.groups[index].spec
-            most_rows = spec.rows
-            seen = rows if most_rows is None else self._across(rows, most_rows)
-            group = AttentionStep(
-                block_tokens=self._layout.groups[index].block_tokens,
-                query_starts_R1=rows.query_starts_R1,
-                context_lens_R=seen.context_lens_R,
-                token_rows_T=rows.token_rows_T,
-                positions_T=inputs.positions_T,
-                table_SB=self.state.tables_SB[index],
-                table_rows_R=rows.table_rows_R,
-                slots_T=inputs.cache_slots[index],
-                bounds=seen.bounds,
-                batch_invariant=self._batch_invariant,
-            )
-            if backend is not None:  # else all its layers live on other ranks
-                group.prepared = backend.prepare(group, spec)
-            groups.append(group)
-        # Adapters are known by token. Up to half, what is gathered takes less than is left out.
-        only_sampled = not sites and 2 * len(logit_tokens_R) <= num_tokens
-        step = Step(
-            num_tokens=num_tokens,
-            num_rows=len(slots_R),
-            query_starts_R1=query_starts_R1,
-            bounds=bounds,
-            positions_AT=self._positions(inputs, slots_R, positions),
-            groups=tuple(groups),
-            layers=self._layers,
-            sample_tokens_R=logit_tokens_R,
-            state=None
-            if (states := self.memory.states) is None
-            else states.begin(self.state, slots_R, inputs.rows_T, query_starts_R1, bounds),
-            states={} if states is None else states.views,
-            media=media,
-            only_sampled=only_sampled,
-        )
-        if self._adapters is not None:
-            self._adapters.end()
-            if sites:
-                slots_T = slots_R.index_select(0, inputs.rows_T)
-                self._adapters.begin(self._spans_in_state(sites).at(slots_T))
-        return self.model.forward(self.model.embed(inputs.ids_T, media), step)
-
-    def _spans_in_state(self, sites: SiteKinds) -> AdapterSpans:
-        return AdapterSpans(self.state["adapter_first"], self.state["adapter_rank"], sites)
-
-    def _across(self, rows: AttentionRows, most_rows: int) -> AttentionRows:
-        """Rows whose context are the rows of encoded media that they see."""
-        context_lens_R = self.state["cross_rows"].index_select(0, rows.table_rows_R)
-        query_lens_R = rows.bounds.query_lens_R
-        return rows._replace(
-            context_lens_R=context_lens_R.clamp_(min=1),  # the padding slot has none
-            bounds=StepBounds(
-                query_lens_R=query_lens_R,
-                context_lens_R=np.full(len(query_lens_R), most_rows, np.int32),
-            ),
-        )
-
-    def _positions(self, inputs: StepInputs, slots_R: Tensor, given: Tensor | None) -> Tensor:
-        """As the model rotates tokens: their numbers, or what the prompt's media make of them."""
-        if given is not None and len(given):
-            return given.view(self._position_axes, -1).long()
-        if self._position_axes == 1:
-            return inputs.positions_T.unsqueeze(0)
-        deltas_R = self.state["position_delta"].index_select(0, slots_R)
-        positions_T = inputs.positions_T + deltas_R.index_select(0, inputs.rows_T)
-        return positions_T.expand(self._position_axes, -1)

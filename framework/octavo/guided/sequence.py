@@ -143,7 +143,7 @@ class GuidedSequence:
         """Make the mask current; for the thread that ``MaskFiller`` gives."""
         error: BaseException | None = None
         try:
-            self.state.fill_bitmask(self.mask_W)
+            fill_masks(self.state, (), self.mask_W[None])
         except BaseException as raised:
             error = raised
         self.filled(error, int(np.count_nonzero(self.mask_W)))
@@ -160,6 +160,22 @@ class GuidedSequence:
         except BaseException as raised:
             self.error = as_error(raised)
         self.is_current = True
+
+
+def fill_masks(state: GuideState, drafts: Sequence[int], masks_KW: NDArray[np.int32]) -> None:
+    """Fill the masks of the next token and of those behind drafts of it.
+
+    The state stays where it is. Nothing may come behind a draft that may not.
+    """
+    state.fill_bitmask(masks_KW[0])
+    if not drafts:
+        return
+    masks_KW[1:] = 0
+    ahead = state.fork()
+    for draft, mask_W in zip(drafts, masks_KW[1:], strict=True):
+        if ahead.is_finished() or not ahead.accept(draft):
+            return
+        ahead.fill_bitmask(mask_W)
 
 
 def _has_several_bits(mask_W: NDArray[np.int32]) -> bool:

@@ -10,10 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.sampling.masks import TokenMask
 from octavo.steps.device_state import DeviceState
 from octavo.steps.loads import POOL_WORDS, AutomatonLoad, AutomatonTokens
+from octavo.steps.sharing import SharedTokens
 from octavo.steps.uploads import upload
-from octavo_kernels.byte_automaton import TokenTable, fill_masks, walk_
+from octavo_kernels.byte_automaton import (
+    AutomatonStates,
+    TokenTable,
+    fill_masks,
+    walk_,
+    walk_drafts,
+)
 
 TOKEN_BYTES = 32
 """What the table has for each token: its text, and where that begins."""
@@ -61,17 +69,51 @@ class DeviceAutomata:
         pool_W = self._made.pool_W
         pool_W[load.first : load.first + len(words_W)] = upload(words_W, pool_W.device)
 
-    def masks(self, slots_R: Tensor) -> tuple[Tensor, Tensor]:
-        """Which line of the masks is a row's, -1 for rows without an automaton, and the masks."""
+    def masks(self, slots_R: Tensor) -> TokenMask:
+        """What may come in rows with an automaton."""
         made, num_rows = self._memory, len(slots_R)
-        mask_rows_R, masks_RW = made.mask_rows_R[:num_rows], made.masks_RW[:num_rows]
-        fill_masks(slots_R, self._state.automata, made.pool_W, made.tokens, masks_RW, mask_rows_R)
-        return mask_rows_R, masks_RW
+        mask = TokenMask(made.mask_rows_R[:num_rows], made.masks_RW[:num_rows])
+        self._fill(slots_R, self._state.automata, mask)
+        return mask
 
-    def walk(self, slots_R: Tensor, tokens_R: Tensor) -> None:
-        """Let rows with an automaton take the tokens that they have sampled."""
+    def masks_behind(self, places: AutomatonStates) -> TokenMask:
+        """What may come in rows that stand at these places."""
+        num_rows, num_words = len(places.at_S), self._memory.masks_RW.shape[1]
+        mask_rows_R = torch.empty_like(places.at_S)
+        mask = TokenMask(mask_rows_R, mask_rows_R.new_empty(num_rows, num_words))
+        lines_R = torch.arange(num_rows, dtype=torch.int32, device=mask_rows_R.device)
+        self._fill(lines_R, places, mask)
+        return mask
+
+    def behind(self, shared: SharedTokens) -> AutomatonStates:
+        """Where the slots of rows of logits stand behind the drafts before these."""
+        made, state = self._memory, self._state
+        return walk_drafts(
+            shared.slots_T,
+            shared.ahead_T,
+            state["tokens"],
+            state["num_tokens"],
+            state.automata,
+            made.pool_W,
+            made.tokens,
+        )
+
+    def walk(
+        self,
+        slots_R: Tensor,
+        tokens_R: Tensor,
+        behind: tuple[AutomatonStates, Tensor] | None = None,
+    ) -> None:
+        """Let rows with an automaton take the tokens that they have sampled.
+
+        ``behind`` are places where they stand, and whose is which, if that is not in the state.
+        """
         made = self._memory
-        walk_(slots_R, tokens_R, self._state.automata, made.pool_W, made.tokens)
+        walk_(slots_R, tokens_R, self._state.automata, made.pool_W, made.tokens, behind=behind)
+
+    def _fill(self, slots_R: Tensor, states: AutomatonStates, mask: TokenMask) -> None:
+        made = self._memory
+        fill_masks(slots_R, states, made.pool_W, made.tokens, mask.bits_MW, mask.lines_R)
 
     @property
     def _memory(self) -> _Memory:

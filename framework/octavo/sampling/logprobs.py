@@ -21,6 +21,14 @@ class TokenLogprobTensors:
     ranks_R: Tensor
     """The chosen token's rank: 1 plus how many tokens are strictly likelier."""
 
+    def at(self, rows: Tensor) -> TokenLogprobTensors:
+        """The log probabilities of some rows."""
+        return TokenLogprobTensors(
+            token_ids_RK1=self.token_ids_RK1.index_select(0, rows),
+            logprobs_RK1=self.logprobs_RK1.index_select(0, rows),
+            ranks_R=self.ranks_R.index_select(0, rows),
+        )
+
 
 def token_logprobs(
     logits_RV: Tensor,

@@ -1,6 +1,6 @@
 """Hidden states to tokens on one device: logits, what they may not be, samples, log probabilities.
 
-Axis suffixes: R rows, D hidden, V vocabulary.
+Axis suffixes: R rows, T rows of logits, K tokens that a row yields, D hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from octavo.sampling.processors import GuardedProcessor, LogitsCheck
 from octavo.sampling.sparse import SparseParameters
 from octavo.steps.device_state import DeviceState
 from octavo.steps.plan import StepPlan, TokenMasks
+from octavo.steps.sharing import SharedTokens
 from octavo.steps.staging import Staging
 from octavo.steps.uploads import upload
+from octavo_kernels.byte_automaton import AutomatonStates
 from octavo_kernels.row_features import Work, work_of
 from octavo_kernels.sample import processed, sample
+from octavo_kernels.step_state import DraftRows
 from octavo_registry.model import RulesOutTokens, SamplesTokens, SequenceTokens
 
 LOGIT_ROWS = 512
@@ -64,6 +67,10 @@ class Sampler:
         """A step has raised before all was attached: nothing counts until all are detached."""
         self._automata = DeviceAutomata(state, vocab_size)
 
+    def takes_drafts(self, plan: StepPlan) -> bool:
+        """Whether rows may have drafts: not where somebody is asked who sees no draft."""
+        return not (plan.awaits_masks or plan.num_held or self._processors or self._rules)
+
     def begin(self, plan: StepPlan) -> None:
         """Bring what is attached to slots to where the step begins."""
         if len(plan.detach) >= self._state.layout.num_slots:
@@ -85,74 +92,117 @@ class Sampler:
     def sample_in_place(
         self, hidden_RD: Tensor, slots_R: Tensor, work: Work, *, masked: bool
     ) -> Tensor:
-        """A token for each row, by the device state alone, so that it may be recorded."""
+        """What rows of one token yield [R, 1], by the device state alone: it may be recorded."""
         spans = None if self._adapters is None else self._adapters.spans
         logits_RV = self._ruled(self._logits(hidden_RD, spans, 0), slots_R)
-        if not masked:
-            return self._choose(logits_RV, slots_R, work)
-        tokens_R = self._choose(logits_RV, slots_R, work, *self._automata.masks(slots_R))
-        self._automata.walk(slots_R, tokens_R)
-        return tokens_R
+        if masked:
+            tokens_R = self._choose(logits_RV, slots_R, work, None, self._automata.masks(slots_R))
+            self._automata.walk(slots_R, tokens_R)
+        else:
+            tokens_R = self._choose(logits_RV, slots_R, work, None, None)
+        starts_R1 = self._state.one_each_R1[: len(slots_R) + 1]
+        self._state.accept(slots_R, starts_R1, slots_R, tokens_R)
+        return tokens_R.unsqueeze(1)
 
     def sample(self, forward: Forward, masks: TokenMasks | None) -> Sampled:
         """All that a step's rows want; prompt rows stand behind the rows that sample."""
-        plan, hidden_RD, slots_R = forward.plan, forward.hidden_RD, forward.sample_slots_R
-        num_samples = len(plan.features)
-        sampled = Sampled()
-        if num_samples:
-            logits_RV = self._logits(hidden_RD[:num_samples], forward.spans, 0)
-            logits_RV = self._ruled(logits_RV, slots_R)
+        plan, shared, slots_T = forward.plan, forward.shared, forward.logit_slots_T
+        tokens_T, sampled = slots_T[:0], Sampled()
+        mask = behind = None
+        if len(slots_T):
+            logits_TV = self._logits(forward.hidden_RD[: len(slots_T)], forward.spans, 0)
+            logits_TV = self._ruled(logits_TV, slots_T)
             if self._processors:
-                logits_RV, sampled.unusable_R = self._processed(logits_RV, slots_R)
-            mask = self._mask(forward, masks)
-            lines = (None, None) if mask is None else (mask.lines_R, mask.bits_MW)
-            tokens_R = self._choose(logits_RV, slots_R, work_of(plan.features), *lines)
-            sampled.tokens_R = tokens_R
+                logits_TV, unusable_R = self._processed(logits_TV, slots_T)
+                sampled.unusable_RK = unusable_R.unsqueeze(1)
+            if plan.masked and shared is not None:
+                behind = self._automata.behind(shared)
+            mask = self._mask(forward, masks, behind)
+            ahead_T = None if shared is None else shared.ahead_T
+            tokens_T = self._choose(logits_TV, slots_T, work_of(plan.features), ahead_T, mask)
+            sampled.tokens_RK = tokens_T.unsqueeze(1)
             if plan.num_logprobs >= 0:
-                sampled.logprobs = self._logprobs(forward, logits_RV, tokens_R, mask)
+                sampled.logprobs = self._logprobs(forward, logits_TV, tokens_T, mask)
+        if shared is None:
+            self._state.accept(
+                forward.slots_R, forward.query_starts_R1, forward.sample_slots_R, tokens_T
+            )
             if plan.masked:
-                self._automata.walk(slots_R, tokens_R)
+                self._automata.walk(slots_T, tokens_T)
+        else:
+            self._accept_drafts(shared, tokens_T, behind, plan, sampled)
         if plan.num_prompt_logprobs >= 0:
-            sampled.prompt_logprobs = self._prompt_logprobs(forward, num_samples)
+            sampled.prompt_logprobs = self._prompt_logprobs(forward, len(slots_T))
         return sampled
+
+    def _accept_drafts(
+        self,
+        shared: SharedTokens,
+        tokens_T: Tensor,
+        behind: AutomatonStates | None,
+        plan: StepPlan,
+        sampled: Sampled,
+    ) -> None:
+        """Let rows have what counts of their samples, and make the results of these."""
+        rows, num_rows = DraftRows.empty(shared.starts_R1, plan.most_yield), len(plan.features)
+        self._state.accept(shared.slots_R, shared.starts_R1, shared.slots_R, tokens_T, rows)
+        if behind is not None:
+            last_R = shared.last_of(rows.counts_N)
+            last_tokens_R = tokens_T.index_select(0, last_R)
+            self._automata.walk(shared.slots_R, last_tokens_R, (behind, last_R))
+        sampled.tokens_RK, sampled.counts_R = rows.tokens_NK[:num_rows], rows.counts_N[:num_rows]
+        if sampled.logprobs is not None:
+            rows_R = torch.arange(num_rows, device=tokens_T.device)
+            lines = shared.logits_of(rows_R, plan.most_yield)
+            sampled.logprobs = sampled.logprobs.at(lines)
 
     def _choose(
         self,
-        logits_RV: Tensor,
-        slots_R: Tensor,
+        logits_TV: Tensor,
+        slots_T: Tensor,
         work: Work,
-        mask_rows_R: Tensor | None = None,
-        mask_MW: Tensor | None = None,
+        ahead_T: Tensor | None,
+        mask: TokenMask | None,
     ) -> Tensor:
         """A token for each row of logits, int32."""
-        state = self._sparse.state
+        mask_rows_T, mask_MW = mask or (None, None)
         return sample(
-            logits_RV, slots_R, state, work=work, mask_rows_R=mask_rows_R, mask_MW=mask_MW
+            logits_TV,
+            slots_T,
+            self._sparse.state,
+            work=work,
+            ahead_R=ahead_T,
+            mask_rows_R=mask_rows_T,
+            mask_MW=mask_MW,
         )
 
     def _logprobs(
-        self, forward: Forward, logits_RV: Tensor, tokens_R: Tensor, mask: TokenMask | None
+        self, forward: Forward, logits_TV: Tensor, tokens_T: Tensor, mask: TokenMask | None
     ) -> TokenLogprobTensors:
         """Log probabilities of the logits as they came, but where a mask counts in them, or of
         what tokens are sampled by.
         """
-        if mask is not None:
-            logits_RV = mask.in_logprobs(logits_RV)
+        plan, shared = forward.plan, forward.shared
+        if mask is not None and plan.of_allowed.any():
+            rows_K = upload(np.flatnonzero(plan.of_allowed), logits_TV.device)
+            if shared is not None:
+                rows_K = shared.logits_of(rows_K, plan.most_yield)
+            logits_TV = mask.of_allowed(logits_TV, rows_K)
 
         def process(rows: slice) -> Tensor:
             return processed(
-                logits_RV[rows],
-                forward.sample_slots_R[rows],
+                logits_TV[rows],
+                forward.logit_slots_T[rows],
                 self._sparse.state,
-                None,
+                None if shared is None else shared.ahead_T[rows],
                 None if mask is None else mask.lines_R[rows],
                 None if mask is None else mask.bits_MW,
             )
 
         return token_logprobs(
-            logits_RV,
-            tokens_R,
-            forward.plan.num_logprobs,
+            logits_TV,
+            tokens_T,
+            plan.num_logprobs,
             process=process if self._logprobs_processed else None,
             normalized=self._logprobs_normalized,
         )
@@ -210,23 +260,25 @@ class Sampler:
         state = self._state
         return SequenceTokens(tokens_SL=state["tokens"], num_tokens_S=state["num_tokens"])
 
-    def _mask(self, forward: Forward, masks: TokenMasks | None) -> TokenMask | None:
-        """What the rows that sample may have, by the host's masks and the device's automata."""
-        plan, slots_R = forward.plan, forward.sample_slots_R
+    def _mask(
+        self, forward: Forward, masks: TokenMasks | None, behind: AutomatonStates | None
+    ) -> TokenMask | None:
+        """What may come in rows of logits, by the host's masks and the device's automata."""
+        slots_T = forward.logit_slots_T
         some = masks if masks is not None and len(masks.rows_M) else None
-        if plan.masked:
-            lines_R, bits_MW = self._automata.masks(slots_R)
+        if forward.plan.masked:
+            automata = self._automata
+            mask = automata.masks(slots_T) if behind is None else automata.masks_behind(behind)
             if some is not None:
-                rows_M = upload(some.rows_M, slots_R.device)
-                lines_R[rows_M.long()] = rows_M
-                bits_MW[rows_M.long()] = self._send(some)
-        elif some is not None:
-            lines = np.full(len(plan.features), -1, np.int32)
-            lines[some.rows_M] = np.arange(len(some.rows_M), dtype=np.int32)
-            lines_R, bits_MW = upload(lines, slots_R.device), self._send(some)
-        else:
+                rows_M = upload(some.rows_M, slots_T.device)
+                mask.lines_R[rows_M.long()] = rows_M
+                mask.bits_MW[rows_M.long()] = self._send(some)
+            return mask
+        if some is None:
             return None
-        return TokenMask(lines_R=lines_R, bits_MW=bits_MW, in_logprobs_R=plan.of_allowed)
+        lines = np.full(len(slots_T), -1, np.int32)
+        lines[some.rows_M] = np.arange(len(some.rows_M), dtype=np.int32)
+        return TokenMask(upload(lines, slots_T.device), self._send(some))
 
     def _send(self, masks: TokenMasks) -> Tensor:
         return self._staging.send(masks.bits_MW.reshape(-1)).view(masks.bits_MW.shape)

@@ -149,6 +149,8 @@ class SlotTable:
             computed=computed,
             prompt_len=sequence.prompt_len,
             min_len=min_len,
+            max_len=sequence.max_len,
+            num_drafts=0,
             features=int(self.features_S[slot]),
             adapter_first=adapter.first,
             adapter_rank=adapter.length,

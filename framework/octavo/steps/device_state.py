@@ -30,6 +30,8 @@ class DeviceState:
             depth_S=self["automaton_depth"],
             stack_SD=self["automaton_stack"],
         )
+        self.one_each_R1 = torch.arange(layout.num_slots + 1, dtype=torch.int32, device=device)
+        """Where the tokens of rows begin that have one each."""
         axes = {each.name.rpartition("_")[0]: each.name for each in fields(SamplingState)}
         self.sampling = SamplingState(
             **{axes[name]: view for name, view in self._views.items() if name in axes}

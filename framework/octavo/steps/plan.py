@@ -156,7 +156,7 @@ class TokenMasks:
     """Which tokens some of a step's sampling rows may have."""
 
     rows_M: Ints
-    """Places among the sampling rows."""
+    """Places among the rows of logits: the sampling rows, if none has drafts."""
     bits_MW: Ints
     """Token i at bit i % 32 of word i // 32; a clear bit bans."""
     put_off_P: Ints = field(default_factory=_no_ints)

@@ -48,6 +48,8 @@ FIELDS: Final = (
     SlotField("computed"),
     SlotField("prompt_len"),
     SlotField("min_len"),
+    SlotField("max_len"),
+    SlotField("num_drafts"),
     SlotField("features"),
     SlotField("temperature", lambda s: s.temperature, is_float=True),
     SlotField("top_k", lambda s: max(s.top_k, 0), feature=RowFeature.TOP_K),

@@ -7,7 +7,8 @@ from a multiple of 4 words on; the pool's first 4 words are nobody's. What entri
 it names no state, column or call that it has not; states and stacks are looked at here, so that no
 slot leads out of its automaton.
 
-Axis suffixes: S slots that sequences run in, R rows of the step, D depth of a stack, W words (of
+Axis suffixes: S slots that sequences run in, R rows of logits, L tokens that a
+slot has room for, D depth of a stack, W words (of
 the pool, or of a mask), N bytes of all tokens, V tokens of the vocabulary, V1 one more, K stop
 tokens. In the reference: B bytes, Q states, C classes, P places, T texts.
 """
@@ -30,11 +31,14 @@ from octavo_kernels.byte_automaton.tables import (
 )
 from octavo_kernels.library import library, stream_of
 
+_TEXTS = (P, P, I, P, I)
+
 SPEC = KernelSpec(
     name="byte_automaton",
     functions={
         "octavo_fill_masks": (*(P, I, P, P, P, P), P, *(P, P, P, I), *(P, I, P), I),
-        "octavo_walk_automata": (*(P, P, I, P, P, P, P), P, *(P, P, I, P, I)),
+        "octavo_walk_automata": (*(P, P, P, I), *(P, P, P, P), *(P, P, P, P), P, *_TEXTS),
+        "octavo_walk_drafts": (*(P, P, I, P, P, I), *(P, P, P, P), *(P, P, P, P), P, *_TEXTS),
     },
 )
 
@@ -91,31 +95,87 @@ def fill_masks(
 
 
 def walk_(
-    slots_R: Tensor, tokens_R: Tensor, states: AutomatonStates, pool_W: Tensor, tokens: TokenTable
+    slots_R: Tensor,
+    tokens_R: Tensor,
+    states: AutomatonStates,
+    pool_W: Tensor,
+    tokens: TokenTable,
+    *,
+    behind: tuple[AutomatonStates, Tensor] | None = None,
 ) -> None:
     """Move the slots with an automaton to where the sampled tokens lead.
 
     A stop token stays where the text may end. Where a token may not come, state becomes -1 and
-    depth and stack stay. A slot may stand in several rows only if it has no automaton.
+    depth and stack are those before it. A slot may stand in several rows only if it has no
+    automaton. ``behind`` are other places to begin at, and which is a row's: what
+    ``walk_drafts`` found.
     """
-    _check("walk_", states, pool_W, tokens, slots=slots_R, tokens=tokens_R)
+    lists = {} if behind is None else {"lines": behind[1]}
+    _check("walk_", states, pool_W, tokens, slots=slots_R, tokens=tokens_R, **lists)
     device = slots_R.device
     if device.type != "cuda":
-        reference.walk_(slots_R, tokens_R, states, pool_W, tokens)
+        reference.walk_(slots_R, tokens_R, states, pool_W, tokens, behind)
     elif len(slots_R):
+        origin, lines_R = (states, None) if behind is None else behind
         library(SPEC, device.index).octavo_walk_automata(
             slots_R.data_ptr(),
             tokens_R.data_ptr(),
+            None if lines_R is None else lines_R.data_ptr(),
             len(slots_R),
+            *_pointers(origin),
             *_pointers(states),
             pool_W.data_ptr(),
-            tokens.bytes_N.data_ptr(),
-            tokens.starts_V1.data_ptr(),
-            tokens.vocab_size,
-            tokens.stops_K.data_ptr(),
-            len(tokens.stops_K),
+            *_texts(tokens),
             stream_of(device.index),
         )
+
+
+def walk_drafts(
+    slots_R: Tensor,
+    ahead_R: Tensor,
+    tokens_SL: Tensor,
+    num_tokens_S: Tensor,
+    states: AutomatonStates,
+    pool_W: Tensor,
+    tokens: TokenTable,
+) -> AutomatonStates:
+    """Where each row's slot would stand behind the first ``ahead_R`` of its drafts, line by row.
+
+    Drafts are what ``tokens_SL`` has from ``num_tokens_S`` on; behind one that may not come the
+    state is -1. ``fill_masks`` takes the lines as slots.
+    """
+    _check("walk_drafts", states, pool_W, tokens, slots=slots_R, ahead=ahead_R)
+    lines = AutomatonStates.empty(len(slots_R), slots_R.device)
+    device = slots_R.device
+    if device.type != "cuda":
+        reference.walk_drafts(
+            *(slots_R, ahead_R, tokens_SL, num_tokens_S, states, pool_W, tokens, lines)
+        )
+    elif len(slots_R):
+        library(SPEC, device.index).octavo_walk_drafts(
+            slots_R.data_ptr(),
+            ahead_R.data_ptr(),
+            len(slots_R),
+            tokens_SL.data_ptr(),
+            num_tokens_S.data_ptr(),
+            tokens_SL.shape[1],
+            *_pointers(states),
+            *_pointers(lines),
+            pool_W.data_ptr(),
+            *_texts(tokens),
+            stream_of(device.index),
+        )
+    return lines
+
+
+def _texts(tokens: TokenTable) -> tuple[int, ...]:
+    return (
+        tokens.bytes_N.data_ptr(),
+        tokens.starts_V1.data_ptr(),
+        tokens.vocab_size,
+        tokens.stops_K.data_ptr(),
+        len(tokens.stops_K),
+    )
 
 
 def _pointers(states: AutomatonStates) -> tuple[int, ...]:
@@ -166,4 +226,5 @@ __all__ = [
     "TokenTable",
     "fill_masks",
     "walk_",
+    "walk_drafts",
 ]

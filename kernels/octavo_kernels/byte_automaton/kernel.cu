@@ -154,48 +154,113 @@ __global__ __launch_bounds__(kBlock, kBlocksPerSm) void fill_masks(const int* sl
   }
 }
 
-// A warp a row; its lanes go the same way.
-__global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* drawn, int num_rows,
-                                                   States states, const int* pool,
-                                                   const unsigned char* bytes, const int* starts,
-                                                   int vocab, const int* stops, int num_stops) {
+// What tokens are, in the order of their ids.
+struct Texts {
+  const unsigned char* bytes;
+  const int* starts;
+  int vocab;
+  const int* stops;
+  int num_stops;
+};
+
+// Where a token leads from a place goes to a line of `to`, be it the place's own; by a warp, whose
+// lanes go the same way.
+__device__ __forceinline__ void take(const Automaton& automaton, const Place& place, int token,
+                                     const Texts& texts, const States& to, int line) {
+  const int lane = threadIdx.x % 32;
+  int* const stack = to.stack + static_cast<size_t>(line) * kMostDepth;
+  const bool moves = stack != place.stack;
+  int pushed[kMostDepth];
+  Walker walker(automaton, place, pushed);
+  bool stays = !walker.lives();
+  if (!stays) {
+    bool stops_here = false;
+    for (int i = lane; i < texts.num_stops; i += 32) {
+      stops_here |= __ldg(texts.stops + i) == token;
+    }
+    if (__any_sync(~0u, stops_here)) {
+      walker.enter(automaton.end_column());
+      stays = walker.lives();
+    } else {
+      int begin = 0, end = 0;
+      if (token >= 0 && token < texts.vocab) {
+        begin = __ldg(texts.starts + token);
+        end = __ldg(texts.starts + token + 1);
+      }
+      if (begin == end) walker.entry = kNowhere;
+      const auto* classes =
+          reinterpret_cast<const unsigned char*>(automaton.pool + automaton.classes);
+      for (int start = begin; start < end && walker.lives(); start += 32) {
+        const int column =
+            start + lane < end ? __ldg(classes + __ldg(texts.bytes + start + lane)) : 0;
+        for (int i = 0; i < min(32, end - start) && walker.lives(); i++) {
+          walker.enter(__shfl_sync(~0u, column, i));
+        }
+      }
+    }
+  }
+  if (stays && !moves) return;
+  const bool leads = !stays && walker.lives();
+  const int kept = leads ? walker.kept : place.depth;
+  if (moves) {
+    for (int i = lane; i < kept; i += 32) stack[i] = place.stack[i];
+  }
+  __syncwarp();  // all have read the place, which may be what is written
+  if (lane == 0) {
+    to.state[line] = leads ? walker.state() : stays ? place.state : kNowhere;
+    if (leads || moves) to.depth[line] = kept + (leads ? walker.num_pushed : 0);
+    for (int i = 0; leads && i < walker.num_pushed; i++) stack[kept + i] = pushed[i];
+  }
+}
+
+// A warp a row. Row r's token is taken at line `lines[r]` of `from`; null: at the slot itself.
+__global__ __launch_bounds__(kWalkBlock) void walk(const int* slots, const int* sampled,
+                                                   const int* lines, int num_rows, States from,
+                                                   States to, const int* pool, Texts texts) {
+  const int row = (blockIdx.x * kWalkBlock + threadIdx.x) / 32;
+  let_next_start();
+  wait_for_previous();
+  if (row >= num_rows) return;
+  const int slot = slots[row], at = to.at[slot];
+  if (at == 0) return;
+  const Place place(from, lines == nullptr ? slot : lines[row]);
+  take(Automaton(pool, at), place, sampled[row], texts, to, slot);
+}
+
+// Drafts of all slots, which stand behind their tokens.
+struct Drafts {
+  const int *tokens, *num_tokens;
+  int slot_tokens;
+};
+
+// A warp a row: line r of `to` gets where row r's slot stands behind the drafts before the row.
+__global__ __launch_bounds__(kWalkBlock) void walk_drafts(const int* slots, const int* ahead,
+                                                          int num_rows, Drafts drafts, States from,
+                                                          States to, int* to_at, const int* pool,
+                                                          Texts texts) {
   const int row = (blockIdx.x * kWalkBlock + threadIdx.x) / 32, lane = threadIdx.x % 32;
   let_next_start();
   wait_for_previous();
   if (row >= num_rows) return;
-  const int slot = slots[row], token = drawn[row], at = states.at[slot];
+  const int slot = slots[row], at = from.at[slot], first = drafts.num_tokens[slot];
+  if (lane == 0) to_at[row] = at;
   if (at == 0) return;
+  const Place origin(from, slot);
+  int* const stack = to.stack + static_cast<size_t>(row) * kMostDepth;
+  for (int i = lane; i < origin.depth; i += 32) stack[i] = origin.stack[i];
+  if (lane == 0) {
+    to.state[row] = origin.state;
+    to.depth[row] = origin.depth;
+  }
   const Automaton automaton(pool, at);
-  int pushed[kMostDepth];
-  Walker walker(automaton, Place(states, slot), pushed);
-  if (!walker.lives()) return;
-  bool stops_here = false;
-  for (int i = lane; i < num_stops; i += 32) stops_here |= __ldg(stops + i) == token;
-  if (__any_sync(~0u, stops_here)) {
-    walker.enter(automaton.end_column());
-    if (lane == 0 && !walker.lives()) states.state[slot] = kNowhere;
-    return;
+  const int* const tokens = drafts.tokens + static_cast<size_t>(slot) * drafts.slot_tokens;
+  for (int i = first; i < first + ahead[row]; i++) {
+    __syncwarp();  // what the last token has led to is read by all lanes
+    take(automaton, Place(to, row), i < drafts.slot_tokens ? tokens[i] : -1, texts, to, row);
   }
-  int begin = 0, end = 0;
-  if (token >= 0 && token < vocab) {
-    begin = __ldg(starts + token);
-    end = __ldg(starts + token + 1);
-  }
-  if (begin == end) walker.entry = kNowhere;
-  const auto* classes = reinterpret_cast<const unsigned char*>(pool + automaton.classes);
-  for (int start = begin; start < end && walker.lives(); start += 32) {
-    const int column = start + lane < end ? __ldg(classes + __ldg(bytes + start + lane)) : 0;
-    for (int i = 0; i < min(32, end - start) && walker.lives(); i++) {
-      walker.enter(__shfl_sync(~0u, column, i));
-    }
-  }
-  if (lane != 0) return;
-  states.state[slot] = walker.lives() ? walker.state() : kNowhere;
-  if (!walker.lives()) return;
-  states.depth[slot] = walker.kept + walker.num_pushed;
-  int* const stack = states.stack + static_cast<size_t>(slot) * kMostDepth;
-  for (int i = 0; i < walker.num_pushed; i++) stack[walker.kept + i] = pushed[i];
 }
+
+int walk_blocks(int num_rows) { return (num_rows + kWalkBlock / 32 - 1) / (kWalkBlock / 32); }
 
 }  // namespace octavo::byte_automaton
 
@@ -214,14 +279,30 @@ OCTAVO_EXPORT int octavo_fill_masks(const int* slots, int num_rows, const int* a
                 pool, tokens, masks);
 }
 
-OCTAVO_EXPORT int octavo_walk_automata(const int* slots, const int* drawn, int num_rows,
-                                       const int* at, int* state, int* depth, int* stack,
-                                       const int* pool, const unsigned char* bytes,
-                                       const int* starts, int vocab, const int* stops,
-                                       int num_stops, cudaStream_t stream) {
+OCTAVO_EXPORT int octavo_walk_automata(const int* slots, const int* sampled, const int* lines,
+                                       int num_rows, const int* from_at, int* from_state,
+                                       int* from_depth, int* from_stack, const int* at, int* state,
+                                       int* depth, int* stack, const int* pool,
+                                       const unsigned char* bytes, const int* starts, int vocab,
+                                       const int* stops, int num_stops, cudaStream_t stream) {
   using namespace octavo;
   using namespace octavo::byte_automaton;
-  const dim3 grid((num_rows + kWalkBlock / 32 - 1) / (kWalkBlock / 32));
-  return launch(byte_automaton::walk, grid, kWalkBlock, 0, stream, slots, drawn, num_rows,
-                States{at, state, depth, stack}, pool, bytes, starts, vocab, stops, num_stops);
+  return launch(byte_automaton::walk, walk_blocks(num_rows), kWalkBlock, 0, stream, slots, sampled,
+                lines, num_rows, States{from_at, from_state, from_depth, from_stack},
+                States{at, state, depth, stack}, pool,
+                Texts{bytes, starts, vocab, stops, num_stops});
+}
+
+OCTAVO_EXPORT int octavo_walk_drafts(const int* slots, const int* ahead, int num_rows,
+                                     const int* drafts, const int* num_tokens, int slot_tokens,
+                                     const int* at, int* state, int* depth, int* stack, int* to_at,
+                                     int* to_state, int* to_depth, int* to_stack, const int* pool,
+                                     const unsigned char* bytes, const int* starts, int vocab,
+                                     const int* stops, int num_stops, cudaStream_t stream) {
+  using namespace octavo;
+  using namespace octavo::byte_automaton;
+  return launch(byte_automaton::walk_drafts, walk_blocks(num_rows), kWalkBlock, 0, stream, slots,
+                ahead, num_rows, Drafts{drafts, num_tokens, slot_tokens},
+                States{at, state, depth, stack}, States{to_at, to_state, to_depth, to_stack}, to_at,
+                pool, Texts{bytes, starts, vocab, stops, num_stops});
 }

@@ -151,24 +151,62 @@ def fill_masks(
 
 
 def walk_(
-    slots_R: Tensor, tokens_R: Tensor, states: AutomatonStates, pool_W: Tensor, tokens: TokenTable
+    slots_R: Tensor,
+    tokens_R: Tensor,
+    states: AutomatonStates,
+    pool_W: Tensor,
+    tokens: TokenTable,
+    behind: tuple[AutomatonStates, Tensor] | None,
 ) -> None:
     """Go where the sampled tokens lead."""
-    stops = tokens.stops_K.tolist()
-    for slot, token in zip(slots_R.tolist(), tokens_R.tolist(), strict=True):
+    origin, lines_R = (states, slots_R) if behind is None else behind
+    for slot, line, token in zip(
+        slots_R.tolist(), lines_R.tolist(), tokens_R.tolist(), strict=True
+    ):
+        at, (_, state, stack) = int(states.at_S[slot]), _row(origin, line)
+        if at:
+            _put(states, slot, *_behind(Automaton(pool_W[at:]), state, stack, token, tokens))
+
+
+def walk_drafts(
+    slots_R: Tensor,
+    ahead_R: Tensor,
+    tokens_SL: Tensor,
+    num_tokens_S: Tensor,
+    states: AutomatonStates,
+    pool_W: Tensor,
+    tokens: TokenTable,
+    lines: AutomatonStates,
+) -> None:
+    """Go where drafts lead, from each row's slot anew."""
+    for row, (slot, ahead) in enumerate(zip(slots_R.tolist(), ahead_R.tolist(), strict=True)):
         at, state, stack = _row(states, slot)
-        if not at or state < 0:
-            continue
-        automaton = Automaton(pool_W[at:])
-        found: Place | None = None
-        if token in stops:
-            found = (state, stack) if automaton.may_end((state, stack)) else None
-        elif data := tokens.data(token):
-            found = automaton.walk((state, stack), data)
-        states.state_S[slot] = -1 if found is None else found[0]
-        if found is not None:
-            states.depth_S[slot] = len(found[1])
-            states.stack_SD[slot, : len(found[1])] = torch.tensor(found[1], dtype=torch.int32)
+        lines.at_S[row] = at
+        if at:
+            first = int(num_tokens_S[slot])
+            drafts = tokens_SL[slot, first : first + ahead].tolist()
+            for token in (*drafts, *[-1] * (ahead - len(drafts))):
+                state, stack = _behind(Automaton(pool_W[at:]), state, stack, token, tokens)
+            _put(lines, row, state, stack)
+
+
+def _behind(
+    automaton: Automaton, state: int, stack: tuple[int, ...], token: int, tokens: TokenTable
+) -> tuple[int, tuple[int, ...]]:
+    """State and stack behind a token."""
+    if state < 0:
+        return state, stack
+    found: Place | None = None
+    if token in tokens.stops_K.tolist():
+        found = (state, stack) if automaton.may_end((state, stack)) else None
+    elif data := tokens.data(token):
+        found = automaton.walk((state, stack), data)
+    return (NOWHERE, stack) if found is None else found
+
+
+def _put(states: AutomatonStates, line: int, state: int, stack: tuple[int, ...]) -> None:
+    states.state_S[line], states.depth_S[line] = state, len(stack)
+    states.stack_SD[line, : len(stack)] = torch.tensor(stack, dtype=torch.int32)
 
 
 def _row(states: AutomatonStates, slot: int) -> tuple[int, int, tuple[int, ...]]:

@@ -100,6 +100,13 @@ class AutomatonStates:
     stack_SD: Tensor
     """First pushed first; ``MOST_DEPTH`` columns."""
 
+    @classmethod
+    def empty(cls, num_lines: int, device: torch.device) -> AutomatonStates:
+        """Room for so many, not written yet."""
+        words = torch.empty((3, num_lines), dtype=torch.int32, device=device)
+        stack_SD = torch.empty((num_lines, MOST_DEPTH), dtype=torch.int32, device=device)
+        return cls(at_S=words[0], state_S=words[1], depth_S=words[2], stack_SD=stack_SD)
+
 
 def _arranged(
     data_N: NDArray[np.uint8], starts_V1: NDArray[np.int32], stops: list[int]

@@ -252,14 +252,18 @@ class _CudaStep(_Short):
     """Results on their way to the host."""
 
     def __init__(self, sampled: Sampled, landing: _Landing) -> None:
-        tokens_R = sampled.tokens_R
-        if tokens_R is not None:
-            tokens_R = landing.tokens_S[: len(tokens_R)].copy_(tokens_R, non_blocking=True)
+        tokens_RK, counts_R, unusable_RK = sampled.tokens_RK, sampled.counts_R, sampled.unusable_RK
+        if tokens_RK is not None and counts_R is None:
+            landed_R1 = landing.tokens_S[: len(tokens_RK), None]
+            tokens_RK = landed_R1.copy_(tokens_RK, non_blocking=True)
+        elif tokens_RK is not None:
+            tokens_RK = _copy(tokens_RK)
         self._host = Sampled(
-            tokens_R,
+            tokens_RK,
+            None if counts_R is None else _copy(counts_R),
             _copy_all(sampled.logprobs),
             _copy_all(sampled.prompt_logprobs),
-            None if sampled.unusable_R is None else _copy(sampled.unusable_R),
+            None if unusable_RK is None else _copy(unusable_RK),
         )
         self._arrived = landing.arrived
         self._arrived.record(landing.stream)
