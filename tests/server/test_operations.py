@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import ssl
@@ -136,14 +137,21 @@ def test_connections_above_the_limit_are_told_to_come_back(live) -> None:
     until(lambda: live.get("/health").status_code == 200)
 
 
+def num_running(live: LiveServer) -> int:
+    (line,) = re.findall(r"^octavo:num_requests_running.* (\S+)$", live.get("/metrics").text, re.M)
+    return int(float(line))
+
+
 def test_an_overloaded_server_refuses_at_once_and_finishes_what_it_took(live) -> None:
-    ask = request_bytes("/v1/completions", long_body(max_tokens=60))
+    ask = request_bytes("/v1/completions", long_body(max_tokens=100))
     sent_at: dict[socket.socket, float] = {}
     refused_after: list[float] = []
     num_finished = 0
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(live.url)) for _ in range(30)]
-        for client in clients:  # four rows, eight places in the queue
+        for number, client in enumerate(clients):  # four rows, eight places in the queue
+            if number == 4:
+                until(lambda: num_running(live) == 4)
             sent_at[client] = time.monotonic()
             client.sendall(ask)
         while sent_at:
