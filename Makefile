@@ -14,8 +14,11 @@ demo: $(VENV)/installed
 # A busy machine can break a deadline: a few failures are tried once more, and shown all the same.
 RERUNS := --reruns 1 --max-suite-reruns 5 --rerun-show-tracebacks
 
+# One more than cores, of which 2 are enough: a test that waits for a process leaves its core to others.
+WORKERS ?= 3
+
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(RERUNS) --durations 30 -m "not long"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(RERUNS) --durations 30 -m "not long"
 
 # What takes minutes and seldom breaks, before a release.
 test-long: $(VENV)/installed-dev
