@@ -78,10 +78,12 @@ class Case:
     has_store: bool = False
     yields: Yields = ONE_EACH
     num_logged: int = 1
+    num_stages: int = 1
 
     def __str__(self) -> str:
         name = f"{self.kind}-{self.mode}-{self.policy}-{self.depth}-{self.block_tokens}"
         name += "-store" * self.has_store
+        name += f"-{self.num_stages}stages" * (self.num_stages > 1)
         return name if self.yields == ONE_EACH else f"{name}-yields {'{}-{}'.format(*self.yields)}"
 
 

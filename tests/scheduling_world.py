@@ -108,6 +108,7 @@ class World:
             automaton_words=AUTOMATON_WORDS,
             store=self.store,
             yields=case.yields,
+            num_stages=case.num_stages,
         )
         self.residents = ResidentChecks(self.scheduler)
         self.hears = layout.max_cross_rows > 0
@@ -126,6 +127,7 @@ class World:
             num_media_rows=MEDIA_ROWS,
             num_automaton_words=AUTOMATON_WORDS,
             yields=case.yields,
+            num_stages=case.num_stages,
         )
         self.crossing = Crossing(layout, state, num_blocks, 9)
         # As a field of the device's state will have it, which is written when a row enters.
@@ -137,6 +139,7 @@ class World:
         self.under_way: deque[tuple[bool, StepRecord, ShadowStep]] = deque()
         """Whether it is repeated, what the host remembers, what the device does."""
         self.depth = case.depth
+        self.num_stages = case.num_stages
         self.seen = seen
         self.last_plan: StepPlan | None = None
         self.next_id = 0
@@ -255,9 +258,9 @@ class World:
             self.awaiting = record, step
 
     def draw_guided(self, record: StepRecord, step: ShadowStep) -> None:
-        if len(self.under_way) > 1:
+        if len(self.under_way) > self.num_stages:
             self.collect()
-        if len(self.under_way) == 1:
+        if len(self.under_way) <= self.num_stages:
             self.awaiting = None
             outputs = self.results.take_events()
             step.mask(self.guided.masks(record, outputs))

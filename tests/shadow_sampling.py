@@ -39,8 +39,10 @@ class ShadowRow:
 @dataclass(slots=True)
 class _Accepted:
     step_id: int
-    row: ShadowRow
+    slot: int
     tokens: list[int]
+    drafts: list[int]
+    """For what follows them."""
 
 
 class ShadowSampling:
@@ -103,7 +105,8 @@ class ShadowSampling:
             allowed = None if masks is None else _allowed(masks, at)
             bursts.append(self._burst(row, int(plan.features[at]), allowed))
             places += range(length := int(self._field("num_tokens")[row.slot]), length + width)
-            self._accepted.append(_Accepted(plan.step_id, row, bursts[-1]))
+            drafts = self._proposed(row, bursts[-1]) if width > 1 else []
+            self._accepted.append(_Accepted(plan.step_id, row.slot, bursts[-1], drafts))
         if self._num_stages == 1:
             self.hear(plan.step_id)
         tokens_RK = np.full((len(rows), width), NOBODYS, np.int32)
@@ -160,23 +163,22 @@ class ShadowSampling:
         return next_token(digest, seed, self._vocab_size, bias, banned)
 
     def _arrive(self, accepted: _Accepted) -> None:
-        slot, tokens_L = accepted.row.slot, self._field("tokens")[accepted.row.slot]
+        slot, tokens_L = accepted.slot, self._field("tokens")[accepted.slot]
         num_tokens, computed = self._field("num_tokens"), self._field("computed")
         for token in accepted.tokens:
             tokens_L[num_tokens[slot]] = token
             num_tokens[slot] += 1
-        computed[slot] = num_tokens[slot] - 1
-        if self._yields.most > 1:
-            self._propose(accepted.row, accepted.tokens)
+        computed[slot] = first = num_tokens[slot] - 1
+        tokens_L[first + 1 : first + 1 + len(accepted.drafts)] = accepted.drafts
+        self.drafts[slot] = accepted.drafts
 
-    def _propose(self, row: ShadowRow, tokens: list[int]) -> None:
+    def _proposed(self, row: ShadowRow, tokens: list[int]) -> list[int]:
         """Mostly what comes next, where no guide of the host says otherwise."""
         digest, drafts = row.digests[max(len(tokens) - 1, 0)], list[int]()
         if tokens:
             digest = extend_digest(digest, tokens[-1])
         features = int(self._field("features")[row.slot]) & ~RowFeature.MIN_TOKENS
-        first = int(self._field("num_tokens")[row.slot])
-        room = int(self.max_len_S[row.slot]) - first
+        room = int(self.max_len_S[row.slot] - self._field("num_tokens")[row.slot]) - len(tokens)
         has_automaton = self._automata.has(row.slot)
         place = self._automata.save(row.slot)
         for _ in range(min(self._rng.randint(0, self._yields.most), room)):
@@ -189,8 +191,7 @@ class ShadowSampling:
             drafts.append(draft)
             digest = extend_digest(digest, draft)
         self._automata.restore(row.slot, place)
-        self._field("tokens")[row.slot, first : first + len(drafts)] = drafts
-        self.drafts[row.slot] = drafts
+        return drafts
 
 
 def logprobs_of(token_ids: list[int], places: list[int], count: int) -> LogprobArrays | None:

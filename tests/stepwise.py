@@ -33,6 +33,7 @@ class Steps:
         slots: int = 8,
         swap: int = 0,
         yields: Yields = ONE_EACH,
+        num_stages: int = 1,
         **scheduler,
     ) -> None:
         layer = CacheSpec.full(kv_heads=1, head_dim=8, dtype="float32")
@@ -57,6 +58,7 @@ class Steps:
             model_identity="m",
             vocab_size=100,
             yields=yields,
+            num_stages=num_stages,
         )
         self.results = StepResults(self.scheduler, enable_prefix_caching=True, faults=Nobody())
         self._names: dict[int, str] = {}

@@ -200,8 +200,8 @@ MUTANTS = {
     ),
     "repeats a step before lines are copied": (
         repeated,
-        "if self._placement.next_plan.moves.lines:",
-        "if False:",
+        "if placement.next_plan.moves.lines or not",
+        "if not",
     ),
     "does not follow repeated steps": (
         repeated,

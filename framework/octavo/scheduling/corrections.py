@@ -10,7 +10,10 @@ from octavo.steps.layout import StateDiff
 
 
 class Corrections:
-    """What the host has changed in rows of the newest step; the next step tells the device."""
+    """What the host has changed in rows of the newest step.
+
+    The device is told by the first step that may run the row again: what it sampled has come then.
+    """
 
     def __init__(self, slot_table: SlotTable) -> None:
         self._slot_table = slot_table
@@ -45,12 +48,14 @@ class Corrections:
 
     def put(self, diff: StateDiff) -> None:
         """Tell the device where these rows stand, those that are still there."""
-        slot_table = self._slot_table
+        slot_table, later = self._slot_table, []
         for slot, epoch, known in self._corrected:
-            if slot_table.epoch_S[slot] == epoch:
+            if slot_table.ready_step_S[slot] > slot_table.reached_step:
+                later.append((slot, epoch, known))
+            elif slot_table.epoch_S[slot] == epoch:
                 at = np.array([slot], np.intp), np.zeros(1, np.int32)
                 diff.put_cells("num_tokens", *at, slot_table.planned_S[[slot]])
                 diff.put_cells("computed", *at, slot_table.computed_S[[slot]])
                 appended = slot_table.tokens_SL[slot, known : slot_table.planned_S[slot]]
                 diff.put_span("tokens", slot, known, appended)
-        self._corrected.clear()
+        self._corrected = later

@@ -101,7 +101,7 @@ class Placement:
         many have their media. One that forks has none to compute.
         """
         places = provide_all(sequence.needs)
-        if self.slot_table.num_free == 0 or places is None:
+        if not self.slot_table.can_enter or places is None:
             return 0
         if self.lines is not None and self.lines.num_available == 0:
             return 0

@@ -1,4 +1,7 @@
-"""Repeated steps: the next step has the rows of the last one, each with one token more.
+"""Repeated steps: the next step has the rows of an earlier one, each with one token more.
+
+With one stage that is the last step, with several the one that many steps before: rows fall into as
+many groups, of which each has a step under way.
 
 Then nothing is sorted, counted or packed anew. At 256 rows, of which 16 need a block, that takes a
 quarter of the scheduler's time.
@@ -6,6 +9,7 @@ quarter of the scheduler's time.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,23 +34,24 @@ class _Repeatable:
 
 
 class RepeatedSteps:
-    """Remembers the last step planned if it can be repeated."""
+    """Remembers the last steps planned, a step of each group."""
 
     def __init__(self, slot_table: SlotTable, placement: Placement) -> None:
         self._slot_table = slot_table
         self._placement = placement
-        self._last: _Repeatable | None = None
+        self._steps: deque[_Repeatable | None] = deque([None], maxlen=slot_table.num_stages)
+        """None: one that cannot be repeated."""
 
     def remember(self, plan: StepPlan, record: StepRecord) -> None:
-        """Keep a step just planned, if all rows decode in it and none is about to change."""
+        """Keep a step just planned."""
+        self._steps.append(self._repeatable(plan, record))
+
+    def _repeatable(self, plan: StepPlan, record: StepRecord) -> _Repeatable | None:
+        """The step, if its rows decode in it."""
         slot_table, slots = self._slot_table, record.slots
-        self._last = None
-        is_all = len(slots) == len(slot_table.sequences) - slot_table.num_free
-        if not (slot_table.is_exact and plan.is_decode and is_all) or plan.num_held:
-            return
+        if not (slot_table.is_exact and plan.is_decode) or plan.num_held:
+            return None
         lines = self._placement.lines
-        if self._placement.next_plan.moves.lines:  # they must come before this step's rows run on
-            return
         planned = slot_table.planned_S[slots]
         limits = slot_table.max_len_S[slots]
         early = (plan.features & RowFeature.MIN_TOKENS) != 0
@@ -66,13 +71,15 @@ class RepeatedSteps:
             automata=[],
             repeats=plan.step_id,
         )
-        self._last = _Repeatable(again, record, num_left)
+        return _Repeatable(again, record, num_left)
 
     def next(self, step_id: int) -> tuple[StepPlan, StepRecord] | None:
         """Plan the same rows again; None where something has changed or the pool lacks blocks."""
-        last, slot_table, placement = self._last, self._slot_table, self._placement
+        last, slot_table, placement = self._steps[0], self._slot_table, self._placement
         if last is None or last.num_left <= 0 or last.record.membership != slot_table.membership:
             return None
+        if placement.next_plan.moves.lines or not self._have_all_rows():
+            return None  # copies of lines must be made before their rows run on
         record, tables = last.record, placement.tables
         slots = record.slots
         # A row whose tokens fill its blocks gets one more block; nothing else can have changed.
@@ -85,12 +92,22 @@ class RepeatedSteps:
         plan = last.plan = replace(last.plan, step_id=step_id, context_lens=ends)
         last.record = replace(record, ends=ends)
         last.num_left -= 1
-        slot_table.plan(slots, ends, slots)
+        slot_table.plan(step_id, slots, ends, slots)
+        self._steps.append(last)
         if placement.lines is not None:
             placement.lines.plan(slots, record.ends, ends)
         if len(grown):
             plan = _with_diff(plan, placement.take_next_plan().diff)
         return plan, last.record
+
+    def _have_all_rows(self) -> bool:
+        """Whether no row runs that has no step among them: it may be ready now."""
+        slot_table, num_rows = self._slot_table, 0
+        for step in self._steps:
+            if step is None:
+                return False
+            num_rows += step.plan.num_rows
+        return num_rows == len(slot_table.sequences) - slot_table.num_free
 
 
 def _with_diff(plan: StepPlan, diff: StateDiff) -> StepPlan:

@@ -56,10 +56,14 @@ class Scheduler:
         automaton_words: int = POOL_WORDS,
         store: KVStore | None = None,
         yields: Yields = ONE_EACH,
+        num_stages: int = 1,
     ) -> None:
-        """``whole_media``: no chunk of a prompt may end inside an item."""
+        """``whole_media``: no chunk of a prompt may end inside an item.
+
+        With several stages at most one step more than these is to be under way.
+        """
         limits = config.scheduler
-        self.slot_table = SlotTable(state.num_slots, state.max_model_len, yields)
+        self.slot_table = SlotTable(state.num_slots, state.max_model_len, yields, num_stages)
         max_blocks = layout.table_blocks(state.max_model_len)
         tables = BlockTables(layout, BlockPool(num_blocks), state.num_slots, max_blocks)
         lines = None
@@ -204,6 +208,7 @@ class Scheduler:
 
     def schedule(self) -> tuple[StepPlan, StepRecord] | None:
         """Plan the next step; None when there is nothing to run now."""
+        self.slot_table.reached_step = self._step_id + 1
         if self.fetching is not None:
             num_done = self._step_id - self.num_under_way
             for sequence in self.fetching.take_ended(self._step_id, num_done):
@@ -215,17 +220,12 @@ class Scheduler:
                 self.num_under_way += 1
                 return repeated
         self.media.begin_step()
-        budget = self._config.max_num_batched_tokens
-        most_drafts = 0
-        if self.suspects:
-            slots, counts = self._schedule_suspect(budget)
-        else:
-            slots, counts, preempted = self._schedule_running(budget)
-            left, num_running = budget - int(counts.sum()), len(slots)
-            if not preempted:
-                slots, counts = self._admit(slots, counts, left)
-            if len(slots) == num_running:  # who enters has no drafts, nor blocks for them
-                most_drafts = left
+        slots, counts, most_drafts = self._choose()
+        num_ahead = self.slot_table.num_stages - self.num_under_way
+        if len(slots) == 0 and num_ahead > 1:
+            # Nobody else is to run: whose last step is over does not wait for its turn.
+            self.slot_table.reached_step = self._step_id + num_ahead
+            slots, counts, most_drafts = self._choose()
         if len(slots) == 0:
             return None
         self._step_id += 1
@@ -234,11 +234,23 @@ class Scheduler:
             ends, moves = record.ends, self.placement.next_plan.moves.lines
             is_known = self.slot_table.knows_ends(slots) & (plan.most_yield == 1)
             self.placement.lines.follow(slots, ends - counts, ends, is_known, moves)
-        self.slot_table.plan(slots, record.ends, record.sample_slots)
+        self.slot_table.plan(self._step_id, slots, record.ends, record.sample_slots)
         self._let_followers_go(record.sample_slots)
         self.num_under_way += 1
         self._repeated.remember(plan, record)
         return plan, record
+
+    def _choose(self) -> tuple[SlotIds, Ints, int]:
+        """The rows of the next step, their tokens, and how many drafts there is room for."""
+        budget = self._config.max_num_batched_tokens
+        if self.suspects:
+            return *self._schedule_suspect(budget), 0
+        slots, counts, preempted = self._schedule_running(budget)
+        left, num_running = budget - int(counts.sum()), len(slots)
+        if not preempted:
+            slots, counts = self._admit(slots, counts, left)
+        # Who enters has no drafts, nor blocks for them.
+        return slots, counts, left if len(slots) == num_running else 0
 
     def _let_followers_go(self, sample_slots: SlotIds) -> None:
         leads_S = self.slot_table.leads_S
@@ -255,7 +267,8 @@ class Scheduler:
         slot_table = self.slot_table
         order = self.running_order()
         # A row whose last token is being sampled frees its blocks by itself, and sooner.
-        slots = victims = order[slot_table.fewest(order) < slot_table.max_len_S[order]]
+        victims = order[slot_table.fewest(order) < slot_table.max_len_S[order]]
+        slots = slot_table.ready(victims)
         remaining = slot_table.planned_S[slots] - slot_table.computed_S[slots]
         if self._config.long_prefill_token_threshold:  # media are not cut: some must come whole
             has_media = slot_table.media_end_S[slots] > slot_table.computed_S[slots]
@@ -301,7 +314,10 @@ class Scheduler:
 
     def _admit(self, slots: SlotIds, counts: Ints, budget: int) -> tuple[SlotIds, Ints]:
         entered: list[tuple[int, int]] = []
-        while budget > 0:
+        # With several stages a step has its share of the rows, so that all steps are alike.
+        num_running = len(self.slot_table.sequences) - self.slot_table.num_free
+        most_rows = -(-(num_running + len(self.waiting)) // self.slot_table.num_stages)
+        while budget > 0 and len(slots) + len(entered) < most_rows:
             sequence = self._admission.next()
             if sequence is None:
                 break
@@ -326,6 +342,7 @@ class Scheduler:
         # Blocks on their way to or from a store may leave too few for a sequence alone.
         if self.num_under_way or (self.fetching is not None and self.fetching.is_busy):
             return np.zeros(0, np.intp), np.zeros(0, np.int32)
+        self.slot_table.reached_step = self._step_id + self.slot_table.num_stages
         sequence = min(self.suspects.values(), key=self.waiting.sort_key)
         slot, others = sequence.slot, self.running_order()
         if slot >= 0:

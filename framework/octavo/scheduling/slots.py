@@ -35,7 +35,14 @@ class SlotTable:
     ``epoch_S`` changes when a slot's sequence leaves, so that a late result for it is told apart.
     """
 
-    def __init__(self, num_slots: int, max_model_len: int, yields: Yields = ONE_EACH) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        max_model_len: int,
+        yields: Yields = ONE_EACH,
+        num_stages: int = 1,
+    ) -> None:
+        """``num_stages``: what a row samples in step s reaches its next step from s + that on."""
         self.yields = yields
         self.is_exact = yields == ONE_EACH
         """Whether the host knows lengths before it knows tokens."""
@@ -47,6 +54,11 @@ class SlotTable:
         self.computed_S = np.zeros(num_slots, np.int32)
         self.num_due_S = np.zeros(num_slots, np.int32)
         """Steps under way in which the row samples; counted where lengths are not exact."""
+        self.num_stages = num_stages
+        self.ready_step_S = np.zeros(num_slots, np.int64)
+        """The step from which on a row that has sampled runs again, or its slot is another's."""
+        self.reached_step = 0
+        """Slots are ready now whose ``ready_step_S`` is not beyond it."""
         self.max_len_S = np.zeros(num_slots, np.int32)
         self.min_len_S = np.zeros(num_slots, np.int32)
         self.features_S = np.zeros(num_slots, np.int32)
@@ -90,6 +102,23 @@ class SlotTable:
         """Slots without a sequence."""
         return len(self._free_slots)
 
+    @property
+    def can_enter(self) -> bool:
+        """Whether a slot is free, and nothing on its way to it."""
+        return self._free_place() is not None
+
+    def _free_place(self) -> int | None:
+        for place in range(len(self._free_slots) - 1, -1, -1):
+            if self.ready_step_S[self._free_slots[place]] <= self.reached_step:
+                return place
+        return None
+
+    def ready(self, slots: SlotIds) -> SlotIds:
+        """Return the slots whose tokens are back from the last step in which they sampled."""
+        if self.num_stages == 1:
+            return slots
+        return slots[self.ready_step_S[slots] <= self.reached_step]
+
     def enter(
         self,
         sequence: Sequence,
@@ -103,7 +132,10 @@ class SlotTable:
 
         ``confirmed`` False: they are being written by a step under way.
         """
-        slot = self._free_slots.pop()
+        free_place = self._free_place()
+        if free_place is None:
+            raise IndexError("no slot is free")
+        slot = self._free_slots.pop(free_place)
         sampling = sequence.request.sampling
         tokens = sequence.tokens
         num_tokens = len(tokens)
@@ -167,9 +199,11 @@ class SlotTable:
         )
         return slot
 
-    def plan(self, slots: SlotIds, ends: Ints, sample_slots: SlotIds) -> None:
+    def plan(self, step_id: int, slots: SlotIds, ends: Ints, sample_slots: SlotIds) -> None:
         """Count a step that was planned: what it computes, and the tokens that it samples."""
         self.computed_S[slots] = ends
+        if self.num_stages > 1:
+            self.ready_step_S[sample_slots] = step_id + self.num_stages
         if self.is_exact:
             self.planned_S[sample_slots] += 1
         else:
