@@ -133,6 +133,15 @@ class SkippedCopies:
         self._inner.close()
 
 
+class SkippedLines(SkippedCopies):
+    """An executor that drops copies of recurrent states: with these each sequence begins."""
+
+    def submit(self, plan: Any) -> PendingStep:
+        """Launch the step without them."""
+        plan.moves.lines.clear()
+        return self._inner.submit(plan)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One mechanism switched off, and the mode in which that must show."""
@@ -179,16 +188,24 @@ def faults_for(trial: Trial) -> dict[str, Fault | None]:
     options = engine_config(trial.folder, **trial.options).model
     folder = open_model(options, trial.host)
     model = load_model(folder, trial.host, config=options, device=torch.device("cpu"))
-    has_window = any(spec.window is not None for spec in model.cache_specs().values())
+    specs = model.cache_specs().values()
+    has_window = any(spec.window is not None for spec in specs)
+    has_state = any(spec.kind == "state" for spec in specs)
+    has_blocks = any(spec.kind not in ("state", "none") for spec in specs)
     unscaled = without_rope_scaling(folder.config)
     epsilons = other_epsilons(folder.config)
     return {
         "an ignored window": Fault(attention=IgnoredWindow) if has_window else None,
         "a missing rope scaling": None if unscaled is None else Fault(hf_overrides=unscaled),
         "a wrong epsilon of norms": Fault(hf_overrides=epsilons) if epsilons else None,
-        "a stale block": Fault(attention=StaleBlock),
-        "a wrong slot": Fault(attention=WrongSlot),
-        "a skipped copy-on-write": Fault(executor=SkippedCopies, mode=forked),
+        "a stale block": Fault(attention=StaleBlock) if has_blocks else None,
+        "a wrong slot": Fault(attention=WrongSlot) if has_blocks else None,
+        "a skipped copy-on-write": Fault(executor=SkippedCopies, mode=forked)
+        if has_blocks
+        else None,
+        "a skipped copy of a state": Fault(executor=SkippedLines, mode=forked)
+        if has_state
+        else None,
     }
 
 

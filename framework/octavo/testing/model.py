@@ -20,6 +20,7 @@ from octavo.testing.modes import (
     MAX_TOKENS,
     MODES,
     Mode,
+    NotUsed,
     Trial,
     alone,
     engine_config,
@@ -199,6 +200,8 @@ def deaf_linears(reference: ModuleReference, adapted: Trial) -> Iterator[str]:
 def _compared(name: str, mode: Mode, trial: Trial) -> Check:
     try:
         comparison = mode(trial)
+    except NotUsed as reason:
+        return Check(name=name, passed=True, detail=f"not used: {reason}")
     except FAILURES as error:
         return Check(name=name, passed=False, detail=one_line(error))
     return Check(name=name, passed=comparison.passed, detail=comparison.as_text())

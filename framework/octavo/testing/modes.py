@@ -43,6 +43,10 @@ class NotExercised(Exception):
     """What a mode is for did not happen, so that equal tokens prove nothing."""
 
 
+class NotUsed(Exception):
+    """What a mode is for cannot happen to this model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One model folder, what it must equal, and the host whose engine runs it."""
@@ -129,7 +133,7 @@ def in_random_order(trial: Trial) -> Comparison:
 
 def with_warm_prefix_cache(trial: Trial) -> Comparison:
     """Compare prompts when they are asked a second time."""
-    with trial.engine() as engine:
+    with trial.engine(checkpoint_tokens=NUM_SHARED) as engine:
         engine.generate(trial.prompts, max_tokens=trial.max_tokens)
         found = engine.generate(trial.prompts, max_tokens=trial.max_tokens)
     if not any(each.num_cached_tokens >= NUM_SHARED for each in found):
@@ -141,6 +145,8 @@ def preempted(trial: Trial, *, by: str) -> Comparison:
     """Blocks for about three of the requests at a time."""
     with trial.engine() as roomy:  # it has what max_num_seqs of the longest sequences need
         num_blocks = 1 + 3 * (roomy.num_blocks - 1) // OPTIONS["max_num_seqs"]
+    if num_blocks == 1:
+        raise NotUsed("nothing is kept by token, and nobody has to give it back")
     with trial.engine(num_blocks=num_blocks, preemption_mode=by) as engine:
         found = engine.generate(trial.prompts, max_tokens=trial.max_tokens)
         counts = {name: engine.count(name) for name in ("num_preemptions", "num_swaps")}
