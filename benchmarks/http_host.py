@@ -205,7 +205,8 @@ class Reader(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
-        self.transport.write(head_of(self._path, len(self._body)) + self._body)
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(head_of(self._path, len(self._body)) + self._body)
 
     def data_received(self, data: bytes) -> None:
         self.times.append(time.perf_counter())

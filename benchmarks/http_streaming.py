@@ -31,7 +31,7 @@ from benchmarks.compare.shapes import SHAPES, write_model
 from benchmarks.engine_process import environment
 from octavo.benchmarking.processes import num_processes, run_load
 from octavo.benchmarking.summary import summarize
-from octavo.benchmarking.workload import Ask, Endpoint, arrivals, plan
+from octavo.benchmarking.workload import Ask, Endpoint, arrivals, timed_requests
 from octavo.client import Address, ServerError, get_json, parse_address
 
 START_SECONDS = 300.0
@@ -184,7 +184,7 @@ def server(
 
         def run(rate: float | None = None) -> Run:
             times = arrivals(len(work.asks), rate or float("inf"), random.Random(0))
-            planned = plan(
+            planned = timed_requests(
                 work.asks, times, endpoint=work.endpoint, model=model, ignore_eos=True, extra={}
             )
             outcomes = run_load(

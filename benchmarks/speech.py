@@ -2,6 +2,7 @@
 
     python -m benchmarks.speech --engines octavo,vllm --vllm-path FOLDER     # on a GPU
     python -m benchmarks.speech --shape tiny --device cpu --clips 4          # a try
+    python -m benchmarks.speech --http      # as WAV files, all at once
 
 Every engine is a process of its own and gets the same clips of 30 seconds, each another one, so
 that spectra, encoder and the copies of both count. The engines' defaults hold otherwise. RTFx is
@@ -11,21 +12,32 @@ seconds of sound by second of time.
 from __future__ import annotations
 
 import argparse
+import http.client
+import io
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+import wave
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_process import measured
+from benchmarks.http_streaming import free_port
 
 RATE = 16_000
 SECONDS = 30
 TEXT_TOKENS = 50257
 END, START, ENGLISH, TRANSLATE, TRANSCRIBE, NO_TIMES = 50257, 50258, 50259, 50359, 50360, 50364
 VOCAB = 51866
+SPEECH = "/v1/audio/transcriptions"
+EDGE = "octavo-benchmark-edge"
+"""Between the parts of a form."""
 HEAD = (START, ENGLISH, TRANSCRIBE, NO_TIMES)
 SHAPES: dict[str, dict[str, int]] = {
     "large-v3": {"d_model": 1280, "heads": 20, "ffn": 5120, "encoder": 32, "decoder": 32},
@@ -34,7 +46,7 @@ SHAPES: dict[str, dict[str, int]] = {
 }
 
 
-def write_folder(folder: Path, shape: str) -> None:
+def write_folder(folder: Path, shape: str, *, http: bool = False) -> None:
     """A model folder without weights."""
     sizes = SHAPES[shape]
     config = {
@@ -76,6 +88,16 @@ def write_folder(folder: Path, shape: str) -> None:
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    if http:  # whose transcripts follow its rules
+        rules = {
+            "no_timestamps_token_id": NO_TIMES,
+            "is_multilingual": True,
+            "lang_to_id": {"<|en|>": ENGLISH},
+            "task_to_id": {"transcribe": TRANSCRIBE, "translate": TRANSLATE},
+            "eos_token_id": END,
+            "decoder_start_token_id": START,
+        }
+        (folder / "generation_config.json").write_text(json.dumps(rules))
     _write_tokenizer(folder)
 
 
@@ -125,8 +147,75 @@ def prompt_of(engine: str, sound: Any) -> dict[str, Any]:
     return {"prompt_token_ids": list(HEAD), **media}
 
 
+def command_of(job: dict[str, Any], port: int) -> list[str]:
+    """The server of one engine."""
+    if job["engine"] == "vllm":
+        start = ["-m", "vllm.entrypoints.openai.api_server", "--model", job["folder"]]
+    else:
+        start = ["-m", "octavo", "serve", job["folder"], "--device", job["device"]]
+    options = ["--load-format", "dummy", "--max-model-len", "448", "--port", str(port)]
+    return [sys.executable, *start, *options, "--host", "127.0.0.1"]
+
+
+def form_of(job: dict[str, Any], sound: Any) -> bytes:
+    """A transcription's form with one clip as a WAV file of 16 bits."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as wav:
+        wav.setnchannels(1)
+        wav.setsampwidth(2)
+        wav.setframerate(RATE)
+        wav.writeframes((sound * 32767).clip(-32768, 32767).astype("<i2").tobytes())
+    fields = {"model": job["folder"], "language": "en", "temperature": "0"}
+    fields["max_completion_tokens"] = str(job["tokens"])
+    head = 'Content-Disposition: form-data; name="'
+    parts = [f'--{EDGE}\r\n{head}{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()]
+    parts.append(f'--{EDGE}\r\n{head}file"; filename="clip.wav"\r\n\r\n')
+    return "".join(parts).encode() + file.getvalue() + f"\r\n--{EDGE}--\r\n".encode()
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    connection.request(
+        method, path, body, {"content-type": f"multipart/form-data; boundary={EDGE}"}
+    )
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    if answer.status != 200:
+        raise RuntimeError(f"{path}: {answer.status} {data[:300]!r}")
+    return data
+
+
+def measure_http(job: dict[str, Any]) -> None:
+    """A server and as many clients as clips; prints a line of JSON for each pass."""
+    port, clips = free_port(), job["clips"]
+    server = subprocess.Popen(command_of(job, port), stdout=sys.stderr)
+    try:
+        while server.poll() is None:
+            with suppress(OSError, RuntimeError):
+                ask(port, "GET", "/health")
+                break
+            time.sleep(0.2)
+        with ThreadPoolExecutor(clips) as clients:
+            for number in range(1 + job["rounds"]):
+                forms = [form_of(job, clip(number * clips + i)) for i in range(clips)]
+                began = time.perf_counter()
+                answers = list(clients.map(partial(ask, port, "POST", SPEECH), forms))
+                seconds = time.perf_counter() - began
+                letters = [len(json.loads(answer)["text"]) for answer in answers]
+                if number:  # the first warms up
+                    line = {"rtfx": clips * SECONDS / seconds, "letters": sum(letters) / clips}
+                    print(json.dumps(line), flush=True)
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def measure(job: dict[str, Any]) -> None:
     """The process of one engine; prints a line of JSON for each pass."""
+    if job["http"]:
+        measure_http(job)
+        return
     if job["engine"] == "vllm":
         from vllm import LLM, SamplingParams
 
@@ -161,13 +250,14 @@ def main() -> int:
     parser.add_argument(
         "--engine-process", action=argparse.BooleanOptionalAction, help="octavo's, as LLM takes it"
     )
+    parser.add_argument("--http", action="store_true", help="over HTTP")
     parser.add_argument("--clips", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=96, help="of text, for each clip")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vllm-path", help="folder to import vLLM from")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        write_folder(Path(scratch), args.shape)
+        write_folder(Path(scratch), args.shape, http=args.http)
         for engine in args.engines.split(","):
             job = {**vars(args), "engine": engine, "folder": scratch}
             found = [each["rtfx"] for each in measured("benchmarks.speech", job, args.vllm_path)]

@@ -16,7 +16,7 @@ import time
 
 import uvloop
 
-from octavo.benchmarking.load import Planned
+from octavo.benchmarking.load import TimedRequest
 from octavo.benchmarking.processes import run_load
 from octavo.client import parse_address
 
@@ -106,7 +106,7 @@ def main() -> None:
     for server in servers:
         server.start()
     address = parse_address(f"http://127.0.0.1:{listeners[0].getsockname()[1]}")
-    planned = [Planned(n, 0.0, f"/events/{args.events}", b"{}") for n in range(args.streams)]
+    planned = [TimedRequest(n, 0.0, f"/events/{args.events}", b"{}") for n in range(args.streams)]
     began = time.perf_counter()
     try:
         outcomes = run_load(address, planned, max_concurrency=None, processes=args.processes)

@@ -22,7 +22,7 @@ from octavo_kernels.gated_activation import gated_activation, quick_gelu
 from octavo_kernels.gated_activation.reference import quick_gelu as torch_quick_gelu
 from octavo_kernels.layer_norm import layer_norm
 from octavo_kernels.rms_norm import add_rms_norm, rms_norm
-from octavo_kernels.step_state import StepInputs, advance_, scatter_words_, step_inputs
+from octavo_kernels.step_state import StepInputs, accept_, scatter_words_, step_inputs
 from octavo_kernels.store_kv import store_kv, store_kv_paged
 
 Call = Callable[[], object]
@@ -196,10 +196,10 @@ def state_changes() -> Iterator[Case]:
             out=StepInputs.empty(num_tokens, rows, 1, DEVICE),
         )
 
-    def advance(rows: int) -> Call:
+    def accept(rows: int) -> Call:
         slots_R, starts_R1, counts_S, tokens_SL = tensors(rows, 1)
         return partial(
-            advance_, slots_R, starts_R1, counts_S, slots_R, slots_R, counts_S.clone(), tokens_SL
+            accept_, slots_R, starts_R1, counts_S, slots_R, slots_R, counts_S.clone(), tokens_SL
         )
 
     def scatter(count: int) -> Call:
@@ -210,7 +210,7 @@ def state_changes() -> Iterator[Case]:
         make = partial(inputs, rows, tokens_per_row)
         yield Case(f"step_inputs {rows} rows of {tokens_per_row}", 5e6, make)
     for rows in (1, 256, 1024):
-        yield Case(f"advance_ {rows} rows", 5e6, partial(advance, rows))
+        yield Case(f"accept_ {rows} rows", 5e6, partial(accept, rows))
         yield Case(f"scatter_words_ {rows}", 5e6, partial(scatter, rows))
 
 
