@@ -51,6 +51,7 @@ FLOORS = {
     "execution": 9,
     "observability": 9,
     "engine": 10,
+    "worker": 10,
     "frontend": 11,
     "server": 12,
     "benchmarking": 12,

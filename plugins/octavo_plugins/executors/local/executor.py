@@ -44,8 +44,8 @@ class LocalExecutor:
         if num_devices != 1:
             raise ConfigError(
                 f"executor 'local' drives one device, not {num_devices}; set "
-                "tensor_parallel_size and pipeline_parallel_size to 1: no executor of several "
-                "devices comes with octavo yet"
+                "tensor_parallel_size and pipeline_parallel_size to 1: no executor of several GPUs "
+                "comes with octavo yet, and for CPUs there is executor='ranks'"
             )
         self._config, self._folder, self._host = config, folder, host
         self._worker: Worker | None = None
