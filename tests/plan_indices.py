@@ -8,9 +8,9 @@ import numpy as np
 
 from octavo.messages import EngineRequest
 from octavo.scheduling.slots import SlotTable
-from octavo.steps.plan import StepPlan
+from octavo.steps.plan import StepPlan, split_sections
 from scheduling_cases import MAX_LEN, MEDIA_ROWS, NUM_RANK_ROWS
-from shadow_device import ShadowDevice, sections_of
+from shadow_device import ShadowDevice
 
 AXES = 3
 
@@ -50,7 +50,7 @@ def check_indices(
     plan: StepPlan, device: ShadowDevice, rows: SlotTable, requests: Mapping[int, EngineRequest]
 ) -> None:
     """Before the step runs."""
-    parts = sections_of(plan)
+    parts = split_sections(plan.buffer, plan.sizes)
     num_slots, (num_blocks, block_tokens) = device.state.num_slots, device.pages.shape
     bounds = {
         "diff_indices": device.state.num_words,
@@ -88,7 +88,7 @@ def check_indices(
 
 def held_kinds(plan: StepPlan, num_slots: int) -> list[str]:
     """What rows without a token of their own are there for."""
-    held = sections_of(plan).held.tolist()
+    held = split_sections(plan.buffer, plan.sizes).held.tolist()
     return ["put off" if line < num_slots else "forked" for line in held]
 
 

@@ -18,7 +18,14 @@ from octavo.cache.prefix import first_visible
 from octavo.messages import MediaInput, TokenSampling
 from octavo.scheduling.slots import ONE_EACH, Yields
 from octavo.steps.layout import StateLayout
-from octavo.steps.plan import LogprobArrays, Sections, StepPlan, StepResult, TokenMasks
+from octavo.steps.plan import (
+    LogprobArrays,
+    Sections,
+    StepPlan,
+    StepResult,
+    TokenMasks,
+    split_sections,
+)
 from shadow_automata import ShadowAutomata
 from shadow_digests import content_of, extend_digest, first_digest, next_token
 from shadow_sampling import ShadowRow, ShadowSampling, logprobs_of
@@ -161,7 +168,7 @@ class ShadowDevice:
         if self.fails_at_once:
             self._fail_when_it_is_time()
         self.sampling.begin(plan.step_id)
-        parts = sections_of(plan)
+        parts = split_sections(plan.buffer, plan.sizes)
         assert np.array_equal(plan.slots, parts.slots)
         for block, swap in plan.moves.swap_out:
             self.swap[swap] = self.pages[block]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -149,6 +150,12 @@ def pack_sections(sections: Sections[Ints | SlotIds]) -> tuple[Ints, Sections[in
     """Lay the sections into one buffer; returns it and their sizes."""
     buffer = np.concatenate(sections, dtype=np.int32)
     return buffer, Sections._make(map(len, sections))
+
+
+def split_sections(buffer: Ints, sizes: Sections[int]) -> Sections[Ints]:
+    """The buffer's sections, as views of it."""
+    ends = accumulate(sizes)
+    return Sections._make([buffer[end - size : end] for size, end in zip(sizes, ends, strict=True)])
 
 
 @dataclass(slots=True, kw_only=True)

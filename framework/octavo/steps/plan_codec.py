@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from octavo.errors import FrameError
-from octavo.steps.plan import Sections, StepPlan
+from octavo.steps.plan import Sections, StepPlan, split_sections
 from octavo.steps.plan_extras import ExtrasDecoder, ExtrasEncoder, Frames, check_below
 from octavo.steps.recording import Recording, StepKind
 from octavo.steps.slot_fields import Ints
@@ -211,25 +211,20 @@ class PlanDecoder:
         num_words, num_rows = sizes.diff_indices, sizes.slots
         if num_words != sizes.diff_values or sizes.query_starts != num_rows + 1:
             raise FrameError(f"a plan's sections do not fit together: {sizes}")
-        rest = buffer[2 * num_words :]
-        starts = rest[num_rows : 2 * num_rows + 1]
+        parts = split_sections(buffer, sizes)
+        starts = parts.query_starts
         query_lens = starts[1:] - starts[:-1]
         if starts[0] != 0 or not 0 <= num_tokens - int(starts[-1]) <= num_drafts:
             raise FrameError(f"a plan's rows are not of {num_tokens} tokens together")
-        slots, samples = rest[:num_rows], rest[2 * num_rows + 1 :]
-        logit_tokens = samples[sizes.sample_slots :][: sizes.logit_tokens]
-        if sizes.held or sizes.family_rows:
-            held = samples[sizes.sample_slots + sizes.logit_tokens + sizes.prompt_targets :]
-            family_rows = held[sizes.held :][: sizes.family_rows]
-            check_below(held[: sizes.held], 2 * self._state.num_slots, "a held row's line")
-            check_below(family_rows, sizes.sample_slots, "a sampling row")
+        check_below(parts.held, 2 * self._state.num_slots, "a held row's line")
+        check_below(parts.family_rows, sizes.sample_slots, "a sampling row")
         num_slots = self._state.num_slots + 1  # with the padding's
-        check_below(buffer[:num_words], self._state.num_words, "a word of the state")
-        check_below(slots, num_slots, "a row's slot")
-        check_below(samples[: sizes.sample_slots], num_slots, "a sampling row's slot")
-        check_below(logit_tokens, num_tokens, "a token with logits")
+        check_below(parts.diff_indices, self._state.num_words, "a word of the state")
+        check_below(parts.slots, num_slots, "a row's slot")
+        check_below(parts.sample_slots, num_slots, "a sampling row's slot")
+        check_below(parts.logit_tokens, num_tokens, "a token with logits")
         check_below(query_lens, num_tokens + 1, "a row's tokens")
-        return slots, query_lens
+        return parts.slots, query_lens
 
     def _repeat(
         self, step_id: int, repeats: int, ahead: int, sizes: Sections[int], words: Ints
@@ -239,7 +234,8 @@ class PlanDecoder:
         if plan is None:
             raise FrameError(f"step {step_id} repeats step {repeats}, which is not kept")
         num_words = sizes.diff_indices
-        if sizes[2:] != plan.sizes[2:] or not len(words) == 2 * num_words == 2 * sizes.diff_values:
+        expected = plan.sizes._replace(diff_indices=num_words, diff_values=num_words)
+        if sizes != expected or len(words) != 2 * num_words:
             raise FrameError(f"step {step_id} has other sections than step {repeats}: {sizes}")
         check_below(words[:num_words], self._state.num_words, "a word of the state")
         context_lens = plan.context_lens + np.int32(ahead)
