@@ -34,19 +34,19 @@ ADDED = {
             '    SlotField("min_p"',
             '    SlotField("zero_bias", lambda s: s.zero_bias, True, '
             "feature=RowFeature.ZERO_BIAS),\n"
-            # Fields that drafts and recurrent states will bring, not all of which anybody gives.
+            # Fields that drafts may bring, not all of which anybody gives.
             '    SlotField("draft_len", lambda s: 0),\n'
             '    SlotField("draft_cap", lambda s: s.max_tokens),\n'
             '    SlotField("draft_source", lambda s: -1),\n'
             '    SlotField("accept_estimate", lambda s: 0.7, True),\n'
-            '    SlotField("max_len"),\n'
-            '    SlotField("state_line"),\n',
+            '    SlotField("draft_end"),\n'
+            '    SlotField("draft_line"),\n',
         )
     ],
     "framework/octavo/scheduling/slots.py": [
         (
             "            min_len=min_len,\n",
-            "            max_len=sequence.max_len,\n            state_line=7,\n",
+            "            draft_end=sequence.max_len,\n            draft_line=7,\n",
         )
     ],
     "framework/octavo/server/protocol/sampling.py": [
@@ -108,7 +108,7 @@ tokens_R = sample(
     state.sampling,
     work=work_of(table.features_S),
 )
-drafts = ("draft_len", "draft_cap", "draft_source", "accept_estimate", "max_len", "state_line")
+drafts = ("draft_len", "draft_cap", "draft_source", "accept_estimate", "draft_end", "draft_line")
 json.dump(
     {
         "tokens": tokens_R.tolist(),
