@@ -60,8 +60,10 @@ def milliseconds(seconds: list[float]) -> float:
 def time_runner(core: EngineCore, run_seconds: list[float]) -> None:
     """Append to ``run_seconds`` what the worker's runner takes around the model, step by step."""
     runner = core._executor._worker.runner  # type: ignore[attr-defined]
-    model = runner.model = TimedModel(runner.model)
-    backend = runner._backends[0] = TimedModel(runner._backends[0])
+    model = TimedModel(runner.model)
+    runner._forward._model = runner._sampler._model = model
+    backends = runner._forward._backends
+    backend = backends[0] = TimedModel(backends[0])
     run = runner.run
 
     def timed_run(plan: object) -> object:
