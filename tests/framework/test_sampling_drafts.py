@@ -75,8 +75,8 @@ def make_case(kind: str, seed: int, num_rows: int = 40) -> Case:
     return case
 
 
-def bench_of(case: Case) -> Bench:
-    return Bench(case.rows, VOCAB, logprobs_mode=case.mode, room=MOST + 2)
+def bench_of(case: Case, device: str = "cpu") -> Bench:
+    return Bench(case.rows, VOCAB, device, logprobs_mode=case.mode, room=MOST + 2)
 
 
 def of_allowed(case: Case) -> NDArray[np.bool_]:
@@ -127,17 +127,21 @@ def drafts_for(case: Case, seed: int) -> NDArray[np.int32]:
     return drafts
 
 
-def at_once(case: Case, drafts: NDArray[np.int32], lens: list[int], num_tokens: int):
-    """The step of several tokens; returns also what was shared out."""
-    bench = bench_of(case)
+def at_once(
+    case: Case, drafts: NDArray[np.int32], lens: list[int], num_tokens: int, device: str = "cpu"
+) -> tuple[Bench, SharedTokens, Sampled]:
+    """The step of several tokens."""
+    bench = bench_of(case, device)
     state, num_rows = bench.device_state, len(case.rows)
     for slot, row in enumerate(case.rows):
         first = len(row.tokens)
         state["tokens"][slot, first : first + MOST - 1] = torch.from_numpy(drafts[slot])
     state["num_drafts"][:num_rows] = torch.tensor(lens, dtype=torch.int32)
-    slots_R = torch.arange(num_rows, dtype=torch.int32)
+    slots_R = torch.arange(num_rows, dtype=torch.int32, device=device)
     shared = share_out(state, slots_R, num_tokens=num_tokens, most_yield=MOST, vocab_size=VOCAB)
-    by_place = torch.stack([*case.logits, *[torch.zeros_like(case.logits[0])] * num_tokens])
+    by_place = torch.stack([*case.logits, *[torch.zeros_like(case.logits[0])] * num_tokens]).to(
+        device
+    )
     is_row_T = shared.slots_T < num_rows
     rows_T = torch.where(is_row_T, shared.slots_T, 0).long()
     plan = make_plan(case.rows, num_logprobs=NUM_LOGPROBS, of_allowed=of_allowed(case))
@@ -171,13 +175,17 @@ def host_masks(case: Case, bench: Bench, shared: SharedTokens) -> TokenMasks | N
     return masks_of(case, np.concatenate(masks), rows) if rows else None
 
 
+def given(case: Case, seed: int) -> tuple[NDArray[np.int32], list[int], int]:
+    """Drafts, how many of them each row has, and the tokens that all rows want."""
+    rng = random.Random(seed)
+    lens = [rng.choice([0, 1, 3, MOST - 1, MOST + 4]) for _ in case.rows]
+    return drafts_for(case, seed), lens, sum(1 + min(count, MOST - 1) for count in lens)
+
+
 def check(kind: str, seed: int, spare: int = 3) -> int:
     """Compare; returns how many drafts counted. ``spare`` is what is left over or lacks."""
     case = make_case(kind, seed)
-    rng = random.Random(seed)
-    lens = [rng.choice([0, 1, 3, MOST - 1, MOST + 4]) for _ in case.rows]
-    drafts = drafts_for(case, seed)
-    wanted = sum(1 + min(count, MOST - 1) for count in lens)
+    drafts, lens, wanted = given(case, seed)
     bench, shared, sampled = at_once(case, drafts, lens, wanted + spare)
     starts, found = shared.starts_R1.tolist(), seen(bench)
     drafts = np.clip(drafts, 0, VOCAB - 1)  # as the device takes them
@@ -227,6 +235,29 @@ KINDS = ("free", "device", "host")
 @pytest.mark.parametrize("spare", [0, 7, -9])
 def test_a_step_of_several_tokens_gives_those_of_steps_of_one(kind: str, spare: int) -> None:
     assert sum(check(kind, seed, spare) for seed in range(4)) > 60
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_takes_the_same_of_a_step_of_several_tokens(kind: str) -> None:
+    for seed in range(3):
+        case = make_case(kind, seed)
+        drafts, lens, wanted = given(case, seed)
+        bench, _, expected = at_once(case, drafts, lens, wanted + 3)
+        there, _, found = at_once(case, drafts, lens, wanted + 3, "cuda")
+        sound = [row for row in range(len(case.rows)) if has_choice(case, row)]
+        assert len(sound) > len(case.rows) // 3
+        assert torch.equal(found.counts_R.cpu()[sound], expected.counts_R[sound])
+        assert torch.equal(found.tokens_RK.cpu()[sound], expected.tokens_RK[sound])
+        for name in FIELDS:
+            assert torch.equal(seen(there)[name].cpu()[sound], seen(bench)[name][sound]), name
+
+
+def has_choice(case: Case, row: int) -> bool:
+    """Whether some token may come at each place; else it is anybody's which one does."""
+    return case.ends[row] == MOST and all(
+        states["automaton_state"][row] >= 0 for states in case.states
+    )
 
 
 def off_by(amount: int) -> Callable[..., Tensor]:

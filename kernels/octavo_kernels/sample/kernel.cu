@@ -1,6 +1,6 @@
 // Chooses each row's token. The first kernel reads every row once, divided among as many blocks as
 // fill the device: it edits scores and takes the best or races them. The second, launched only when
-// the host knows of rows that need it, draws for rows with top_k, top_p or min_p.
+// the host knows of rows that need it, samples for rows with top_k, top_p or min_p.
 #include "edits.cuh"
 #include "race.cuh"
 #include "thresholds.cuh"

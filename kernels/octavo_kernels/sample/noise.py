@@ -42,7 +42,7 @@ def log_exponential(keys: tuple[Tensor, Tensor], mixed_ids_GC: Tensor) -> Tensor
     """The logarithm of a unit exponential for each row and token, float32.
 
     ``mixed_ids_GC`` is ``mix`` of token ids, and may have one row for all. A token's logit minus
-    this is its logit plus Gumbel noise: the largest is a draw from the softmax.
+    this is its logit plus Gumbel noise: the largest is a sample of the softmax.
     """
     first_G1, second_G1 = keys
     x_GC = (mixed_ids_GC ^ first_G1).mul_(_MULTIPLIER_A)

@@ -1,4 +1,4 @@
-// Random draws as a race: each token's exponential noise over its weight, and the least one wins.
+// A random choice as a race: each token's exponential noise over its weight, the least one wins.
 #pragma once
 
 #include "parameters.cuh"

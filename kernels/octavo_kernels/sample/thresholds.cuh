@@ -1,4 +1,4 @@
-// Rows with top_k, top_p or min_p: a team of blocks finds the least likely token kept, then draws.
+// Rows with top_k, top_p or min_p: a team of blocks finds the least likely token kept, then races.
 //
 // Tokens have a rank, which falls as the score rises. Where few tokens may be kept, as is usual,
 // these are listed and sorted, one a thread, and the rest is short. Otherwise the cut is found by
