@@ -191,6 +191,7 @@ def test_logprobs_are_those_without_drafts(llm, proposer) -> None:
     "options",
     [
         {"async_depth": 1},
+        {"async_depth": 4},
         {"async_depth": 2, "max_num_batched_tokens": 16},
         {"num_blocks": 10, "max_model_len": 128, "preemption_mode": "recompute"},
         {"num_blocks": 10, "max_model_len": 128, "preemption_mode": "swap"},

@@ -161,8 +161,28 @@ def test_no_draft_counts_that_has_no_place_and_padding_yields_nothing() -> None:
     assert drafts.counts_N.tolist() == [1, 1, 0, 0]
     assert drafts.tokens_NK.tolist() == [[4, -1], [4, -1], [-1, -1], [-1, -1]]
     assert num_tokens_S.tolist() == [4, 4, 1]
-    assert computed_S.tolist() == [3, 4, 0]
+    assert computed_S.tolist() == [3, 3, 0]
     assert tokens_SL[2].tolist() == [1, 1, 1, 4]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("has_drafts", [False, True])
+def test_a_row_that_runs_on_past_its_end_stays_there(device: str, has_drafts: bool) -> None:
+    tokens_SL = torch.zeros(2, 9, dtype=torch.int32, device=device)
+    num_tokens_S, computed_S = ints(3, 3).to(device), ints(2, 2).to(device)
+    max_len_S, slots_N = ints(4, 9).to(device), ints(0, 1).to(device)
+    drafts = DraftRows.empty(ints(0, 1, 2).to(device), 1) if has_drafts else None
+    for token in (5, 6, 7):
+        sampled_T = ints(token, token).to(device)
+        accept_(
+            *(slots_N, ints(0, 1, 2).to(device), computed_S, slots_N, sampled_T),
+            *(num_tokens_S, tokens_SL),
+            max_len_S=max_len_S,
+            drafts=drafts,
+        )
+    assert num_tokens_S.tolist() == [4, 6]
+    assert computed_S.tolist() == [3, 5]  # the last token's keys would have no place
+    assert tokens_SL.tolist() == [[0, 0, 0, 7, 0, 0, 0, 0, 0], [0, 0, 0, 5, 6, 7, 0, 0, 0]]
 
 
 def random_step(rows: int, longest: int, tables: int, rng: np.random.Generator) -> list[Tensor]:
@@ -218,7 +238,7 @@ def test_changes_of_the_state_on_the_device_equal_the_reference() -> None:
             *(slots_D, tokens_D, num_tokens_S, tokens_SL),
         )
         on_device = [tensor.cuda() for tensor in step]
-        reference.accept_(*step, None, padding_slot=int(slots_R[0]))
+        reference.accept_(*step, None, None, padding_slot=int(slots_R[0]))
         accept_(*on_device, padding_slot=int(slots_R[0]))
         for found, expected in zip(on_device, step, strict=True):
             assert torch.equal(found.cpu(), expected)
@@ -246,13 +266,15 @@ def test_drafts_on_the_device_count_as_in_the_reference(rows: int, longest: int)
         drafts_L = tokens_SL[slot, first : first + min(right, end - begin)]
         sampled[begin : begin + len(drafts_L)] = drafts_L
     state = [computed_S, slots_R, torch.from_numpy(sampled), num_tokens_S, tokens_SL]
+    max_len_S = torch.from_numpy(rng.integers(1, 320, len(computed_S)).astype(np.int32))
     for most in (longest, max(longest // 2, 1)):
         expected = yields(starts_R1.tolist(), most)
         on_device = [tensor.cuda() for tensor in (slots_R, starts_R1, *state)]
         found = DraftRows.empty(on_device[1], most)
-        accept_(*on_device, drafts=found, padding_slot=int(slots_R[0]))
+        given = {"max_len_S": max_len_S.cuda(), "drafts": found}
+        accept_(*on_device, **given, padding_slot=int(slots_R[0]))
         step = [tensor.clone() for tensor in (slots_R, starts_R1, *state)]
-        reference.accept_(*step, expected, padding_slot=int(slots_R[0]))
+        reference.accept_(*step, max_len_S, expected, padding_slot=int(slots_R[0]))
         for there, here in zip(on_device, step, strict=True):
             assert torch.equal(there.cpu(), here)
         assert torch.equal(found.tokens_NK.cpu(), expected.tokens_NK)

@@ -75,6 +75,7 @@ class DeviceState:
             sampled_T,
             self["num_tokens"],
             self["tokens"],
+            max_len_S=self["max_len"],
             drafts=drafts,
             padding_slot=self.layout.padding_slot,
         )

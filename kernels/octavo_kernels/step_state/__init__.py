@@ -28,8 +28,8 @@ SPEC = KernelSpec(
     functions={
         "octavo_scatter_words": (P, P, P, I),
         "octavo_step_inputs": (P, P, P, P, *(I, I, I, I), *(P, I, I, I), *(P, P, P, P, P)),
-        "octavo_accept": (P, P, P, I, P, P, P, I, P, I, P, I),
-        "octavo_advance": (P, P, P, I, P, P, I, P, P, I, I),
+        "octavo_accept": (P, P, P, I, P, P, P, P, I, P, I, P, I),
+        "octavo_advance": (P, P, P, I, P, P, I, P, P, P, I, I),
     },
 )
 
@@ -189,6 +189,7 @@ def accept_(
     num_tokens_S: Tensor,
     tokens_SL: Tensor,
     *,
+    max_len_S: Tensor | None = None,
     drafts: DraftRows | None = None,
     padding_slot: int = -1,
 ) -> None:
@@ -197,7 +198,9 @@ def accept_(
     Without ``drafts`` each slot that sampled has one sample. With them the first of its samples
     counts, and each further one as long as the draft before it was what the sample before it is;
     drafts stand behind the tokens of a slot. What was computed of the others does not count.
-    ``padding_slot`` stays as it is, however many rows it has.
+    A slot has ``max_len_S`` tokens at most, or L, and its last one is never computed: where it has
+    them all, what it samples stands for the last. ``padding_slot`` stays as it is, however many
+    rows it has.
     """
     num_rows, num_sampled = slots_R.shape[0], sample_slots_N.shape[0]
     if query_starts_R1.shape[0] != num_rows + 1:
@@ -218,6 +221,7 @@ def accept_(
         sampled=sampled_T,
         num_tokens=num_tokens_S,
         tokens=tokens_SL,
+        **({} if max_len_S is None else {"max_len": max_len_S}),
     )
     if drafts is not None:
         _check_drafts(drafts, num_sampled)
@@ -231,10 +235,12 @@ def accept_(
             sampled_T,
             num_tokens_S,
             tokens_SL,
+            max_len_S,
             drafts,
             padding_slot,
         )
         return
+    most_lens = None if max_len_S is None else max_len_S.data_ptr()
     if drafts is not None and num_sampled:
         library(SPEC, index).octavo_accept(
             sample_slots_N.data_ptr(),
@@ -244,6 +250,7 @@ def accept_(
             computed_S.data_ptr(),
             num_tokens_S.data_ptr(),
             tokens_SL.data_ptr(),
+            most_lens,
             tokens_SL.shape[1],
             drafts.tokens_NK.data_ptr(),
             drafts.most_tokens,
@@ -263,6 +270,7 @@ def accept_(
             num_sampled,
             num_tokens_S.data_ptr(),
             tokens_SL.data_ptr(),
+            most_lens,
             tokens_SL.shape[1],
             padding_slot,
             stream_of(index),

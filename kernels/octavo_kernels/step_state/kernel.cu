@@ -63,6 +63,11 @@ __global__ void __launch_bounds__(kThreads) step_inputs(const Inputs in) {
   }
 }
 
+// Where a slot's last token may stand.
+__device__ __forceinline__ int last_of(const int *max_len, int slot, int slot_tokens) {
+  return (max_len == nullptr ? slot_tokens : min(max_len[slot], slot_tokens)) - 1;
+}
+
 struct Advance {
   const int *slots, *query_starts;
   int *computed;
@@ -70,6 +75,7 @@ struct Advance {
   const int *sample_slots, *sampled;
   int num_sampled;
   int *num_tokens, *tokens;
+  const int *max_len;
   int slot_tokens;
   int padding_slot;  // left as it is
 };
@@ -82,13 +88,15 @@ __global__ void __launch_bounds__(kThreads) advance(const Advance step) {
     const int slot = step.slots[at];
     const int length = step.query_starts[at + 1] - step.query_starts[at];
     if (slot != step.padding_slot) {
-      step.computed[slot] = min(step.computed[slot] + length, step.slot_tokens);
+      const int last = last_of(step.max_len, slot, step.slot_tokens);
+      step.computed[slot] = min(step.computed[slot] + length, last);
     }
   }
   if (at < step.num_sampled) {
     const int slot = step.sample_slots[at];
     if (slot != step.padding_slot) {
-      const int position = min(step.num_tokens[slot], step.slot_tokens - 1);
+      const int last = last_of(step.max_len, slot, step.slot_tokens);
+      const int position = min(step.num_tokens[slot], last);
       step.tokens[static_cast<long long>(slot) * step.slot_tokens + position] =
           step.sampled[at];
       step.num_tokens[slot] = position + 1;
@@ -100,6 +108,7 @@ struct Accept {
   const int *sample_slots, *sampled, *starts;  // of rows of logits: one more than rows that sample
   int num_sampled;
   int *computed, *num_tokens, *tokens;
+  const int *max_len;
   int slot_tokens;
   int *yielded;  // by row, most_tokens each
   int most_tokens;
@@ -118,9 +127,10 @@ __global__ void __launch_bounds__(kThreads) accept(const Accept step) {
   int *const yielded = step.yielded + static_cast<long long>(row) * step.most_tokens;
   int count = 0;
   if (slot != step.padding_slot && num_samples > 0) {
-    const int begin = min(step.num_tokens[slot], step.slot_tokens - 1);
+    const int last = last_of(step.max_len, slot, step.slot_tokens);
+    const int begin = min(step.num_tokens[slot], last);
     int *const behind = step.tokens + static_cast<long long>(slot) * step.slot_tokens + begin;
-    const int most = min(min(num_samples, step.slot_tokens - begin), step.most_tokens);
+    const int most = min(min(num_samples, last + 1 - begin), step.most_tokens);
     for (count = 1; count < most;) {
       const int draft = count - 1 + lane;
       const bool counts = draft + 1 < most && step.sampled[first + draft] == behind[draft];
@@ -174,19 +184,20 @@ OCTAVO_EXPORT int octavo_step_inputs(const int *slots, const int *query_starts, 
 
 OCTAVO_EXPORT int octavo_accept(const int *sample_slots, const int *sampled, const int *starts,
                                 int num_sampled, int *computed, int *num_tokens, int *tokens,
-                                int slot_tokens, int *yielded, int most_tokens, int *counts,
-                                int padding_slot, cudaStream_t stream) {
-  const Accept step{sample_slots, sampled,     starts,  num_sampled, computed, num_tokens, tokens,
-                    slot_tokens,  yielded,     most_tokens, counts,  padding_slot};
+                                const int *max_len, int slot_tokens, int *yielded, int most_tokens,
+                                int *counts, int padding_slot, cudaStream_t stream) {
+  const Accept step{sample_slots, sampled, starts,      num_sampled, computed, num_tokens,  tokens,
+                    max_len,      slot_tokens, yielded, most_tokens, counts,   padding_slot};
   return launch(accept, blocks_for(32 * num_sampled), kThreads, 0, stream, step);
 }
 
 OCTAVO_EXPORT int octavo_advance(const int *slots, const int *query_starts, int *computed,
                                  int num_rows, const int *sample_slots, const int *sampled,
-                                 int num_sampled, int *num_tokens, int *tokens, int slot_tokens,
-                                 int padding_slot, cudaStream_t stream) {
-  const Advance step{slots,       query_starts, computed,   num_rows, sample_slots,
-                     sampled,     num_sampled,  num_tokens, tokens,   slot_tokens, padding_slot};
+                                 int num_sampled, int *num_tokens, int *tokens, const int *max_len,
+                                 int slot_tokens, int padding_slot, cudaStream_t stream) {
+  const Advance step{slots,   query_starts, computed,   num_rows, sample_slots,
+                     sampled, num_sampled,  num_tokens, tokens,   max_len,
+                     slot_tokens, padding_slot};
   return launch(advance, blocks_for(num_rows > num_sampled ? num_rows : num_sampled), kThreads, 0,
                 stream, step);
 }

@@ -48,15 +48,18 @@ def accept_(
     sampled_T: Tensor,
     num_tokens_S: Tensor,
     tokens_SL: Tensor,
+    max_len_S: Tensor | None,
     drafts: DraftRows | None,
     padding_slot: int,
 ) -> None:
     """Count what a step has computed, and append the samples that count."""
-    length = tokens_SL.shape[1]
+    last_S = torch.full_like(num_tokens_S, tokens_SL.shape[1] - 1)
+    if max_len_S is not None:
+        last_S = last_S.minimum(max_len_S - 1)
     if drafts is None:
         is_sampled_N = sample_slots_N != padding_slot
         slots_N, sampled_N = sample_slots_N[is_sampled_N].long(), sampled_T[is_sampled_N]
-        positions_N = num_tokens_S[slots_N].clamp_(max=length - 1)
+        positions_N = num_tokens_S[slots_N].minimum(last_S[slots_N])
         tokens_SL[slots_N, positions_N.long()] = sampled_N
         num_tokens_S[slots_N] = positions_N + 1
     else:
@@ -64,10 +67,12 @@ def accept_(
         drafts.counts_N.zero_()
         for row, slot in enumerate(sample_slots_N.tolist()):
             if slot != padding_slot:
-                _accept_row(row, slot, sampled_T, computed_S, num_tokens_S, tokens_SL, drafts)
+                _accept_row(
+                    row, slot, sampled_T, computed_S, num_tokens_S, tokens_SL, last_S, drafts
+                )
     lens_R, is_row_R = query_starts_R1.diff(), slots_R != padding_slot
     slots_R, lens_R = slots_R[is_row_R].long(), lens_R[is_row_R]
-    computed_S[slots_R] = (computed_S[slots_R] + lens_R).clamp_(max=length)
+    computed_S[slots_R] = (computed_S[slots_R] + lens_R).minimum(last_S[slots_R])
 
 
 def _accept_row(
@@ -77,15 +82,16 @@ def _accept_row(
     computed_S: Tensor,
     num_tokens_S: Tensor,
     tokens_SL: Tensor,
+    last_S: Tensor,
     drafts: DraftRows,
 ) -> None:
     """Append what counts of one row's samples, and take back what was computed of the others."""
     first, end = drafts.starts_N1[row : row + 2].tolist()
     if end <= first:
         return
-    length = tokens_SL.shape[1]
-    begin = min(int(num_tokens_S[slot]), length - 1)
-    most = min(end - first, length - begin, drafts.most_tokens)
+    last = int(last_S[slot])
+    begin = min(int(num_tokens_S[slot]), last)
+    most = min(end - first, last + 1 - begin, drafts.most_tokens)
     count = 1
     while count < most and sampled_T[first + count - 1] == tokens_SL[slot, begin + count - 1]:
         count += 1
