@@ -33,9 +33,10 @@ TEXT_MODELS = [
     for name in HOST.models.names()
     if name not in ("transformers", "Mamba2ForCausalLM")
     and not HOST.models.info(name).metadata["capabilities"].modalities
+    and "generate" in HOST.models.info(name).metadata["capabilities"].tasks
 ]
-"""Those that take media have tests of their own, with ``media_equality``, and so has the one whose
-layers keep no keys."""
+"""Others have tests of their own: those that take media, with ``media_equality``, those that embed,
+and the one whose layers keep no keys."""
 
 Case = tuple[str, str]
 """An architecture and the name of one of its variants."""

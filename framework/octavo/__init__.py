@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from octavo.frontend.llm import LLM
     from octavo.frontend.llm_engine import LLMEngine
     from octavo.inputs import PromptType, TextPrompt, TokensPrompt
-    from octavo.outputs import CompletionOutput, RequestOutput
+    from octavo.outputs import (
+        CompletionOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        RequestOutput,
+    )
     from octavo.params import (
         BeamSearchParams,
         GuidedParams,
@@ -33,9 +40,13 @@ _HOMES = {
     "AsyncLLMEngine": "octavo.frontend.async_llm_engine:AsyncLLMEngine",
     "BeamSearchParams": "octavo.params:BeamSearchParams",
     "CompletionOutput": "octavo.outputs:CompletionOutput",
+    "EmbeddingOutput": "octavo.outputs:EmbeddingOutput",
+    "EmbeddingRequestOutput": "octavo.outputs:EmbeddingRequestOutput",
     "GuidedParams": "octavo.params:GuidedParams",
     "LoRARequest": "octavo.params:LoRARequest",
+    "PoolingOutput": "octavo.outputs:PoolingOutput",
     "PoolingParams": "octavo.params:PoolingParams",
+    "PoolingRequestOutput": "octavo.outputs:PoolingRequestOutput",
     "PromptType": "octavo.inputs:PromptType",
     "RequestOutput": "octavo.outputs:RequestOutput",
     "SamplingParams": "octavo.params:SamplingParams",
@@ -51,11 +62,15 @@ __all__ = [
     "AsyncLLMEngine",
     "BeamSearchParams",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "GuidedParams",
     "LLMEngine",
     "LoRARequest",
+    "PoolingOutput",
     "PoolingParams",
+    "PoolingRequestOutput",
     "PromptType",
     "RequestOutput",
     "SamplingParams",

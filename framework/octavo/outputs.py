@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.vllm_paths import names_of_vllm
 from octavo_registry import Delta, ParsedMessage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __getattr__ = names_of_vllm(__name__)
 
@@ -105,6 +109,66 @@ class RequestOutput:
     error_type: str | None = None
     """The class in ``octavo.errors`` of that; "QueueFullError" may be tried again."""
     guided: GuideReceipt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingOutput:
+    """What a text has become; empty where the text has failed."""
+
+    array: NDArray[np.float32]
+
+    @property
+    def data(self) -> Any:
+        """The array as a torch tensor."""
+        import torch
+
+        return torch.from_numpy(self.array)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """A text's vector; empty where the text has failed."""
+
+    array: NDArray[np.float32]
+
+    @property
+    def embedding(self) -> list[float]:
+        """The vector as a list, which is made when it is read: 8 us for 1,024 entries."""
+        entries: list[float] = self.array.tolist()
+        return entries
+
+    @property
+    def hidden_size(self) -> int:
+        """Entries of the vector."""
+        return len(self.array)
+
+
+@dataclass(slots=True, kw_only=True)
+class _TextOutput:
+    """A text that was read."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0
+    error: str | None = None
+    """Why the text has no vector."""
+    error_type: str | None = None
+    """The class in ``octavo.errors`` of that."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolingRequestOutput(_TextOutput):
+    """A text and what ``LLM.encode`` has made of it."""
+
+    outputs: PoolingOutput
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddingRequestOutput(_TextOutput):
+    """A text and its vector."""
+
+    outputs: EmbeddingOutput
 
 
 @dataclass(slots=True)

@@ -303,12 +303,34 @@ class BeamSearchParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingParams:
-    """What a pooling request asks of its model; used by pooling plugins."""
+    """How texts are to become vectors; what is None is as the model's folder says."""
 
-    task: str = "embed"
+    task: str | None = None
+    """"embed"."""
     dimensions: int | None = None
+    """Entries of a vector, the first ones; for models that were trained for it."""
     normalize: bool | None = None
-    extra_args: Mapping[str, Any] = field(default_factory=dict)
+    """Whether vectors are scaled to a length of 1."""
+    truncate_prompt_tokens: int | None = None
+    """Tokens that longer texts are cut to; -1: as many as the model takes. None: such a text is an
+    error."""
+    prompt_name: str | None = None
+    """The prompt of the model's that stands before each text, such as "query"."""
+
+    def __post_init__(self) -> None:
+        if self.task not in (None, "embed"):
+            raise ParameterError(
+                f"task={shown(self.task)} is not available yet; there is: embed", param="task"
+            )
+        for name, kind, wanted in (
+            ("dimensions", (int, NoneType), "a whole number"),
+            ("normalize", (bool, NoneType), "True or False"),
+            ("truncate_prompt_tokens", (int, NoneType), "a whole number"),
+            ("prompt_name", (str, NoneType), "a name"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
+                raise ParameterError(f"{name}={shown(value)} must be {wanted}", param=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ INSTEAD: Final[Mapping[str, str]] = {
 } | {
     f"{place}{kind}{what}": _NO_POOLING
     for place in ("", "outputs.")
-    for kind in ("Classification", "Embedding", "Pooling", "Scoring")
+    for kind in ("Classification", "Scoring")
     for what in ("Output", "RequestOutput")
 }
 """What there is in the place of other paths of vLLM's, modules or names."""

@@ -20,6 +20,9 @@ class ExecutorFacts:
     num_lines: int = 0
     """Lines of recurrent state, reserved ones included; 0: no layer has such a state."""
     num_swap_lines: int = 0
+    max_step_tokens: int | None = None
+    """Tokens that a step of whole texts has at most; the layout then has no page, and there are no
+    blocks and no state. None: the model writes."""
     adapters: Any | None = None
     """An ``octavo.messages.AdapterFacts``; None: there is no room for adapters."""
     masks_on_device: bool = False

@@ -48,6 +48,8 @@ class ModelCapabilities:
     quantizations: tuple[str, ...] = ()
     """Names of those that it works with; ("*",): all, as models of the framework's layers do."""
     media_attention: Literal["causal", "bidirectional"] = "causal"
+    sees: Sees = "before"
+    """What a token sees of a text that is only read."""
     parts: tuple[ModelPart, ...] = ()
     transcriber: str | None = None
     """Target of a ``Transcriber``, for models that write down what is said."""

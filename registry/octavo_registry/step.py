@@ -148,6 +148,8 @@ class Step:
     states: Mapping[str, StateView] = field(default_factory=dict)
     """Views of layers that have one, by the names that ``Model.cache_specs`` gave."""
     media: MediaRows | None = None
+    token_types_T: Tensor | None = None
+    """0, or 1 for tokens of a text's second part; int64. None: all are 0."""
     only_sampled: bool = False
     """Only the last layer's hidden states of ``sample_tokens_R`` are asked for, which then
     names no token twice; the others may hold anything."""

@@ -55,6 +55,15 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class EncodesBatches(Protocol):
+    """What a tokenizer may have besides: it encodes many texts at a time."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, as ``encode`` gives them."""
+        ...
+
+
+@runtime_checkable
 class ControlTokens(Protocol):
     """What a tokenizer may have besides: it keeps control tokens out of texts of strangers.
 

@@ -120,10 +120,12 @@ def test_a_reference_that_cannot_be_loaded_is_a_failed_check(host: PluginHost) -
     assert "NoSuchModel" in detail
 
 
-def test_a_model_that_does_not_generate_is_not_claimed(host: PluginHost) -> None:
-    (check,) = check_model(host, "Embedder")
-    assert check.passed
-    assert check.detail.startswith("not claimed: ")
+def test_a_model_that_embeds_and_has_no_reference_is_not_claimed(host: PluginHost) -> None:
+    first, *others = check_model(host, "Embedder")
+    assert first.passed
+    assert first.detail == "not claimed: the plugin names none"
+    # The second variant names one, and the model does not load what that has.
+    assert [each.passed for each in others] == [False]
 
 
 def test_variants_that_are_no_dict_are_refused_by_name(host: PluginHost) -> None:

@@ -255,8 +255,11 @@ def test_without_a_tokenizer_ids_go_in_and_out(folder: Path) -> None:
 
 
 def test_what_the_model_cannot_do_is_refused_by_name(llm: LLM) -> None:
-    for method in (llm.embed, llm.classify, llm.score, llm.encode):
-        with pytest.raises(ConfigError, match="not available yet: no pooling models"):
+    for method in (llm.classify, llm.score):
+        with pytest.raises(ConfigError, match="not available yet: this version embeds texts"):
+            method("text")
+    for method in (llm.embed, llm.encode, llm.embed_array):
+        with pytest.raises(ConfigError, match="is for models that embed texts, and Llama"):
             method("text")
     with pytest.raises(ConfigError, match="the engine takes no adapters"):
         llm.generate("x", GREEDY, lora_request=LoRARequest(lora_name="a"))
@@ -282,7 +285,8 @@ def test_after_close_every_call_is_an_error(folder: Path, caplog: pytest.LogCapt
         llm.get_tokenizer,
         llm.get_default_sampling_params,
         llm.reset_prefix_cache,
-        llm.embed,
+        llm.classify,
+        lambda: llm.embed("x"),
     ):
         with pytest.raises(EngineDeadError, match="was closed"):
             call()

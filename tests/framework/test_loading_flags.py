@@ -79,7 +79,7 @@ def test_what_a_model_does_not_sample_is_known_at_the_start() -> None:
     media = MediaConfig(media_io_kwargs={"video": {"num_frames": 4}})
     config = EngineConfig(model=ModelConfig(model="octavo/tiny"), media=media)
     with pytest.raises(ConfigError, match="num_frames"):
-        open_checked(config, PluginHost.discover())
+        open_checked(config, PluginHost.discover(), caller="LLM")
 
 
 def test_a_model_of_language_alone_takes_no_media() -> None:

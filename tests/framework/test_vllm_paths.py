@@ -37,7 +37,7 @@ def test_of_other_names_the_error_says_what_is_here(path: str) -> None:
         ("from octavo.entrypoints.openai.api_server import run_server", "octavo serve"),
         ("from octavo.utils import random_uuid", "vLLM's own helpers"),
         ("from octavo.sampling_params import StructuredOutputsParams", "octavo.GuidedParams"),
-        ("from octavo.outputs import EmbeddingRequestOutput", "nothing yet"),
+        ("from octavo.outputs import ClassificationRequestOutput", "nothing yet"),
         ("from octavo.lora.layers import x", "docs/adapters.md"),
     ],
 )

@@ -34,6 +34,7 @@ from octavo.messages import (
     StepOutputs,
     TokenSampling,
 )
+from octavo.pooled_calls import PooledRows
 from octavo.server.processes import worker
 from octavo.server.processes.messages import Cut, Drain, EngineEnded, EngineStarted
 from octavo.server.processes.worker import _obey
@@ -63,6 +64,7 @@ def test_each_worker_gets_the_outputs_of_its_own_sequences(more: list[int]) -> N
         ends=[SequenceEnd(4, "stop"), SequenceEnd(9, "abort")],
         prompts=[PromptReport(3, 0)],
         preempted=[7, 8],
+        pooled=[PooledRows(call=10), PooledRows(call=11)],
     )
     even, odd = split_outputs(outputs, 2)
     assert (even.sequences, even.tokens, even.preempted) == ([4, 8], [40, 80], [8])
@@ -74,6 +76,7 @@ def test_each_worker_gets_the_outputs_of_its_own_sequences(more: list[int]) -> N
     assert [list(part.logprobs) for part in (even, odd)] == [[4], [3]]
     assert [[end.sequence for end in part.ends] for part in (even, odd)] == [[4], [9]]
     assert [[prompt.sequence for prompt in part.prompts] for part in (even, odd)] == [[], [3]]
+    assert [[rows.call for rows in part.pooled] for part in (even, odd)] == [[10], [11]]
 
 
 def test_a_worker_whose_requests_all_wait_hears_that_others_run(

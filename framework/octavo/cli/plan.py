@@ -66,19 +66,22 @@ def _write(budget: Budget, model: str, terminal: Terminal) -> None:
     if budget.state_bytes_per_sequence:
         state = _gib(budget.state_bytes_per_sequence)
         per_token += f", {state} a recurrent state, of {budget.num_state_lines}"
-    rows = counted(budget.max_num_seqs, "row")
+    rows = "" if budget.reads else counted(budget.max_num_seqs, "row")
     adapters = ("  adapters", _gib(budget.adapter_bytes), "at a time")
     terminal.rows(
         [
             ("  weights", _gib(budget.weight_bytes - budget.adapter_bytes), stored),
             *([adapters] if budget.adapter_bytes else []),
-            ("  workspace", _gib(budget.workspace_bytes), f"{rows} a step"),
-            ("  KV cache", _gib(budget.cache_bytes), per_token),
+            ("  workspace", _gib(budget.workspace_bytes), f"{rows} a step" if rows else ""),
+            *([] if budget.reads else [("  KV cache", _gib(budget.cache_bytes), per_token)]),
         ]
     )
     tokens = budget.num_blocks * budget.block_tokens
+    reads = f"\n  {budget.reads}\n  texts of up to {budget.max_model_len:,} tokens\n\n"
     terminal.write(
-        f"\n  largest context  {budget.largest_context:,} of {budget.max_model_len:,} tokens\n"
+        reads
+        if budget.reads
+        else f"\n  largest context  {budget.largest_context:,} of {budget.max_model_len:,} tokens\n"
         f"  at a time        {budget.concurrency:.1f} sequences of {budget.max_model_len:,} tokens"
         f" ({tokens:,} tokens of cache)\n\n"
     )

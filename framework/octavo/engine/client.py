@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.messages import EngineReady, EngineRequest, PackedAdapter, StepOutputs
+from octavo.pooled_calls import PooledCall
 from octavo_registry.faults import one_line
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,12 @@ class Engine(Protocol):
         """Queue them; one that is refused ends with an error in the next outputs."""
         ...
 
-    def abort(self, sequences: list[int]) -> None:
-        """End these now; unknown ids are ignored."""
+    def add_call(self, call: PooledCall) -> None:
+        """Queue a call's texts, or more of them; for an engine whose model reads only."""
+        ...
+
+    def abort(self, ids: list[int]) -> None:
+        """End these sequences or calls now; unknown ids are ignored."""
         ...
 
     def add_adapter(self, adapter: PackedAdapter) -> None:
@@ -74,8 +79,12 @@ class EngineClient(Protocol):
         """Queue these; their outputs come from ``poll``."""
         ...
 
-    def abort(self, sequences: list[int]) -> None:
-        """End these; outputs that are already on their way may still come."""
+    def add_call(self, call: PooledCall) -> None:
+        """Queue a call's texts, or more of them; their vectors come from ``poll``."""
+        ...
+
+    def abort(self, ids: list[int]) -> None:
+        """End these sequences or calls; outputs that are on their way may still come."""
         ...
 
     def add_adapter(self, adapter: PackedAdapter) -> None:
@@ -131,10 +140,15 @@ class InProcessClient:
         self._check_alive()
         self._core.add(requests)
 
-    def abort(self, sequences: list[int]) -> None:
+    def add_call(self, call: PooledCall) -> None:
+        """Queue a call's texts, or more of them."""
+        self._check_alive()
+        self._core.add_call(call)
+
+    def abort(self, ids: list[int]) -> None:
         """End these now."""
         self._check_alive()
-        self._core.abort(sequences)
+        self._core.abort(ids)
 
     def add_adapter(self, adapter: PackedAdapter) -> None:
         """Let later requests name it."""

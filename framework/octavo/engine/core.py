@@ -20,6 +20,10 @@ from octavo.messages import EngineReady, EngineRequest, PackedAdapter, StepOutpu
 from octavo.model_folder import open_model
 from octavo.observability.engine_metrics import EngineMeter
 from octavo.observability.usage_stats import record_start
+from octavo.pooled_calls import PooledCall
+from octavo.sampling.processors import StepFaults
+from octavo.scheduling.pooled_work import PooledWork
+from octavo.scheduling.scheduler import Scheduler
 from octavo_registry import EngineFacts, PluginHost
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
 from octavo_registry.faults import FAILURES
@@ -50,8 +54,17 @@ class EngineCore:
             what = TypeError(f"start returned {type(facts).__name__}, not ExecutorFacts")
             plugin = host.executors.info(name).plugin
             raise host.faults.failure(plugin, f"executor {name!r}, start", what)
-        self._tokens = TokenWork(config, folder, host, facts, store)
-        self._work: Work[Any, Any] = self._tokens
+        self._tokens: TokenWork | None = None
+        self._work: Work[Any, Any]
+        if facts.max_step_tokens is None:
+            self._work = self._tokens = TokenWork(config, folder, host, facts, store)
+        else:
+            self._work = PooledWork(
+                max_step_tokens=facts.max_step_tokens,
+                max_model_len=facts.max_model_len,
+                vocab_size=folder.vocab_size,
+                faults=StepFaults(host, folder.implementation, ()),
+            )
         self._meter = EngineMeter(facts.num_blocks, host.faults)
         self._depth = config.scheduler.async_depth
         self._under_way: deque[tuple[Any, PendingStep]] = deque()
@@ -63,8 +76,8 @@ class EngineCore:
             max_model_len=facts.max_model_len,
             vocab_size=folder.vocab_size,
             num_blocks=facts.num_blocks,
-            block_tokens=config.cache.block_size,
-            max_num_seqs=facts.state.num_slots,
+            block_tokens=facts.layout.block_tokens,
+            max_num_seqs=0 if facts.state is None else facts.state.num_slots,
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
             adapters=facts.adapters,
             masks_on_device=facts.masks_on_device,
@@ -93,17 +106,27 @@ class EngineCore:
         """Queue requests; one that is refused ends with an error in the next step's outputs."""
         self._work.add(requests)
 
-    def abort(self, sequences: list[int]) -> None:
-        """End sequences now and free what they hold."""
-        self._work.abort(sequences)
+    def add_call(self, call: PooledCall) -> None:
+        """Queue a call's texts, or more of them."""
+        self._work.add([call])
+
+    def abort(self, ids: list[int]) -> None:
+        """End sequences, or calls, now and free what they hold."""
+        self._work.abort(ids)
 
     def add_adapter(self, adapter: PackedAdapter) -> None:
         """Let later requests name it; it goes to the device when one is to run."""
-        self._tokens.scheduler.adapters.add(adapter)
+        self._scheduler.adapters.add(adapter)
 
     def remove_adapter(self, content_hash: str) -> None:
         """Take back one ``add_adapter``; requests that are there go on."""
-        self._tokens.scheduler.adapters.remove(content_hash)
+        self._scheduler.adapters.remove(content_hash)
+
+    @property
+    def _scheduler(self) -> Scheduler:
+        if self._tokens is None:
+            raise ConfigError("this engine keeps nothing between steps: it reads whole texts")
+        return self._tokens.scheduler
 
     def step(self) -> StepOutputs:
         """Launch the next step, if there is one, and return what the oldest under way gave.
@@ -163,7 +186,8 @@ class EngineCore:
     def call(self, method: str) -> Any:
         """Run a utility between steps: "reset_prefix_cache", "stats" or "metrics"."""
         if method == "reset_prefix_cache":
-            self._tokens.scheduler.placement.forget_prefixes()
+            if self._tokens is not None:
+                self._tokens.scheduler.placement.forget_prefixes()
             return True
         if method == "stats":
             return self._work.stats()

@@ -38,6 +38,7 @@ from octavo.messages import (
     UtilityResult,
 )
 from octavo.observability.logs import follow_level
+from octavo.pooled_calls import PooledCall
 from octavo_registry.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class _Link:
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
         self.sequences: set[int] = set()
-        """What was asked for here and has not ended."""
+        """Sequences and calls that were asked for here and have not ended."""
         self.adapters: list[str] = []
         """Added here and not removed, by content hash; one may be there several times."""
         self._encoder = msgspec.msgpack.Encoder()
@@ -111,8 +112,9 @@ class _Link:
     def send_step(self, outputs: StepOutputs) -> None:
         """Send what there is; without anything, a sign of progress now and then."""
         self.sequences.difference_update(end.sequence for end in outputs.ends)
+        self.sequences.difference_update(rows.call for rows in outputs.pooled if rows.is_last)
         now = time.monotonic()
-        has_news = outputs.sequences or outputs.ends or outputs.preempted
+        has_news = outputs.sequences or outputs.ends or outputs.preempted or outputs.pooled
         if has_news or now - self._told_seconds > PROGRESS_SECONDS:
             self.send(outputs)
             self._told_seconds = now
@@ -184,12 +186,12 @@ class _Clients:
 
 
 def split_outputs(outputs: StepOutputs, num_parts: int) -> list[StepOutputs]:
-    """Sort a step's outputs by their sequences' remainders."""
+    """Sort a step's outputs by the remainders of their sequences and calls."""
     parts = [
         msgspec.structs.replace(
             outputs,
             **{"sequences": [], "tokens": [], "counts": [], "logprobs": {}},
-            **{"ends": [], "prompts": [], "preempted": []},
+            **{"ends": [], "prompts": [], "preempted": [], "pooled": []},
         )
         for _ in range(num_parts)
     ]
@@ -203,6 +205,8 @@ def split_outputs(outputs: StepOutputs, num_parts: int) -> list[StepOutputs]:
         parts[prompt.sequence % num_parts].prompts.append(prompt)
     for sequence in outputs.preempted:
         parts[sequence % num_parts].preempted.append(sequence)
+    for rows in outputs.pooled:
+        parts[rows.call % num_parts].pooled.append(rows)
     return parts
 
 
@@ -229,6 +233,9 @@ def _apply(message: ClientMessage, core: Engine, clients: _Clients, link: _Link)
         case AddRequests(requests):
             link.sequences.update(s for request in requests for s in request.sequences)
             core.add(requests)
+        case PooledCall():
+            link.sequences.add(message.call)
+            core.add_call(message)
         case AbortSequences(sequences):
             link.sequences.difference_update(sequences)
             core.abort(sequences)

@@ -31,6 +31,7 @@ from octavo.messages import (
     StepOutputs,
     UtilityResult,
 )
+from octavo.pooled_calls import PooledCall
 
 # How long a death can stay unseen while nothing arrives.
 LIVENESS_MILLISECONDS: Final = 200
@@ -77,9 +78,13 @@ class SocketClient(ABC):
         """Send these in one message."""
         self._send(AddRequests(requests))
 
-    def abort(self, sequences: list[int]) -> None:
+    def add_call(self, call: PooledCall) -> None:
+        """Send it."""
+        self._send(call)
+
+    def abort(self, ids: list[int]) -> None:
         """Ask the engine to end these."""
-        self._send(AbortSequences(sequences))
+        self._send(AbortSequences(ids))
 
     def add_adapter(self, adapter: PackedAdapter) -> None:
         """Send it; requests that come behind it may name it."""

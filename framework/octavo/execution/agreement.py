@@ -33,6 +33,8 @@ class RankFacts:
     most_recorded_queries: int
     """Tokens of a row that all its attention backends take in a recording; 0: no recording."""
     masks_on_device: bool
+    max_step_tokens: int | None = None
+    """Tokens that a step of whole texts has at most; None: the model writes."""
     adapters: AdapterFacts | None = None
 
 
@@ -46,6 +48,8 @@ def agree(facts: Sequence[RankFacts], config: EngineConfig, *, max_model_len: in
     if adapters is not None and len(facts) > 1:
         raise ConfigError("enable_lora: adapters are for one device yet, not for several ranks")
     layout = _layout(facts, config.cache.block_size)
+    if facts[0].max_step_tokens is not None:
+        return _agree_to_read(facts, layout, max_model_len)
     num_slots = min(each.num_slots for each in facts)
     sizes = []
     for each in facts:
@@ -87,6 +91,27 @@ def agree(facts: Sequence[RankFacts], config: EngineConfig, *, max_model_len: in
         adapters=adapters,
         masks_on_device=all(each.masks_on_device for each in facts),
         most_recorded_queries=min(each.most_recorded_queries for each in facts),
+    )
+
+
+def _agree_to_read(
+    facts: Sequence[RankFacts], layout: CacheLayout, max_model_len: int
+) -> ExecutorFacts:
+    """What a model takes that reads whole texts and keeps nothing."""
+    for each in facts:
+        if each.workspace_bytes > each.memory.free:
+            raise CacheError(
+                f"{each.ranks}: a step takes {each.workspace_bytes / GIB:.3g} GiB, and "
+                f"{each.memory.free / GIB:.3g} GiB are free beside the weights; lower "
+                "max_num_batched_tokens or max_model_len"
+            )
+    return ExecutorFacts(
+        layout=layout,
+        state=None,
+        num_blocks=0,
+        num_swap_blocks=0,
+        max_model_len=max_model_len,
+        max_step_tokens=facts[0].max_step_tokens,
     )
 
 

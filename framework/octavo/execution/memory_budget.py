@@ -59,35 +59,37 @@ class Budget:
     usable_bytes: int
     weight_bytes: int
     """With the pool of adapters, where there is one."""
-    adapter_bytes: int
+    adapter_bytes: int = 0
     """What that pool takes."""
     workspace_bytes: int
-    cache_bytes: int
+    cache_bytes: int = 0
     """What the KV cache takes, with recurrent states; 0 if nothing is left for it."""
-    bytes_per_token: int
+    bytes_per_token: int = 0
     """What one more token takes in the layers that keep every token."""
-    window_bytes_per_sequence: int
+    window_bytes_per_sequence: int = 0
     """Most that the layers with a window take, for a sequence longer than it."""
-    cross_bytes_per_sequence: int
+    cross_bytes_per_sequence: int = 0
     """What layers take that read the rows of an encoder, whatever a sequence's length."""
-    state_bytes_per_sequence: int
+    state_bytes_per_sequence: int = 0
     """What layers take that have a recurrent state, whatever a sequence's length."""
-    num_state_lines: int
+    num_state_lines: int = 0
     """Such states in memory: of sequences that run, and of prefixes that are kept."""
-    num_blocks: int
-    block_tokens: int
-    block_bytes: int
+    num_blocks: int = 0
+    block_tokens: int = 0
+    block_bytes: int = 0
     """Over all layers."""
-    blocks_per_sequence: int
+    blocks_per_sequence: int = 0
     """Most that a sequence of ``max_model_len`` holds at a time."""
-    max_num_seqs: int
+    max_num_seqs: int = 0
     max_model_len: int
     """Tokens of prompt and output together, as asked for or as the model allows; what the cache
     allows where that was asked for."""
     largest_context: int
     """What one sequence can have at most; 0 if not even one block is left."""
-    concurrency: float
+    concurrency: float = 0.0
     """Sequences of ``max_model_len`` that are in memory at a time."""
+    reads: str | None = None
+    """How texts become vectors, of a model that keeps nothing between steps; None: it writes."""
     problem: str | None = None
     """Why the model does not start so; None: it fits."""
     change: str | None = None
@@ -170,6 +172,24 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
         adapters=adapters,
     )
     layout, weights = sizing.layout, weight_bytes(model, target)
+    if folder.pooling is not None:
+        needed, available = weights + sizing.workspace_bytes, target.available_bytes
+        return Budget(
+            architecture=folder.architecture,
+            dtype=folder.dtype,
+            num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+            file_bytes=_file_bytes(folder),
+            device=target.name,
+            usable_bytes=available,
+            weight_bytes=weights,
+            workspace_bytes=sizing.workspace_bytes,
+            max_model_len=folder.max_model_len,
+            largest_context=folder.max_model_len,
+            reads=str(folder.pooling),
+            problem=f"{_gib(needed)} are needed, but of memory {_gib(available)} are free"
+            if needed > available
+            else None,
+        )
     pool = _pool(config, folder, sizing, layout, target, weights)
     is_shrunk = config.model.max_model_len == "auto" and pool.problem is None
     max_model_len = pool.context if is_shrunk else folder.max_model_len
@@ -265,7 +285,7 @@ def _changes(
     """Things to try, the least painful first."""
     model, cache, scheduler = config.model, config.cache, config.scheduler
     on_cpu = budget.device == CPU_NAME
-    if on_cpu or _is_given(cache):
+    if budget.reads is None and (on_cpu or _is_given(cache)):
         pool = _pool_change(config, budget)
         if pool is not None:
             yield *pool, memory_gib

@@ -7,7 +7,8 @@ import torch
 
 from octavo.sampling.forward import Sampled
 from octavo.sampling.logprobs import TokenLogprobTensors
-from octavo.steps.plan import LogprobArrays, StepResult
+from octavo.sampling.vectors import Vectors
+from octavo.steps.plan import LogprobArrays, StepResult, VectorArrays
 
 
 def read_result(sampled: Sampled) -> StepResult:
@@ -20,6 +21,15 @@ def read_result(sampled: Sampled) -> StepResult:
         logprobs=_arrays(sampled.logprobs),
         prompt_logprobs=_arrays(sampled.prompt_logprobs),
         unusable_RK=None if unusable_RK is None else unusable_RK.cpu().numpy(),
+        vectors=_vector_arrays(sampled.vectors),
+    )
+
+
+def _vector_arrays(vectors: Vectors | None) -> VectorArrays | None:
+    if vectors is None:
+        return None
+    return VectorArrays(
+        rows_RW=vectors.rows_RW.cpu().numpy(), is_finite_R=vectors.is_finite_R.cpu().numpy()
     )
 
 

@@ -17,6 +17,7 @@ from octavo.cache.groups import CacheLayout
 from octavo.execution.cache_memory import CacheMemory
 from octavo.execution.decode_graphs import DecodeGraphs, StepFunction
 from octavo.execution.forward_pass import ForwardPass
+from octavo.execution.layer_count import LayerCount
 from octavo.execution.media_encoder import MediaEncoder
 from octavo.execution.recordings import SIZES
 from octavo.layers.adapted import NO_SITES, AdapterRows, AdapterSpans, SiteKinds, family_of
@@ -35,8 +36,6 @@ from octavo_kernels.row_features import Work
 from octavo_registry.attention import AttentionBackend
 from octavo_registry.model import Model, SamplesTokens
 from octavo_registry.step import StepBounds
-
-LISTS_OF_LAYERS = (nn.ModuleList, nn.ModuleDict)
 
 
 class ModelRunner:
@@ -99,15 +98,7 @@ class ModelRunner:
         if use_graphs:
             most_rows = min(num_slots, SIZES[-1])
             self._graphs = DecodeGraphs(most_rows, state_layout.padding_slot, device)
-        self.num_layers_begun = 0
-        """Since the start, also of encoders; counted on CPUs, where a step may take minutes."""
-        if device.type == "cpu":
-            for module in cast(nn.Module, model).modules():
-                for layer in module.children() if isinstance(module, LISTS_OF_LAYERS) else ():
-                    layer.register_forward_pre_hook(self._begin_layer)
-
-    def _begin_layer(self, layer: nn.Module, args: object) -> None:
-        self.num_layers_begun += 1
+        self.layers = LayerCount(cast(nn.Module, model), device)
 
     @property
     def can_record(self) -> bool:

@@ -13,7 +13,12 @@ from octavo.cache.groups import CacheLayout, make_layout
 from octavo.config import EngineConfig
 from octavo.errors import CacheError, ConfigError, PluginError
 from octavo.execution.recordings import SIZES
-from octavo.execution.workspace import forward_formula, hidden_size, workspace_bytes
+from octavo.execution.workspace import (
+    LIBRARY_BYTES,
+    forward_formula,
+    hidden_size,
+    workspace_bytes,
+)
 from octavo.layers.adapted import AdapterRows
 from octavo.layers.decoder import CausalLM, PreNormLayer
 from octavo.layers.mlp import GatedMLP
@@ -30,6 +35,8 @@ from octavo_registry.model import AttendsAcross, EncodesMedia, HasWorkspace, Mod
 
 DEFAULT_SLOTS = {"cpu": 256, "cuda": 1024}
 """Sequences that run at the same time, where max_num_seqs does not say."""
+CPU_STEP_TOKENS = 2048
+"""Tokens of whole texts in a step of a CPU: more would only let a query wait."""
 MEDIA_SLOTS = 16
 """Fewer sequences read keys and values faster than encoded media."""
 
@@ -46,6 +53,8 @@ class Sizing:
     block_tokens: int
     num_slots: int
     workspace_bytes: int
+    max_step_tokens: int | None = None
+    """Tokens that a step of whole texts has at most; None: the model writes."""
 
     @property
     def layout(self) -> CacheLayout:
@@ -95,6 +104,8 @@ def size_engine(
         if spec.kind not in ("none", "state")
     }
     block_tokens = config.cache.block_size
+    if folder.pooling is not None:
+        return _size_reader(model, config, folder, specs, chosen, device)
     if any(spec.kind == "step" for spec in specs.values()):
         raise CacheError(
             f"{folder.architecture} keeps no keys beyond a step, and so cannot write; its task is "
@@ -126,6 +137,43 @@ def size_engine(
         block_tokens=block_tokens,
         num_slots=num_slots,
         workspace_bytes=workspace,
+    )
+
+
+def _size_reader(
+    model: Model,
+    config: EngineConfig,
+    folder: ModelFolder,
+    specs: dict[str, CacheSpec],
+    chosen: dict[CacheSpec, AttentionBackend],
+    device: torch.device,
+) -> Sizing:
+    """A model of whole texts takes what its largest step does, and keeps nothing."""
+    for name, spec in specs.items():
+        if spec.kind != "step":
+            raise CacheError(
+                f"{folder.architecture}, layer {name}: with the task {folder.task!r} keys live "
+                f"for one step, and it asks for a cache of kind {spec.kind!r}"
+            )
+    if config.lora.enable_lora:
+        raise ConfigError(f"enable_lora: with the task {folder.task!r} no adapters are taken yet")
+    tokens = config.scheduler.max_num_batched_tokens
+    if device.type == "cpu":  # more save nothing there
+        tokens = min(tokens, CPU_STEP_TOKENS)
+    dtype: torch.dtype = getattr(torch, folder.dtype)
+    forward = (
+        model.workspace_bytes
+        if isinstance(model, HasWorkspace)
+        else forward_formula(folder.config, item_bytes=dtype.itemsize)
+    )
+    return Sizing(
+        specs=specs,
+        backends=chosen,
+        page_bytes={},
+        block_tokens=0,
+        num_slots=0,
+        workspace_bytes=forward(max(tokens, folder.max_model_len)) + LIBRARY_BYTES,
+        max_step_tokens=tokens,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any, Protocol
 
 import torch
 
@@ -16,7 +17,9 @@ from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.execution.agreement import RankFacts, agree
 from octavo.execution.cache_memory import CacheMemory
+from octavo.execution.layer_count import LayerCount
 from octavo.execution.media_encoder import MediaEncoder
+from octavo.execution.pooled_runner import PooledRunner
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sizing import adapter_rows, cache_choice, size_engine
 from octavo.execution.state_memory import StateMemory
@@ -24,13 +27,17 @@ from octavo.host_memory import host_memory
 from octavo.layers.adapted import AdapterRows
 from octavo.messages import AdapterFacts
 from octavo.model_folder import ModelFolder
+from octavo.model_folder.pooling import PoolingSetup
 from octavo.sampling.automata import masks_on
+from octavo.sampling.forward import Sampled
 from octavo.sampling.processors import GuardedProcessor
+from octavo.steps.plan import TokenMasks
+from octavo.steps.recording import Recording
 from octavo.weights.load import load_model
 from octavo.wording import counted
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts
-from octavo_registry.model import EncodesMedia
+from octavo_registry.model import EncodesMedia, Model
 from octavo_registry.ranks import ONE_RANK, Ranks
 
 log = logging.getLogger(__name__)
@@ -51,13 +58,41 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
+class Runner(Protocol):
+    """What runs steps in order; each launches one, and the device goes on by itself."""
+
+    model: Model
+    layers: LayerCount
+
+    def run(self, plan: Any) -> Sampled | None:
+        """Launch a step; None for one that awaits masks: ``sample`` completes it."""
+        ...
+
+    def sample(self, masks: TokenMasks) -> Sampled:
+        """Complete the step that awaits masks."""
+        ...
+
+    @property
+    def can_record(self) -> bool:
+        """Whether ``prepare`` may do something."""
+        ...
+
+    def prepare(self, recording: Recording) -> bool:
+        """Record a step that plans may name; False: they must not."""
+        ...
+
+    def close(self) -> None:
+        """Free what refers to the runner."""
+        ...
+
+
 class Worker:
     """Loads a rank's part of the model; its ``runner`` then takes plans in order.
 
     ``measure`` and ``allocate`` are called once each, on the thread that will run the steps.
     """
 
-    runner: ModelRunner
+    runner: Runner
 
     def __init__(
         self,
@@ -98,13 +133,18 @@ class Worker:
             page_bytes=sizing.page_bytes,
             most_recorded_queries=min(queries, default=1),
             masks_on_device=masks_on(self.device),
+            max_step_tokens=sizing.max_step_tokens,
             adapters=None if adapters is None else adapter_facts(adapters, config, folder),
         )
 
     def allocate(self, agreed: ExecutorFacts) -> None:
         """Make the cache and the device state, as agreed for all ranks."""
-        config, folder, host = self._config, self._folder, self._host
+        config, folder = self._config, self._folder
         layout: CacheLayout = agreed.layout.held_by(self._sizing.specs)
+        if folder.pooling is not None:
+            self._read_texts(layout, folder.pooling)
+            return
+        host = self._host
         encoder = None
         if isinstance(self._model, EncodesMedia):
             dtype: torch.dtype = getattr(torch, folder.dtype)
@@ -156,6 +196,26 @@ class Worker:
             layout.block_tokens,
             agreed.num_blocks * layout.page_bytes / GIB,
             counted(len(layout.groups), "group"),
+        )
+
+    def _read_texts(self, layout: CacheLayout, pooling: PoolingSetup) -> None:
+        """Nothing is allocated: steps take what they need."""
+        folder = self._folder
+        self.runner = PooledRunner(
+            model=self._model,
+            layout=layout,
+            backends=[self._sizing.backends[group.spec] for group in layout.groups],
+            collect=pooling.collect,
+            device=self.device,
+            async_depth=self._config.scheduler.async_depth,
+        )
+        log.info(
+            "%s on %s in %s, %.1f s; %s",
+            folder.architecture,
+            self.device,
+            folder.dtype,
+            time.monotonic() - self._start,
+            pooling,
         )
 
     def start(self) -> ExecutorFacts:

@@ -96,6 +96,13 @@ class Frontend:
         self.chat.close()
         self.host.settle_events()
 
+    def check_writes(self) -> None:
+        """Refuse a model that reads texts and writes none."""
+        if self.folder.pooling is not None:
+            raise ConfigError(
+                f"{self.folder.architecture} embeds texts and writes none; use embed or encode"
+            )
+
     def prepare_chat(
         self,
         conversation: Conversation,
@@ -167,7 +174,7 @@ def start_frontend(
 ) -> Frontend:
     """Read the options, open the model and start its engine; the cheap checks come first."""
     config, host = read_and_discover(options, caller=caller)
-    folder = open_checked(config, host)
+    folder = open_checked(config, host, caller=caller)
     is_apart = has_own_process(
         engine_process,
         modalities=[m for m in folder.capabilities.modalities if config.media.max_items(m)],
@@ -213,8 +220,8 @@ def read_and_discover(
     return given.config, host
 
 
-def open_checked(config: EngineConfig, host: PluginHost) -> ModelFolder:
-    """Open the model, and check what the options say of media that plugins and it must know."""
+def open_checked(config: EngineConfig, host: PluginHost, *, caller: str) -> ModelFolder:
+    """Open the model; check that the caller can use it, and what options say of its media."""
     for modality in config.media.limit_mm_per_prompt:
         if modality not in host.modalities:
             raise ConfigError(
@@ -222,6 +229,12 @@ def open_checked(config: EngineConfig, host: PluginHost) -> ModelFolder:
                 f"{', '.join(host.modalities.names())}"
             )
     folder = open_model(config.model, host)
+    if folder.pooling is not None and caller != "LLM":
+        raise ConfigError(
+            f"{folder.architecture} embeds texts, which {caller} does not yet; LLM does"
+        )
+    if folder.pooling is None and folder.task not in ("generate", "transcribe"):
+        raise ConfigError(f"task={folder.task!r} is not available yet; there are: embed, generate")
     known = host.multimodal.kwargs(folder.architecture, folder.config)
     try:
         read_kwargs(asked_of_all(config.media), known)

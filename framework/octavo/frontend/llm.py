@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from octavo.adapters.loaded import LoadedAdapters
 from octavo.detokenizing import IncrementalDetokenizer
@@ -22,6 +22,7 @@ from octavo.frontend.beam_search import (
     run_beam_searches,
 )
 from octavo.frontend.beam_steps import candidates_of, check_mode, guided_by
+from octavo.frontend.embedding import EmbedsTexts
 from octavo.frontend.frontend import start_frontend
 from octavo.frontend.interrupts import InterruptsBetweenSteps
 from octavo.frontend.open_requests import OpenRequests, read_answers
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 1.0
 
 
-class LLM:
+class LLM(EmbedsTexts):
     """A model and its engine. Calls of several threads wait for one another.
 
     Options are the fields of ``octavo.config``'s dataclasses by name, and ``plugins`` and
@@ -247,22 +248,6 @@ class LLM:
                     beam.text = text.push(beam.token_ids) + text.finish()
         return outputs
 
-    def encode(self, *args: object, **kwargs: object) -> NoReturn:
-        """Hidden states of a pooling model."""
-        self._refuse("encode")
-
-    def embed(self, *args: object, **kwargs: object) -> NoReturn:
-        """Embeddings."""
-        self._refuse("embed")
-
-    def classify(self, *args: object, **kwargs: object) -> NoReturn:
-        """Class probabilities."""
-        self._refuse("classify")
-
-    def score(self, *args: object, **kwargs: object) -> NoReturn:
-        """Similarity of pairs."""
-        self._refuse("score")
-
     def get_tokenizer(self) -> Any:
         """Return the Transformers tokenizer (or what the tokenizer plugin has in its place)."""
         self._check_open()
@@ -340,6 +325,7 @@ class LLM:
         self, given: LoRARequest | Sequence[LoRARequest | None] | None, count: int
     ) -> Iterator[list[str]]:
         """The content hashes of the adapters, one for each prompt; "" for none."""
+        self._front.check_writes()
         each = adapters_of_each(given, count)
         self._adapters.check_room({request.name for request in each if request})
         with ExitStack() as stack:
@@ -387,7 +373,3 @@ class LLM:
             raise EngineDeadError("this LLM was closed; make a new one")
         if os.getpid() != self._pid:  # an engine's threads and sockets do not survive a fork
             raise EngineDeadError("this LLM belongs to the parent process; make one after the fork")
-
-    def _refuse(self, method: str) -> NoReturn:
-        self._check_open()
-        raise ConfigError(f"{method}() is not available yet: no pooling models run so far")

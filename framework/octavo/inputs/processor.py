@@ -101,7 +101,8 @@ class InputProcessor:
         self.default_params = default_params or SamplingParams()
         self._tokenizer = tokenizer
         self._capabilities = capabilities or ModelCapabilities()
-        self._sequence_ids = sequence_ids or itertools.count()
+        self.sequence_ids = sequence_ids or itertools.count()
+        """Numbers of sequences, and of calls for vectors, that are to come."""
         if len(eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ModelError(
                 f"the model names {len(eos_token_ids)} end of sequence ids, and at most "
@@ -194,7 +195,7 @@ class InputProcessor:
         self._check_extra_args(sampling.extra_args)
         request = EngineRequest(
             request_id=_checked_request_id(request_id),
-            sequences=tuple(itertools.islice(self._sequence_ids, params.n)),
+            sequences=tuple(itertools.islice(self.sequence_ids, params.n)),
             prompt_token_ids=ids,
             sampling=sampling,
             priority=self._checked_priority(priority),

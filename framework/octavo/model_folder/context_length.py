@@ -23,17 +23,25 @@ LENGTH_KEYS = (
 # cannot follow "dynamic" beyond it.
 ROPE_TYPES_INCLUDED = ("default", "dynamic", "llama3", "longrope", "su")
 FAMILIES_INCLUDED = ("gemma3",)
+# Their positions begin behind that of the padding, and max_position_embeddings counts all.
+FAMILIES_BEHIND_PADDING = ("roberta", "xlm-roberta")
 """Beginnings of model_type where the same holds for every type of rope."""
 
 
 def resolve_max_model_len(
-    requested: int | Literal["auto"] | None, path: Path, text: Mapping[str, Any]
+    requested: int | Literal["auto"] | None,
+    path: Path,
+    text: Mapping[str, Any],
+    *,
+    most: int | None = None,
 ) -> int:
     """Return the requested length if the model can take it, else the model's own limit.
 
-    ``text`` is the config of the language model.
+    ``text`` is the config of the language model; ``most`` what other files allow.
     """
     limit = _own_limit(path, text)
+    if most is not None:
+        limit = most if limit is None else min(limit, most)
     chosen = None if requested == "auto" else requested
     if limit is None:
         if chosen is not None:
@@ -59,6 +67,8 @@ def _own_limit(path: Path, text: Mapping[str, Any]) -> int | None:
     if not given:
         return None
     limit = min(given)
+    if text.get("model_type") in FAMILIES_BEHIND_PADDING:
+        return int(limit) - 1 - int(text.get("pad_token_id") or 0)
     if str(text.get("model_type", "")).startswith(FAMILIES_INCLUDED):
         return int(limit)
     for rope in _rope_settings(path, text):

@@ -16,6 +16,7 @@ from octavo.model_folder.entries import Entries, check_entries
 from octavo.model_folder.header import read_header
 from octavo.model_folder.nested import with_text_defaults
 from octavo.model_folder.overrides import apply_overrides
+from octavo.model_folder.pooling import PoolingSetup, pooling_of
 from octavo.model_folder.sources import find_model
 from octavo_registry import ModelCapabilities, ModelPart, PluginHost, Task
 from octavo_registry.naming import close_or_known
@@ -49,6 +50,8 @@ class ModelFolder:
     """A registered quantization's name; None: plain weights."""
     quantization_config: Mapping[str, Any]
     """As in config.json; empty for plain weights and for weights quantized while loading."""
+    pooling: PoolingSetup | None = None
+    """How texts become vectors; None: the model writes."""
     parts: tuple[tuple[Path, ModelPart], ...] = ()
     """Folders of other models, whose weights are parts of this one's."""
 
@@ -83,6 +86,8 @@ def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -
     check_entries(file, text)
     quantization_config = _object(path, "quantization_config", text.get("quantization_config"))
     quantization_config = quantization_config or _quantization_apart(path)
+    task = _resolve_task(config.task, architecture, capabilities)
+    pooling = pooling_of(path, architecture, capabilities, task)
     generation = path / "generation_config.json"
     generation_config = _read_json(generation) if generation.is_file() else {}
     return ModelFolder(
@@ -91,9 +96,11 @@ def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -
         architecture=architecture,
         implementation=implementation,
         capabilities=capabilities,
-        task=_resolve_task(config.task, architecture, capabilities),
+        task=task,
         dtype=_resolve_dtype(config.dtype, path, text),
-        max_model_len=resolve_max_model_len(config.max_model_len, path, text),
+        max_model_len=resolve_max_model_len(
+            config.max_model_len, path, text, most=None if pooling is None else pooling.max_tokens
+        ),
         vocab_size=_vocab_size(path, text),
         eos_token_ids=_eos_token_ids(path, text, generation_config, config.hf_overrides),
         generation_config=generation_config if config.generation_config == "auto" else {},
@@ -101,6 +108,7 @@ def open_model(config: ModelConfig, host: PluginHost, *, weights: bool = True) -
             config.quantization, quantization_config, architecture, capabilities, host
         ),
         quantization_config=quantization_config,
+        pooling=pooling,
         parts=tuple(parts),
     )
 
@@ -181,7 +189,10 @@ def _resolve_task(task: str, architecture: str, capabilities: ModelCapabilities)
         if task in ("auto", known):
             return known
     if task in POOLING_TASKS:
-        raise ConfigError(f"task={task!r} is not available yet: no pooling models run so far")
+        raise ConfigError(
+            f"task={task!r} is not available for {architecture} yet; the architectures that embed "
+            "texts: docs/models.md"
+        )
     raise ConfigError(
         f"task={task!r} is not among those of {architecture}: {', '.join(capabilities.tasks)}"
     )

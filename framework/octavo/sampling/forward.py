@@ -11,6 +11,7 @@ from torch import Tensor
 
 from octavo.layers.adapted import AdapterSpans
 from octavo.sampling.logprobs import TokenLogprobTensors
+from octavo.sampling.vectors import Vectors
 from octavo.steps.plan import StepPlan
 from octavo.steps.sharing import SharedTokens
 
@@ -25,6 +26,7 @@ class Sampled:
     logprobs: TokenLogprobTensors | None = None
     prompt_logprobs: TokenLogprobTensors | None = None
     unusable_RK: Tensor | None = None
+    vectors: Vectors | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -110,13 +110,21 @@ class StepFaults:
         """What a step has raised, with the plugin in whose code it came up."""
         return self._host.blame(error, "a step")
 
+    def blame_vector(self) -> Exception:
+        """Who made a text's vector one that is not finite."""
+        return self._counted(1, "forward", "a text's vector is NaN or infinite")
+
     def blame(self, number: int) -> Exception:
         """Who left a row logits that nothing can be sampled by, from ``StepResult.unusable_RK``."""
+        what = "a row's logits are NaN, or all are -inf: no token can be sampled"
+        return self._counted(number, "apply" if number > 1 else "logits", what)
+
+    def _counted(self, number: int, method: str, what: str) -> Exception:
         registry, name = self._makers[number - 1]
-        call = f"{registry.kind} {name!r}, {'apply' if number > 1 else 'logits'}"
+        call = f"{registry.kind} {name!r}, {method}"
         try:
             with self._host.faults.guard(registry.info(name).plugin, call, request=True):
-                raise ValueError("a row's logits are NaN, or all are -inf: no token can be sampled")
+                raise ValueError(what)
         except PluginError as error:
             return error
 

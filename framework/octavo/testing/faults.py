@@ -26,6 +26,7 @@ from octavo_registry import (
     AttentionStep,
     CacheSpec,
     LazyRegistry,
+    PluginHost,
     StoresRows,
 )
 from octavo_registry.executor import Executor, ExecutorFacts, PendingStep
@@ -41,7 +42,7 @@ NO_BLOCK: Final = 0
 """Block 0 belongs to no sequence."""
 
 
-class _Attention:
+class BackendFault:
     """A backend that passes everything on to another."""
 
     most_recorded_queries = 0
@@ -51,41 +52,48 @@ class _Attention:
         self._inner = inner
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
-        return self._inner.supports(self._told(spec), device)
+        """Ask the backend within."""
+        return self._inner.supports(self.told(spec), device)
 
     def page_bytes(self, spec: CacheSpec, block_tokens: int) -> int:
-        return self._inner.page_bytes(self._told(spec), block_tokens)
+        """Ask the backend within."""
+        return self._inner.page_bytes(self.told(spec), block_tokens)
 
     def views(self, pages: Tensor, spec: CacheSpec, block_tokens: int) -> Any:
-        return self._inner.views(pages, self._told(spec), block_tokens)
+        """Ask the backend within."""
+        return self._inner.views(pages, self.told(spec), block_tokens)
 
     def prepare(self, step: AttentionStep, spec: CacheSpec) -> Any:
-        return self._inner.prepare(step, self._told(spec))
+        """Let the backend within prepare."""
+        return self._inner.prepare(step, self.told(spec))
 
     def attend(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Let the backend within attend."""
         return self._inner.attend(*args, **kwargs)
 
     def store(self, *args: Any) -> None:
+        """Let the backend within store."""
         assert isinstance(self._inner, StoresRows)
         self._inner.store(*args)
 
-    def _told(self, spec: CacheSpec) -> CacheSpec:
+    def told(self, spec: CacheSpec) -> CacheSpec:
         """What the other backend is told of a layer's cache."""
         return spec
 
 
-class IgnoredWindow(_Attention):
+class IgnoredWindow(BackendFault):
     """Every query sees every earlier position."""
 
     def attend(self, *args: Any, **kwargs: Any) -> Tensor:
         """Attend without the window."""
         return self._inner.attend(*args, **{**kwargs, "window": None})
 
-    def _told(self, spec: CacheSpec) -> CacheSpec:
+    def told(self, spec: CacheSpec) -> CacheSpec:
+        """Every token is kept."""
         return spec if spec.window is None else replace(spec, kind="full", window=None)
 
 
-class StaleBlock(_Attention):
+class StaleBlock(BackendFault):
     """The first row's last table entry names a block that is not the row's."""
 
     def prepare(self, step: AttentionStep, spec: CacheSpec) -> Any:
@@ -96,7 +104,7 @@ class StaleBlock(_Attention):
         return super().prepare(step, spec)
 
 
-class WrongSlot(_Attention):
+class WrongSlot(BackendFault):
     """One token of each sequence is stored in its neighbour's place."""
 
     def prepare(self, step: AttentionStep, spec: CacheSpec) -> Any:
@@ -158,15 +166,19 @@ class Fault:
 
     def put_into(self, trial: TrialT) -> TrialT:
         """A trial on a host that is like its own, but for what the fault goes around."""
-        host = copy.copy(trial.host)
+        options = {**trial.options, "hf_overrides": dict(self.hf_overrides)}
+        return replace(trial, host=self.host_like(trial.host), options=options)
+
+    def host_like(self, host: PluginHost) -> PluginHost:
+        """A host that is like this one, but for what the fault goes around."""
+        host = copy.copy(host)
         if self.attention is not None:
             host.attention_backends = _Wrapping(host.attention_backends, self.attention)
         if self.executor is not None:
             host.executors = _Wrapping(host.executors, self.executor)
         if self.model is not None:
             host.models = _Wrapping(host.models, self.model)
-        options = {**trial.options, "hf_overrides": dict(self.hf_overrides)}
-        return replace(trial, host=host, options=options)
+        return host
 
 
 class _Wrapping(LazyRegistry[T]):

@@ -12,6 +12,7 @@ from octavo.model_folder import open_model
 from octavo.testing.adapters import MISTAKES, RANKS, with_adapters
 from octavo.testing.calm import calm
 from octavo.testing.comparison import Comparison
+from octavo.testing.embedder import check_embedder
 from octavo.testing.engine_run import EnginePrompt
 from octavo.testing.faults import Fault, faults_for, own_faults
 from octavo.testing.media_model import MediaChecks
@@ -53,8 +54,10 @@ def check_model(host: PluginHost, architecture: str) -> list[Check]:
     title = f"model {architecture!r}"
     capabilities: ModelCapabilities = host.models.info(architecture).metadata["capabilities"]
     if "generate" not in capabilities.tasks:
+        if "embed" in capabilities.tasks:
+            return check_embedder(host, architecture)
         tasks = ", ".join(capabilities.tasks)
-        detail = f"not claimed: the kit checks generation; this model's tasks are {tasks}"
+        detail = f"not claimed: the kit checks generation and embedding, not {tasks}"
         return [Check(name=f"{title} generates as its reference", passed=True, detail=detail)]
     checks = []
     for name, variant in variants_of(capabilities).items():

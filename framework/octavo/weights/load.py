@@ -99,6 +99,7 @@ def build_model(
         trust_remote_code=config.trust_remote_code,
         batch_invariant=config.batch_invariant,
         takes_cache=takes_cache,
+        sees=None if folder.pooling is None else folder.pooling.sees,
         adapters=adapters,
     )
     if adapters is not None and not folder.capabilities.lora:

@@ -72,7 +72,7 @@ def _start_workers(
     listeners: list[socket.socket],
 ) -> tuple[WatchedEngine, HttpSide]:
     config, host = read_and_discover(options, caller="octavo serve")
-    config = as_found(config, open_checked(config, host))
+    config = as_found(config, open_checked(config, host, caller="octavo serve"))
     folder = Path(tempfile.mkdtemp(prefix="octavo-"))
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     engine = SharedEngine(config, host.manifest(), folder, len(listeners))

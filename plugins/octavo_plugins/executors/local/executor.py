@@ -22,12 +22,13 @@ from octavo.errors import ConfigError, EngineDeadError
 from octavo.execution.cpu_threads import useful_threads
 from octavo.execution.reading import read_result
 from octavo.execution.recordings import Recordings
-from octavo.execution.runner import ModelRunner
-from octavo.execution.worker import Worker, choose_device
+from octavo.execution.worker import Runner, Worker, choose_device
 from octavo.model_folder import ModelFolder
 from octavo.sampling.forward import Sampled
 from octavo.sampling.logprobs import TokenLogprobTensors
+from octavo.sampling.vectors import Vectors
 from octavo.steps.plan import StepPlan, StepResult, TokenMasks
+from octavo.steps.pooled_plan import PooledPlan
 from octavo_registry import PluginHost
 from octavo_registry.executor import ExecutorFacts, PendingStep
 from octavo_registry.faults import one_line
@@ -62,7 +63,7 @@ class LocalExecutor:
             worker = Worker(self._config, self._folder, self._host)
             facts = worker.start()
             self._worker = worker
-            num_slots = facts.state.num_slots
+            num_slots = 0 if facts.state is None else facts.state.num_slots
             # One more than steps may be under way: the oldest is read while the newest is launched.
             landings = [_Landing(num_slots) for _ in range(self._config.scheduler.async_depth + 1)]
             self._landings = itertools.cycle(landings)
@@ -84,7 +85,7 @@ class LocalExecutor:
                 torch.set_num_threads(most_threads)
         return facts
 
-    def submit(self, plan: StepPlan) -> PendingStep:
+    def submit(self, plan: StepPlan | PooledPlan) -> PendingStep:
         """Launch a step behind those under way."""
         if self._worker is None:
             raise EngineDeadError("the executor is closed")
@@ -117,12 +118,14 @@ class LocalExecutor:
             return _FailedStep(_judge(error))
         return _ForwardStep() if sampled is None else _CudaStep(sampled, next(self._landings))
 
-    def _launch_prepared(self, runner: ModelRunner, plan: StepPlan) -> PendingStep:
+    def _launch_prepared(self, runner: Runner, plan: StepPlan | PooledPlan) -> PendingStep:
         """Launch a step; where it could have been recorded it is, for those to come."""
         recordings = self._recordings
-        lacking = None if recordings is None else recordings.name(plan)
+        if recordings is None or isinstance(plan, PooledPlan):
+            return self._launch(partial(runner.run, plan))
+        lacking = recordings.name(plan)
         step = self._launch(partial(runner.run, plan))
-        if recordings is not None and lacking is not None and not isinstance(step, _FailedStep):
+        if lacking is not None and not isinstance(step, _FailedStep):
             try:
                 recordings.prepare(lacking)
             except Exception as error:  # nobody waits for this
@@ -173,12 +176,12 @@ class LocalExecutor:
         return worker, facts
 
 
-def _run_on_cpu(runner: ModelRunner, plan: StepPlan) -> StepResult | None:
+def _run_on_cpu(runner: Runner, plan: StepPlan | PooledPlan) -> StepResult | None:
     sampled = runner.run(plan)
     return None if sampled is None else read_result(sampled)
 
 
-def _sample_on_cpu(runner: ModelRunner, masks: TokenMasks, forward: PendingStep) -> StepResult:
+def _sample_on_cpu(runner: Runner, masks: TokenMasks, forward: PendingStep) -> StepResult:
     forward.result()  # or what it raised
     return read_result(runner.sample(masks))
 
@@ -188,16 +191,16 @@ class _CpuStep:
     """A step in the thread that runs them."""
 
     future: Future[Any]
-    runner: ModelRunner
+    runner: Runner
 
     def ends_within(self, seconds: float) -> bool:
         """False if it has come to another layer meanwhile."""
-        begun = self.runner.num_layers_begun
+        begun = self.runner.layers.num_begun
         while True:
             try:
                 self.future.exception(seconds)
             except TimeoutError:
-                if self.runner.num_layers_begun != begun:
+                if self.runner.layers.num_begun != begun:
                     return False
             else:
                 return True
@@ -264,6 +267,7 @@ class _CudaStep(_Short):
             _copy_all(sampled.logprobs),
             _copy_all(sampled.prompt_logprobs),
             None if unusable_RK is None else _copy(unusable_RK),
+            None if sampled.vectors is None else Vectors(*map(_copy, sampled.vectors)),
         )
         self._arrived = landing.arrived
         self._arrived.record(landing.stream)

@@ -55,6 +55,18 @@ class TransformersTokenizer:
         )
         return ids
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text; a fast tokenizer encodes them on all cores."""
+        ids: list[list[int]] = self.hf(
+            list(texts),
+            truncation=False,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )["input_ids"]
+        return ids
+
     def encode_marked(
         self, text: str, marked: Sequence[tuple[int, int]], controls: frozenset[str]
     ) -> list[int]:
