@@ -128,11 +128,13 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "dp_supervisor_probe_failure_threshold=", "dp_supervisor_probe_interval_s=",
         "dp_supervisor_probe_timeout_s=",
     ),
-    _OTHER_KIND: (
-        "enable_mamba_cache_stochastic_rounding", "mamba_block_size=", "mamba_cache_dtype=auto",
-        "mamba_cache_mode=", "mamba_cache_philox_rounds=", "mamba_ssm_cache_dtype=auto",
-        "prefix_match_unit=",
+    _OTHER_KIND: ("prefix_match_unit=",),
+    "recurrent states are of the types that a model's layers name": (
+        "enable_mamba_cache_stochastic_rounding", "mamba_cache_dtype=auto",
+        "mamba_cache_philox_rounds=", "mamba_ssm_cache_dtype=auto",
     ),
+    "`checkpoint_tokens`": ("mamba_block_size=",),
+    "`enable_prefix_caching`, and `checkpoint_tokens`": ("mamba_cache_mode=",),
     _BACKEND: ("structured_outputs_config=", "guided_decoding_backend=auto"),
     "a plugin's, as `plugin`": (
         "io_processor_plugin=", "reasoning_parser_plugin=", "scheduler_cls=", "tool_parser_plugin=",
