@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -17,6 +16,7 @@ from octavo.steps.slot_fields import Ints, SlotIds
 from octavo_kernels.row_features import Work
 
 T = TypeVar("T")
+N = TypeVar("N", bound=np.generic)
 
 
 class Sections(NamedTuple, Generic[T]):
@@ -152,10 +152,13 @@ def pack_sections(sections: Sections[Ints | SlotIds]) -> tuple[Ints, Sections[in
     return buffer, Sections._make(map(len, sections))
 
 
-def split_sections(buffer: Ints, sizes: Sections[int]) -> Sections[Ints]:
+def split_sections(buffer: NDArray[N], sizes: Sections[int]) -> Sections[NDArray[N]]:
     """The buffer's sections, as views of it."""
-    ends = accumulate(sizes)
-    return Sections._make([buffer[end - size : end] for size, end in zip(sizes, ends, strict=True)])
+    sections, end = [], 0
+    for size in sizes:
+        start, end = end, end + size
+        sections.append(buffer[start:end])
+    return Sections._make(sections)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from enum import IntFlag
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -33,7 +32,9 @@ _HEADER: Final = struct.Struct(f"{_FIELDS}{HEADER_BYTES - struct.calcsize(_FIELD
 T = TypeVar("T")
 
 
-class _Flag(IntFlag):
+class _Flag:
+    """Plain numbers: those of an enumeration take a fifth of a plan's decoding."""
+
     AWAITS_MASKS = 1
     MASKED = 2
     HAS_ADAPTERS = 4
@@ -211,10 +212,11 @@ class PlanDecoder:
         num_words, num_rows = sizes.diff_indices, sizes.slots
         if num_words != sizes.diff_values or sizes.query_starts != num_rows + 1:
             raise FrameError(f"a plan's sections do not fit together: {sizes}")
-        parts = split_sections(buffer, sizes)
+        # Unsigned: a negative number is above every limit.
+        parts = split_sections(buffer.view(np.uint32), sizes)
         starts = parts.query_starts
         query_lens = starts[1:] - starts[:-1]
-        if starts[0] != 0 or not 0 <= num_tokens - int(starts[-1]) <= num_drafts:
+        if starts[0] != 0 or not 0 <= num_tokens - starts.item(-1) <= num_drafts:
             raise FrameError(f"a plan's rows are not of {num_tokens} tokens together")
         check_below(parts.held, 2 * self._state.num_slots, "a held row's line")
         check_below(parts.family_rows, sizes.sample_slots, "a sampling row")
@@ -224,7 +226,7 @@ class PlanDecoder:
         check_below(parts.sample_slots, num_slots, "a sampling row's slot")
         check_below(parts.logit_tokens, num_tokens, "a token with logits")
         check_below(query_lens, num_tokens + 1, "a row's tokens")
-        return parts.slots, query_lens
+        return parts.slots.view(np.int32), query_lens.view(np.int32)
 
     def _repeat(
         self, step_id: int, repeats: int, ahead: int, sizes: Sections[int], words: Ints
@@ -237,7 +239,7 @@ class PlanDecoder:
         expected = plan.sizes._replace(diff_indices=num_words, diff_values=num_words)
         if sizes != expected or len(words) != 2 * num_words:
             raise FrameError(f"step {step_id} has other sections than step {repeats}: {sizes}")
-        check_below(words[:num_words], self._state.num_words, "a word of the state")
+        check_below(words[:num_words].view(np.uint32), self._state.num_words, "a word of the state")
         context_lens = plan.context_lens + np.int32(ahead)
         rest = plan.buffer[2 * plan.sizes.diff_indices :]
         return replace(
