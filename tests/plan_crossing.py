@@ -15,6 +15,8 @@ from octavo.steps.plan_codec import PlanDecoder, PlanEncoder
 from octavo_registry.executor import ExecutorFacts
 from shadow_lines import NUM_LINES, NUM_SWAP_LINES
 
+PLAIN = (int, float, str, bytes, type(None))
+
 
 class Crossing:
     """An encoder, and the decoder that its frames come to."""
@@ -47,11 +49,16 @@ class Crossing:
 
 def assert_same(found: Any, expected: Any, where: str) -> None:
     """Equal through and through; of arrays the values, of token texts what devices read."""
-    if isinstance(expected, np.ndarray):
+    if isinstance(expected, PLAIN):
+        assert found == expected, where
+    elif isinstance(expected, np.ndarray):
         assert np.array_equal(found, expected), where
         assert expected.dtype == np.intp or found.dtype == expected.dtype, where
     elif isinstance(expected, list):
         assert len(found) == len(expected), where
+        if expected and all(isinstance(each, PLAIN) for each in expected):
+            assert found == expected, where
+            return
         for i, (one, other) in enumerate(zip(found, expected, strict=True)):
             assert_same(one, other, f"{where}[{i}]")
     elif isinstance(expected, MediaInput):
