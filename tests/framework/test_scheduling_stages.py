@@ -23,6 +23,8 @@ CASES = [
     Case("cross", "swap", "fcfs", 5, num_blocks=12, yields=Yields(0, 4), num_stages=4),
     Case("full", "recompute", "fcfs", 3, num_blocks=40, has_store=True, num_stages=2),
     Case("full", "swap", "fcfs", 4, num_blocks=40, yields=Yields(1, 4), num_stages=4),
+    Case("all", "recompute", "fcfs", 3, num_blocks=12, num_stages=2),
+    Case("state", "swap", "priority", 5, yields=Yields(0, 4), num_logged=4, num_stages=4),
 ]
 USERS = {slots: "SlotTable", corrections: "Corrections", repeated: "RepeatedSteps"}
 MISTAKES = {
@@ -68,7 +70,7 @@ def quiet():
 
 
 @pytest.mark.parametrize(
-    "num_walks", [8, pytest.param(200, marks=pytest.mark.slow)], ids=["quick", "8000 steps"]
+    "num_walks", [6, pytest.param(200, marks=pytest.mark.slow)], ids=["quick", "8000 steps"]
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_rows_of_several_stages_keep_the_references_and_the_tokens(case, num_walks) -> None:
