@@ -18,6 +18,7 @@ from torch import Tensor
 from octavo.cache import state_lines
 from octavo.cache.line_layout import LineLayout
 from octavo.cache.state_lines import NUM_RESERVED, PADDING, ZEROS, StateLines
+from octavo.errors import ConfigError
 from octavo.execution.state_memory import StateMemory
 from octavo.layers.recurrent import scan
 from octavo.scheduling import placement, repeated, scheduler
@@ -27,6 +28,7 @@ from octavo_registry.step import StateStep, StepBounds
 from recurrent_model import DeltaLayer
 from scheduling_cases import Case
 from scheduling_walks import walk
+from scheduling_world import World
 
 CPU = torch.device("cpu")
 
@@ -55,6 +57,11 @@ def test_the_last_line_of_all_may_be_the_checkpoint_itself() -> None:
     assert lines.take(kept, moves) == kept
     assert moves == []
     assert lines.find(b"a") is None
+
+
+def test_a_store_that_has_no_states_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a KV store has no states"):
+        World(Case("state", "recompute", "fcfs", 2, has_store=True), Counter())
 
 
 def test_moves_are_done_as_if_one_after_the_other() -> None:

@@ -123,7 +123,7 @@ class Placement:
             sequence.placed_seconds = time.monotonic()
         slot = sequence.slot
         count = clip(sequence, start, min(num_tokens - start, budget))
-        if self.lines is not None:
+        if self.lines is not None and sequence.media_end <= start:
             count = int(self.lines.cut(np.array([start]), np.array([count]))[0])
         self.tables.grow(
             np.array([slot], np.intp), np.array([start + count], np.int32), self.next_plan.diff

@@ -286,8 +286,9 @@ class Scheduler:
             slot = int(slots[row])
             start = int(slot_table.computed_S[slot])
             counts[row] = self._clip(slot_table.at(slot), start, int(counts[row]))
-        if self.placement.lines is not None:
-            counts = self.placement.lines.cut(slot_table.computed_S[slots], counts)
+        if self.placement.lines is not None:  # media are not cut: some must come whole
+            cut = self.placement.lines.cut(slot_table.computed_S[slots], counts)
+            counts = np.where(needs_media, counts, cut)
         runs = samples_only | (counts > 0)
         slots, counts = slots[runs], counts[runs]
         return self._make_room(slots, counts, victims)
