@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertTokenizerFast
 
-from octavo import LLM, PoolingParams
-from octavo.errors import ParameterError, PromptError, PromptTooLongError
+from octavo import LLM, AsyncLLM, PoolingParams
+from octavo.errors import ConfigError, ParameterError, PromptError, PromptTooLongError
 from octavo.testing.faults import own_faults
 from octavo.testing.model import check_model
 from octavo.testing.reference import ModuleReference, write_with_reference
@@ -250,6 +250,16 @@ def test_an_engine_in_a_process_of_its_own_gives_the_same(llm: LLM, folder: Path
     with LLM(folder, num_threads=1, engine_process=True) as apart:
         found = apart.embed_array(texts, use_tqdm=False)
     np.testing.assert_array_equal(found[:5], llm.embed_array(texts, use_tqdm=False)[:5])
+
+
+def test_an_executor_of_ranks_refuses_it_by_name(folder: Path, reference: ModuleReference) -> None:
+    with pytest.raises(ConfigError, match="executor 'ranks' embeds no texts yet"):
+        LLM(folder, executor="ranks")
+
+
+def test_what_does_not_embed_says_so(folder: Path, reference: ModuleReference) -> None:
+    with pytest.raises(ConfigError, match="BertModel embeds texts, which AsyncLLM does not yet"):
+        AsyncLLM(folder)
 
 
 @pytest.mark.parametrize("prefix", ["bert.", "roberta."])

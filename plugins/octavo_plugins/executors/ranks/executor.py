@@ -59,6 +59,8 @@ class RanksExecutor:
                 "executor 'ranks' runs on CPUs alone yet; set device='cpu', or leave out the "
                 "executor and set tensor_parallel_size to 1"
             )
+        if folder.pooling is not None:
+            raise ConfigError("executor 'ranks' embeds no texts yet; leave out the executor")
         if config.lora.enable_lora and self.size > 1:
             raise ConfigError("enable_lora: adapters are for one device yet, not for several ranks")
         self._config, self._folder, self._manifest = config, folder, host.manifest()
