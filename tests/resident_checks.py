@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from octavo.residency.pool import DevicePool
+from octavo.residency.pool import DevicePool, Resident
 from octavo.scheduling.scheduler import Scheduler
 from octavo.steps.loads import Span
 from octavo.steps.plan import StepPlan
@@ -69,6 +70,14 @@ class ResidentChecks:
         held = pool._held[key]
         assert self.told.get((pool.name, key)) is not held, "a resident is loaded twice"
         self.told[pool.name, key] = held
+
+
+def has_room(pool: DevicePool, resident: Resident) -> bool:
+    """Whether ``provide`` would find places now; nothing is provided."""
+    tried = copy.copy(pool)
+    tried._held, tried._to_load = pool._held.copy(), {}
+    tried._places = copy.deepcopy(pool._places)
+    return tried.provide(resident) is not None
 
 
 def _all(places: Span | np.ndarray) -> list[int]:

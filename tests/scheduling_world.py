@@ -23,7 +23,7 @@ from octavo.steps.layout import StateLayout
 from octavo.steps.plan import StepPlan
 from plan_crossing import Crossing
 from plan_indices import check_deltas, check_indices, held_kinds, made_positions
-from resident_checks import ResidentChecks
+from resident_checks import ResidentChecks, has_room
 from scheduling_cases import (
     ADAPTERS,
     AUTOMATON_WORDS,
@@ -278,7 +278,7 @@ class World:
         aside = self.scheduler.waiting.peek_aside()
         if aside is not None:
             automata = self.scheduler.automata
-            lacks_words = any(p is automata and p.provide(i) is None for p, i in aside.needs)
+            lacks_words = any(p is automata and not has_room(p, i) for p, i in aside.needs)
             self.seen["waiting for words" if lacks_words else "waiting for rank rows"] += 1
         self.seen["a queue"] += len(self.scheduler.waiting) > 0
         self.seen["new blocks"] += plan.sizes.diff_indices > 0
