@@ -84,3 +84,15 @@ def test_no_rows_and_more_axes_are_taken() -> None:
 def test_dtypes_that_differ_are_refused_on_the_device() -> None:
     with pytest.raises(ValueError, match=r"x is torch.bfloat16 and weight torch.float32"):
         rms_norm(torch.ones(2, 8, device="cuda").bfloat16(), torch.ones(8, device="cuda"), 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [256, 768, 1024, 2880, 4096, 8192, 12288])
+def test_a_row_has_the_same_bits_among_few_and_many(size: int) -> None:
+    x_TD = torch.randn(600, size, device="cuda").bfloat16()
+    weight_D = torch.rand(size, device="cuda").bfloat16()
+    many_TD = rms_norm(x_TD, weight_D, 1e-5)
+    for rows in (slice(0, 1), slice(100, 300)):
+        assert torch.equal(rms_norm(x_TD[rows], weight_D, 1e-5), many_TD[rows])
+        residual_TD = torch.zeros_like(x_TD[rows])
+        assert torch.equal(add_rms_norm(x_TD[rows], residual_TD, weight_D, 1e-5), many_TD[rows])
