@@ -59,8 +59,8 @@ def _part_logprobs(
 ) -> tuple[Tensor, ...]:
     logits_GV = logits_GV.to(torch.float32)
     ids_GK1 = torch.cat((chosen_G1, likeliest(logits_GV, count)), dim=1)
-    logprobs_GK1 = logits_GV.gather(1, ids_GK1)
-    if normalized:
-        logprobs_GK1 = logprobs_GK1 - logits_GV.logsumexp(dim=1, keepdim=True)
+    # Not logsumexp, whose order of summation depends on how many rows there are.
+    scores_GV = logits_GV.log_softmax(dim=1) if normalized else logits_GV
+    logprobs_GK1 = scores_GV.gather(1, ids_GK1)
     ranks_G = (logits_GV > logits_GV.gather(1, chosen_G1)).sum(dim=1) + 1
     return ids_GK1, logprobs_GK1, ranks_G
