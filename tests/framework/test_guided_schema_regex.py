@@ -35,6 +35,17 @@ def found(pattern: str, text: str) -> bool:
     return re.search(pattern.replace("$", "\\Z"), text, re.ASCII) is not None
 
 
+@given(anchored)
+def test_no_string_of_a_pattern_is_shorter_than_its_shortest(pattern):
+    node = parse_pattern(pattern)
+    shortest = regex.shortest(node)
+    if shortest is not None:
+        assert not regex.is_empty(regex.both(node, regex.repeat(regex.ANY_CHAR, 0, shortest)))
+        if shortest:
+            shorter = regex.repeat(regex.ANY_CHAR, 0, shortest - 1)
+            assert regex.is_empty(regex.both(node, shorter))
+
+
 @given(anchored, texts)
 def test_a_pattern_is_found_where_pythons_re_finds_it(pattern, text):
     assert regex.matches(parse_pattern(pattern), text) is found(pattern, text)

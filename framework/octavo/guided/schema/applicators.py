@@ -79,7 +79,7 @@ def _one_of(
     overlaps = {
         frozenset(pair)
         for pair in combinations(live, 2)
-        if meaning.clauses(tuple((item, True) for item in pair), kind)
+        if meaning.overlap((pair[0], True), (pair[1], True), kind)
     }
     if not holds:
         none = meaning.clauses(tuple((item, False) for item in branches), kind)

@@ -12,7 +12,7 @@ from octavo.guided.schema.containers import Arrays, Count, ItemGroup, State, sta
 from octavo.guided.schema.meaning import Meaning
 from octavo.guided.schema.shape_types import ArrayShape
 from octavo.guided.schema.source import unsupported
-from octavo.guided.schema.values import KINDS, identity
+from octavo.guided.schema.values import identity
 
 MAX_ARRANGEMENTS = 256
 MAX_ROOM = 12
@@ -159,7 +159,7 @@ def _distinct(meaning: Meaning, body: Arrays) -> Iterator[ArrayShape]:
 def _all_values(meaning: Meaning, state: State) -> list[Any]:
     """All values of a state; none where they are too many."""
     found: dict[Any, Any] = {}
-    for kind in KINDS:
+    for kind in meaning.kinds(state):
         for clause in meaning.clauses(state, kind):
             if clause.values is None:
                 return []

@@ -143,7 +143,8 @@ class Objects:
 
 def state_of(literals: list[Literal | None]) -> State:
     """All of them, each once, without those that say nothing."""
-    return tuple(dict.fromkeys(item for item in literals if item and not says_nothing(item)))
+    found = [item for item in literals if item is not None and not says_nothing(item)]
+    return tuple(found) if len(found) < 2 else tuple(dict.fromkeys(found))
 
 
 def says_nothing(literal: Literal) -> bool:

@@ -115,6 +115,8 @@ class Emitter:
         self.graph = graph
         self.features = Features()
         self._names: dict[State, str] = {}
+        self._taken: set[str] = set()
+        self._num_named: Counter[str] = Counter()
         self._waiting: list[State] = []
         self._definitions: dict[str, Core] = {}
 
@@ -159,10 +161,11 @@ class Emitter:
         place, holds = state[0]
         last = place.pointer.rpartition("/")[2]
         plain = last if len(state) == 1 and holds and last.isidentifier() else "part"
-        name, number = plain, 1
-        while name in self._names.values():
-            number += 1
-            name = f"{plain}_{number}"
+        name = plain
+        while name in self._taken:
+            self._num_named[plain] += 1
+            name = f"{plain}_{self._num_named[plain] + 1}"
+        self._taken.add(name)
         return name
 
     def _written(self, state: State, depth: int) -> Core:

@@ -8,7 +8,7 @@ the states that occur, each of which is looked at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -56,6 +56,7 @@ class Meaning:
         self._asked: list[State] = []
         self._vacant: dict[Strings, bool] = {}
         self._empty: dict[State, bool] = {}
+        self._impossible: dict[tuple[Literal | None, ...], bool] = {}
         self._patterns: dict[str, Regex] = {}
         self._work = 0
         self._deadline = time.thread_time() + MAX_SECONDS
@@ -100,6 +101,23 @@ class Meaning:
                 self._clauses[key] = self.product(kind, [found, last])
             found = self._clauses[key]
         return found
+
+    def kinds(self, state: State) -> Collection[Kind]:
+        """The types of which there may be alternatives."""
+        found: Collection[Kind] = KINDS
+        for place, holds in state:
+            if holds:
+                left = self._kinds(place)
+                found = left if found is KINDS else [kind for kind in found if kind in left]
+        return found
+
+    def overlap(self, first: Literal, second: Literal, kind: Kind) -> bool:
+        """Whether both may hold at once, as far as can be seen."""
+        return any(
+            self.meet(one, other) is not None
+            for one in self.literal_clauses(first, kind, False)
+            for other in self.literal_clauses(second, kind, False)
+        )
 
     def _kinds(self, place: Location) -> Collection[Kind]:
         """The types that the schema's ``type`` leaves: of others nothing else needs to be read."""
@@ -213,8 +231,25 @@ class Meaning:
             case Objects():
                 if body.high is not None and max(body.low, len(body.required)) > body.high:
                     return True
-                return any(self.is_empty(self.property(body, name)) for name in body.required)
+                return any(map(self._is_impossible(body), body.required))
         return False
+
+    def _is_impossible(self, body: Objects) -> Callable[[str], bool]:
+        """Whether nothing may be the property of a name; most bodies ask for what others do."""
+        if body.named or any(group.patterns for group in body.groups):
+            return lambda name: self.is_empty(self.property(body, name))
+
+        def is_impossible(name: str) -> bool:
+            asked = tuple([group.names.get(name, group.rest) for group in body.groups])
+            known = self._impossible.get(asked)
+            if known is None:
+                state = self.property(body, name)
+                known = self.is_empty(state)
+                if not state or state in self._empty:
+                    self._impossible[asked] = known
+            return known
+
+        return is_impossible
 
     def is_empty(self, state: State) -> bool:
         """Whether nothing satisfies the state; False where that is not known yet."""
@@ -226,7 +261,9 @@ class Meaning:
             self._asked.append(state)
             try:
                 with self._one_layer_deeper():
-                    self._empty[state] = all(not self.clauses(state, kind) for kind in KINDS)
+                    self._empty[state] = not any(
+                        self.clauses(state, kind) for kind in self.kinds(state)
+                    )
             except _Unknown:
                 return False
             finally:
@@ -249,8 +286,11 @@ class Meaning:
         if len(body.groups) > 1:
             groups = sorted(body.groups, key=lambda group: group.rank)
         for group in groups:
-            literals += group_literals(group, name)
-        if any(not self.admits((literal,), name) for literal in body.named):
+            if group.patterns:
+                literals += group_literals(group, name)
+            else:
+                literals.append(group.names.get(name, group.rest))
+        if body.named and any(not self.admits((literal,), name) for literal in body.named):
             literals.append(self.source.never)
         return state_of(literals)
 

@@ -332,6 +332,20 @@ def is_empty(node: Regex, max_states: int = 300) -> bool:
     return True
 
 
+def shortest(node: Regex) -> int | None:
+    """Characters of its shortest string; None where that is not seen at once, or there is none."""
+    if node.has_algebra or node == NOTHING:
+        return None
+    match node:
+        case Cat(parts):
+            return sum(shortest(part) or 0 for part in parts)
+        case Alt(choices):
+            return min(shortest(part) or 0 for part in choices)
+        case Repeat(part, low):
+            return low * (shortest(part) or 0)
+    return 1
+
+
 def automaton(node: Regex, max_states: int) -> dict[Regex, list[tuple[Chars, Regex]]]:
     """Every state that can be reached, with its steps."""
     table: dict[Regex, list[tuple[Chars, Regex]]] = {}

@@ -128,6 +128,9 @@ class Strings:
             return True
         if self.pattern == ANY_TEXT:
             return False
+        shortest = regex.shortest(self.pattern)
+        if shortest is not None and self.low <= shortest and least(self.high, shortest) == shortest:
+            return False
         long = self.low > 64 or (self.high or 0) > 64
         length = ANY_TEXT if long else regex.repeat(regex.ANY_CHAR, self.low, self.high)
         try:

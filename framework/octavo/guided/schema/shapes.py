@@ -25,14 +25,14 @@ from octavo.guided.schema.shape_types import (
     ValueShape,
 )
 from octavo.guided.schema.source import unsupported
-from octavo.guided.schema.values import KINDS, exact, identity, written
+from octavo.guided.schema.values import exact, identity, written
 
 
 def shapes_of(meaning: Meaning, state: State) -> list[Shape]:
     """Every alternative of a state, of all types."""
     scalars: list[Any] = []
     found: list[Shape] = []
-    for kind in KINDS:
+    for kind in meaning.kinds(state):
         for clause in meaning.clauses(state, kind):
             if clause.values is None:
                 found += _of_clause(meaning, clause)

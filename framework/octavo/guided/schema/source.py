@@ -241,11 +241,11 @@ def _escaped(step: str | int) -> str:
 def _check_limits(document: object) -> None:
     """Refuse what is too large before anything is made of it."""
     num_properties = num_values = num_nodes = 0
-    waiting: list[tuple[Any, int]] = [(document, 1)]
+    waiting: list[tuple[Any, int]] = [([document], 0)]
     while waiting:
         node, level = waiting.pop()
-        num_nodes += 1
-        if level > MAX_LEVELS or num_nodes > MAX_SCHEMA_BYTES:
+        num_nodes += len(node)
+        if (node and level >= MAX_LEVELS) or num_nodes > MAX_SCHEMA_BYTES:
             raise UnsupportedConstraint(f"the schema is nested deeper than {MAX_LEVELS} levels")
         if isinstance(node, dict):
             if not all(isinstance(name, str) for name in node):
@@ -254,9 +254,8 @@ def _check_limits(document: object) -> None:
             num_properties += len(properties) if isinstance(properties, dict) else 0
             values = node.get("enum")
             num_values += len(values) if isinstance(values, list) else 0
-            waiting += [(item, level + 1) for item in node.values()]
-        elif isinstance(node, list | tuple):
-            waiting += [(item, level + 1) for item in node]
+        items = node.values() if isinstance(node, dict) else node
+        waiting += [(item, level + 1) for item in items if isinstance(item, dict | list | tuple)]
         if num_properties > MAX_PROPERTIES or num_values > MAX_ENUM_VALUES:
             raise UnsupportedConstraint(
                 f"the schema has more than {MAX_PROPERTIES} properties "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 DIALECTS = {
@@ -59,6 +60,9 @@ ANNOTATIONS = _words(
 )
 
 
+_KNOWN = CONSTRAINTS | ANNOTATIONS
+
+
 def check_names(
     schema: Mapping[str, Any], pointer: str, unsupported: Callable[[str, str, str], Exception]
 ) -> None:
@@ -67,9 +71,14 @@ def check_names(
     Any other unknown name is an annotation, as the standard has it. So is one that begins with a
     mark: x-format and _format are not written by mistake.
     """
-    for name in schema.keys() - CONSTRAINTS - ANNOTATIONS:
+    for name in schema.keys() - _KNOWN:
         if not name[:1].isalpha() or name.startswith("x-"):
             continue
-        close = get_close_matches(name, CONSTRAINTS, n=1, cutoff=0.85)
-        if close:
-            raise unsupported(name, pointer, f"no keyword of JSON Schema; is {close[0]!r} meant?")
+        if close := _close(name):
+            raise unsupported(name, pointer, f"no keyword of JSON Schema; is {close!r} meant?")
+
+
+@lru_cache(maxsize=1024)
+def _close(name: str) -> str | None:
+    """The keyword that is almost written so: one name may stand in hundreds of a schema's parts."""
+    return next(iter(get_close_matches(name, CONSTRAINTS, n=1, cutoff=0.85)), None)
