@@ -7,7 +7,7 @@ from octavo_registry.adapters import (
     AdapterResolver,
     ListsAdapters,
 )
-from octavo_registry.attention import AttentionBackend, QKTransform, StoresRows
+from octavo_registry.attention import AttentionBackend, QKTransform, ReadsMedia, StoresRows
 from octavo_registry.cache import CacheSpec, StateTensor
 from octavo_registry.commands import Command
 from octavo_registry.errors import (
@@ -174,6 +174,7 @@ __all__ = [
     "QKTransform",
     "Quantization",
     "QuantizationMethod",
+    "ReadsMedia",
     "ReasoningParser",
     "ReordersOutputs",
     "RequestOutcome",

@@ -104,3 +104,15 @@ class StoresRows(Protocol):
         Of kind "media", k is the rows [M, 1, D] and v is None.
         """
         ...
+
+
+@runtime_checkable
+class ReadsMedia(StoresRows, Protocol):
+    """A backend with a kernel for caches of kind "media".
+
+    Without it keys and values are kept, whatever ``supports`` says: rows that are read without a
+    kernel for them cost more than they save.
+    """
+
+    fewest_media_rows: int
+    """From so many sequences at a time on it reads rows faster than keys and values."""

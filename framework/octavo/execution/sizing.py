@@ -29,7 +29,7 @@ from octavo.sampling.sampler import LOGIT_ROWS
 from octavo.sampling.sparse import table_bytes
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
-from octavo_registry.attention import AttentionBackend, StoresRows
+from octavo_registry.attention import AttentionBackend, ReadsMedia, StoresRows
 from octavo_registry.cache import CacheSpec
 from octavo_registry.model import AttendsAcross, EncodesMedia, HasWorkspace, Model
 
@@ -37,8 +37,6 @@ DEFAULT_SLOTS = {"cpu": 256, "cuda": 1024}
 """Sequences that run at the same time, where max_num_seqs does not say."""
 CPU_STEP_TOKENS = 2048
 """Tokens of whole texts in a step of a CPU: more would only let a query wait."""
-MEDIA_SLOTS = 16
-"""Fewer sequences read keys and values faster than encoded media."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,17 +211,19 @@ def cache_choice(
 ) -> Callable[[CacheSpec], bool]:
     """Whether a backend takes a layer's cache, for models that can do with one of several.
 
-    Encoded media as they are pay in steps of many sequences only.
+    Encoded media as they are pay only with a kernel for them, and in steps of many sequences.
     """
     num_slots = config.scheduler.max_num_seqs or DEFAULT_SLOTS[device.type]
 
     def takes(spec: CacheSpec) -> bool:
-        if spec.kind == "media" and num_slots < MEDIA_SLOTS:
-            return False
         name = _backend_name(spec, device, folder.dtype, config, host)
         if name is None:
             return False
-        _, reason = _asked_backend(name, spec, device, host)
+        backend, reason = _asked_backend(name, spec, device, host)
+        if spec.kind == "media" and not (
+            isinstance(backend, ReadsMedia) and num_slots >= backend.fewest_media_rows
+        ):
+            return False
         return reason is None
 
     return takes

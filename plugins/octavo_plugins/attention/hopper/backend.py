@@ -67,6 +67,8 @@ class HopperAttention:
 
     most_recorded_queries = 1
     batch_invariant = True
+    fewest_media_rows = 16
+    """A tile of the kernel has as many; one of fewer takes as long."""
 
     def supports(self, spec: CacheSpec, device: torch.device) -> str | None:
         """See ``AttentionBackend``, as for all methods here."""
