@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo_kernels.hopper_latent import DIMS, attend, misfit, reference
+from octavo_kernels.hopper_latent import DIMS, _geometry, attend, misfit, reference
 
 LENGTHS = {
     "equal": [1500] * 3,
@@ -105,6 +105,18 @@ def test_the_reference_is_a_softmax_over_rows_found_by_table() -> None:
         rows = torch.cat([cache[:, block].flatten(0, 1) for block in blocks])[:length]
         weights = (q[:, row] @ rows.T * 0.5).softmax(-1)
         torch.testing.assert_close(found[:, row], weights @ rows)
+
+
+def test_layers_that_differ_in_pointers_only_are_checked_once() -> None:
+    """However many layers a step has; other shapes or strides are another step's."""
+    asked = {"dtype": torch.float32, "device": "cpu"}
+    before = _geometry.cache_info()
+    for lengths, lane_rows in (([5, 3], 6), ([5, 3], 10), ([5, 3, 1], 6)):
+        for _layer in range(4):
+            case = make(lengths, 2, 16, lane_rows=lane_rows, **asked)
+            attend(*case, torch.empty_like(case[0]), scale=1)
+    after = _geometry.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (3, 9)
 
 
 def test_what_does_not_fit_is_an_error() -> None:

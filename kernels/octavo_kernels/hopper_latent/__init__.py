@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from ctypes import c_int, c_longlong
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,45 +50,25 @@ def attend(
     still runs, as by ``hopper_decode``.
     """
     device = q_HRD.device
-    heads, rows, dim = q_HRD.shape
-    if cache_LBND.dim() != 4 or cache_LBND.shape[3] != dim or out_HRD.shape != q_HRD.shape:
-        raise ValueError(
-            f"hopper_latent: a cache of shape {list(cache_LBND.shape)} and results of shape "
-            f"{list(out_HRD.shape)} do not fit queries of shape {list(q_HRD.shape)}"
-        )
-    if table_rows_R.shape != (rows,) or context_lens_R.shape != (rows,) or table_SB.dim() != 2:
-        raise ValueError(
-            f"hopper_latent: table {list(table_SB.shape)}, table rows {list(table_rows_R.shape)} "
-            f"and context lengths {list(context_lens_R.shape)} do not fit {rows} rows"
-        )
+    tensors = (q_HRD, cache_LBND, out_HRD, table_SB, table_rows_R, context_lens_R)
+    geometry = _geometry(*((x.dtype, x.shape, x.stride()) for x in tensors), device)
     if device.type == "cpu":
         reference.attend(
             q_HRD, cache_LBND, table_SB, table_rows_R, context_lens_R, out_HRD, scale=scale
         )
         return
-    _check(q_HRD, cache_LBND, out_HRD, table_SB, table_rows_R, context_lens_R)
-    lanes, _, lane_rows, _ = cache_LBND.shape
-    lane_stride, block_stride, *_ = (2 * stride for stride in cache_LBND.stride())
-    kernel = library(SPEC, device.index)  # raises on a GPU that it is not for
-    blocks, by_row = _grid(rows, num_processors(device.index))
-    geometry = Geometry(
-        q_HRD.stride(1),
-        q_HRD.stride(0),
-        out_HRD.stride(1),
-        out_HRD.stride(0),
-        block_stride,
-        lane_stride,
-        table_SB.stride(0),
-        *(DTYPE_CODES[q_HRD.dtype], rows, heads, dim, lanes, lane_rows, blocks, by_row),
-    )
-    kernel.octavo_hopper_latent(
-        ctypes.byref(geometry),
-        q_HRD.data_ptr(),
-        cache_LBND.data_ptr(),
+    q, cache, out = q_HRD.data_ptr(), cache_LBND.data_ptr(), out_HRD.data_ptr()
+    if (q | cache | out) % 16:
+        x = next(x for x in tensors[:3] if x.data_ptr() % 16)
+        raise _misplaced((x.dtype, x.shape, x.stride()))
+    library(SPEC, device.index).octavo_hopper_latent(
+        geometry,
+        q,
+        cache,
         table_SB.data_ptr(),
         table_rows_R.data_ptr(),
         context_lens_R.data_ptr(),
-        out_HRD.data_ptr(),
+        out,
         _workspace(device.index).data_ptr(),
         scale,
         stream_of(device.index),
@@ -124,31 +105,68 @@ def _grid(rows: int, most: int) -> tuple[int, bool]:
     return min(most, PARTS_EACH * rows), False
 
 
-def _check(
-    q_HRD: Tensor, cache_LBND: Tensor, out_HRD: Tensor, table_SB: Tensor, *indices: Tensor
-) -> None:
-    heads, _, dim = q_HRD.shape
+Form = tuple[torch.dtype, torch.Size, tuple[int, ...]]
+"""A tensor's dtype, shape and strides."""
+
+
+# A step's layers differ in pointers only: what depends on the rest is checked once.
+@functools.lru_cache(maxsize=512)
+def _geometry(
+    q: Form,
+    cache: Form,
+    out: Form,
+    table: Form,
+    table_rows: Form,
+    context_lens: Form,
+    device: torch.device,
+) -> Any:
+    """Check how the arguments fit; return a reference to a ``Geometry``."""
+    heads, rows, dim = q[1]
+    if len(cache[1]) != 4 or cache[1][3] != dim or out[1] != q[1]:
+        raise ValueError(
+            f"hopper_latent: a cache of shape {list(cache[1])} and results of shape "
+            f"{list(out[1])} do not fit queries of shape {list(q[1])}"
+        )
+    if table_rows[1] != (rows,) or context_lens[1] != (rows,) or len(table[1]) != 2:
+        raise ValueError(
+            f"hopper_latent: table {list(table[1])}, table rows {list(table_rows[1])} "
+            f"and context lengths {list(context_lens[1])} do not fit {rows} rows"
+        )
+    geometry = Geometry()
+    if device.type != "cuda":
+        return geometry
     if reason := misfit(heads, dim):
         raise ValueError(f"hopper_latent: {reason}")
-    dtypes = {q_HRD.dtype, cache_LBND.dtype, out_HRD.dtype}
-    if len(dtypes) > 1 or q_HRD.dtype not in (torch.bfloat16, torch.float16):
+    dtypes = {q[0], cache[0], out[0]}
+    if len(dtypes) > 1 or q[0] not in (torch.bfloat16, torch.float16):
         raise ValueError(f"hopper_latent: {dtypes}; all must be bfloat16, or all float16")
-    if any(each.dtype != torch.int32 or each.stride(-1) != 1 for each in (table_SB, *indices)):
+    if any(
+        form[0] != torch.int32 or form[2][-1] != 1 for form in (table, table_rows, context_lens)
+    ):
         raise ValueError("hopper_latent: table, table rows and lengths must be contiguous int32")
-    if cache_LBND.shape[2] % 2:
-        raise ValueError(f"hopper_latent: {cache_LBND.shape[2]} rows of a lane; it must be even")
-    for each in (q_HRD, cache_LBND, out_HRD):
-        is_cut = each is cache_LBND and each.stride(2) != dim
-        if (
-            is_cut
-            or each.stride(-1) != 1
-            or each.data_ptr() % 16
-            or any(stride % 8 for stride in each.stride()[:-1])
-        ):
-            raise ValueError(
-                f"hopper_latent: strides {each.stride()} of shape {list(each.shape)}; rows must be "
-                "contiguous and start at multiples of 16 bytes"
-            )
+    lanes, _, lane_rows, _ = cache[1]
+    if lane_rows % 2:
+        raise ValueError(f"hopper_latent: {lane_rows} rows of a lane; it must be even")
+    for form in (q, cache, out):
+        is_cut = form is cache and form[2][2] != dim
+        if is_cut or form[2][-1] != 1 or any(stride % 8 for stride in form[2][:-1]):
+            raise _misplaced(form)
+    geometry.q_head_stride, geometry.q_row_stride, _ = q[2]
+    geometry.out_head_stride, geometry.out_row_stride, _ = out[2]
+    geometry.lane_stride, geometry.block_stride = (2 * stride for stride in cache[2][:2])
+    geometry.table_stride = table[2][0]
+    geometry.dtype = DTYPE_CODES[q[0]]
+    geometry.rows, geometry.heads, geometry.dim = rows, heads, dim
+    geometry.lanes, geometry.lane_rows = lanes, lane_rows
+    geometry.blocks, geometry.by_row = _grid(rows, num_processors(device.index))
+    return ctypes.byref(geometry)
+
+
+def _misplaced(form: Form) -> ValueError:
+    return ValueError(
+        f"hopper_latent: strides {form[2]} of shape {list(form[1])}; rows must be contiguous and "
+        "start at multiples of 16 bytes"
+    )
 
 
 @functools.cache
