@@ -87,6 +87,30 @@ def test_moves_are_done_as_if_one_after_the_other() -> None:
         assert memory.views["a"].log[0][:, 1, 0].tolist() == [-value for value in lines]
 
 
+@pytest.mark.gpu
+def test_copies_of_lines_take_no_memory_and_no_wait() -> None:
+    """Many sequences may enter in one step, each with a line of its own of many megabytes."""
+    spec = CacheSpec.state(tensors=(StateTensor((2**20,), "float32"),))
+    memory = StateMemory(
+        LineLayout(specs=(("a", spec),), num_logged=1), 24, 3, torch.device("cuda")
+    )
+    memory.move([LineMove("copy", 0, 1)])  # which loads the kernel
+    values_N = memory.views["a"].tensors[0]
+    values_N[:] = torch.arange(24.0, device="cuda")[:, None]
+    moves = [LineMove("copy", line, line + 12) for line in range(12)]
+    moves += [LineMove("swap_out", 20, 1), LineMove("copy", 1, 20), LineMove("swap_in", 1, 0)]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        memory.move(moves)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.cuda.max_memory_allocated() - before < 2**20
+    wanted = [8, *range(1, 12), *range(8), 1, *range(9, 12)]
+    assert values_N[:, 0].tolist() == values_N[:, -1].tolist() == wanted
+
+
 class Rows:
     """Rows of one layer, which run step by step with some tokens that may not count."""
 

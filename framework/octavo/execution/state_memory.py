@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from octavo.errors import CacheError
 from octavo.execution.untouched import untouched_zeros
 from octavo.steps.device_state import DeviceState
 from octavo.steps.loads import LineMove
+from octavo.steps.uploads import upload
+from octavo_kernels.block_moves import swap_blocks_
 from octavo_registry.cache import StateTensor
 from octavo_registry.step import StateStep, StateView, StepBounds
 
@@ -54,19 +57,14 @@ class StateMemory:
         }
 
     def move(self, moves: Iterable[LineMove]) -> None:
-        """Do a step's copies of lines as if one after the other."""
+        """Do a step's copies of lines as if one after the other; they take no memory."""
         for kind, several in groupby(moves, key=lambda move: move.kind):
             source = self._swap if kind == "swap_in" else self._lines
             target = self._swap if kind == "swap_out" else self._lines
             for batch in _independent(several, in_one_place=kind == "copy"):
-                sources = torch.tensor(list(batch.values()))
-                targets = torch.tensor(list(batch))
-                if source.device == target.device:
-                    sources, targets = sources.to(source.device), targets.to(source.device)
-                    target.index_copy_(0, targets, source.index_select(0, sources))
-                    continue
-                for to, start in batch.items():
-                    target[to].copy_(source[start], non_blocking=True)
+                ends = np.array([list(batch), list(batch.values())])
+                targets, sources = upload(ends, self._lines.device).unbind(0)
+                swap_blocks_(source[None], target[None], sources, targets)
 
     def begin(
         self,
