@@ -41,7 +41,8 @@ PATHS: Final[Mapping[str, str]] = {
 
 _GUIDED = "octavo.GuidedParams, as SamplingParams(guided=GuidedParams(...))"
 _MULTIMODAL = "INPUT_REGISTRY and MULTIMODAL_REGISTRY of octavo_registry, docs/hooks.md"
-_NO_POOLING = "nothing yet, as no pooling models run so far"
+_DEVICES = "the option executor='ranks' for a host's CPUs, and nothing for several GPUs yet"
+_NO_POOLING = "nothing yet: this version embeds texts alone, docs/python.md"
 _HOOKS = "a plugin's hooks, docs/hooks.md"
 _MEDIA = "media of a prompt are pictures, arrays, bytes or addresses, docs/media.md"
 _MODELS = "a model is a plugin, made of octavo.layers, docs/model_plugin.md"
@@ -55,14 +56,14 @@ INSTEAD: Final[Mapping[str, str]] = {
     "benchmarks": "the command octavo bench, docs/bench.md",
     "collect_env": "the command octavo doctor",
     "config.VllmConfig": "octavo.config.EngineConfig",
-    "distributed": "nothing yet, as several devices are not available",
+    "distributed": _DEVICES,
     "entrypoints": _SERVER,
     "entrypoints.chat_utils": "messages of octavo.LLM.chat, docs/server.md",
     "entrypoints.openai.reasoning_parsers": _PARSERS,
     "entrypoints.openai.tool_parsers": _PARSERS,
     "entrypoints.score_utils": _NO_POOLING,
     "envs": "variables that begin with OCTAVO_, docs/environment.md",
-    "initialize_ray_cluster": "nothing yet, as several devices are not available",
+    "initialize_ray_cluster": _DEVICES,
     "engine.protocol": "octavo.AsyncLLM",
     "inputs.InputContext": _MULTIMODAL,
     "inputs.InputRegistry": _MULTIMODAL,

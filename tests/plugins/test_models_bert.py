@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from torch import Tensor
 from transformers import BertTokenizerFast
 
 from octavo import LLM, AsyncLLM, PoolingParams
-from octavo.errors import ConfigError, ParameterError, PromptError, PromptTooLongError
+from octavo.errors import ConfigError, OctavoError, ParameterError, PromptError, PromptTooLongError
 from octavo.testing.faults import own_faults
 from octavo.testing.model import check_model
 from octavo.testing.reference import ModuleReference, write_with_reference
@@ -161,6 +162,8 @@ def test_a_text_that_is_too_long_is_refused_or_cut_before_what_ends_it(llm: LLM,
         assert cut.prompt_token_ids == [*ids[: most - 1], ids[-1]]
         assert short.prompt_token_ids == ids_of("cat")
         close(cut.outputs.embedding, mean(reference, cut.prompt_token_ids))
+        (bare,) = llm.embed([[8] * 20 + [9] * 20], params, use_tqdm=False)  # ids as they are
+        assert bare.prompt_token_ids == ([8] * 20 + [9] * 20)[:most]
     for wrong in (2, MAX_TOKENS + 1, -2):
         with pytest.raises(ParameterError, match=r"truncate_prompt_tokens=.* must be from 3 to 24"):
             llm.embed("cat", PoolingParams(truncate_prompt_tokens=wrong))
@@ -191,6 +194,10 @@ def test_dimensions_need_a_model_that_was_trained_for_them(llm: LLM) -> None:
         {"prompt": "x", "colour": 1},
         {"prompt": "x", "cache_salt": "s"},
         {"prompt": "x", "multi_modal_data": {"image": 1}},
+        [2, 160],
+        [2, -1],
+        [2, 7.5],
+        [True],
     ],
 )
 def test_a_prompt_that_is_wrong_ends_the_call_and_leaves_the_next_alone(llm: LLM, prompt) -> None:
@@ -200,31 +207,39 @@ def test_a_prompt_that_is_wrong_ends_the_call_and_leaves_the_next_alone(llm: LLM
     assert llm.embed([], use_tqdm=False) == []
 
 
-def test_a_text_that_fails_in_the_engine_leaves_the_others_alone(llm: LLM) -> None:
-    texts = [[2, 7, 3], [2, 9999, 3], [2, 8, 3]]
-    first, wrong, last = llm.embed(texts, use_tqdm=False)
-    assert wrong.error == f"a text must have 1 to {MAX_TOKENS} tokens below 160"
-    assert (wrong.error_type, wrong.outputs.embedding) == ("ParameterError", [])
+def test_a_prompt_that_is_wrong_is_named(llm: LLM) -> None:
+    with pytest.raises(
+        PromptError, match="prompt 1: token 1 is 9999, outside the vocabulary of 16"
+    ):
+        llm.embed([[2, 7, 3], [2, 9999, 3]], use_tqdm=False)
+    with pytest.raises(PromptError, match=r"prompt 0: token 1 is 7.5 of type float, not an int"):
+        llm.embed([2, 7.5], use_tqdm=False)
+
+
+@pytest.fixture(scope="module")
+def broken(folder: Path, reference: ModuleReference, tmp_path_factory) -> Path:
+    """The model with a weight of token 100 that is not a number."""
+    path: Path = tmp_path_factory.mktemp("broken")
+    shutil.copytree(folder, path, dirs_exist_ok=True)
+    tensors = load_file(path / "model.safetensors")
+    tensors["embeddings.word_embeddings.weight"][100] = torch.nan
+    save_file(tensors, path / "model.safetensors")
+    return path
+
+
+def test_a_vector_that_is_not_finite_is_its_texts_error(broken: Path, reference) -> None:
+    texts = [[2, 8, 3], [2, 100, 3], [2, 10, 3]]
+    with LLM(broken, num_threads=1) as llm:
+        first, wrong, last = llm.embed(texts, use_tqdm=False)
+        with pytest.raises(OctavoError, match=r"prompt 1: .* a text's vector is NaN or infinite"):
+            llm.embed_array(texts, use_tqdm=False)
+    assert "a text's vector is NaN or infinite" in wrong.error
+    assert wrong.outputs.embedding == []
     assert first.error is last.error is None
-    with pytest.raises(ParameterError, match="prompt 1: a text must have"):
-        llm.embed_array(texts, use_tqdm=False)
+    close(last.outputs.embedding, mean(reference, [2, 10, 3]))
 
 
-def test_a_vector_that_is_not_finite_is_its_texts_error(folder: Path, reference, tmp_path) -> None:
-    for file in folder.rglob("*"):
-        if file.is_file():
-            (tmp_path / file.relative_to(folder)).parent.mkdir(exist_ok=True)
-            (tmp_path / file.relative_to(folder)).write_bytes(file.read_bytes())
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors["embeddings.word_embeddings.weight"][9] = torch.nan
-    save_file(tensors, tmp_path / "model.safetensors")
-    with LLM(tmp_path, num_threads=1) as llm:
-        outputs = llm.embed([[2, 8, 3], [2, 9, 3], [2, 10, 3]], use_tqdm=False)
-    assert "a text's vector is NaN or infinite" in outputs[1].error
-    close(outputs[2].outputs.embedding, mean(reference, [2, 10, 3]))
-
-
-def test_plugins_hear_of_a_call_once(folder: Path, reference: ModuleReference) -> None:
+def test_plugins_hear_of_a_call_once(broken: Path) -> None:
     class Listener:
         OCTAVO_API = "1"
         heard: ClassVar[list[RequestOutcome]] = []
@@ -233,15 +248,15 @@ def test_plugins_hear_of_a_call_once(folder: Path, reference: ModuleReference) -
         def request_finished(self, outcome: RequestOutcome) -> None:
             self.heard.append(outcome)
 
-    with LLM(folder, num_threads=1, plugins=[Listener()]) as llm:
+    with LLM(broken, num_threads=1, plugins=[Listener()]) as llm:
         llm.embed(TEXTS, use_tqdm=False)
-        llm.embed([[2, 9999, 3], [2, 3]], use_tqdm=False)
+        llm.embed([[2, 100, 3], [2, 3]], use_tqdm=False)
         with pytest.raises(PromptError):
             llm.embed([[]], use_tqdm=False)
     told = [(each.finish_reasons, each.num_prompt_tokens, each.error) for each in Listener.heard]
     assert told[0] == (("stop",), sum(len(ids_of(text)) for text in TEXTS), None)
     assert told[1][:2] == (("error",), 5)
-    assert told[1][2].startswith("text 0: a text must have")
+    assert told[1][2].startswith("text 0: ")
     assert told[2] == (("abort",), 0, "prompt 0 has no tokens")
 
 
@@ -255,6 +270,30 @@ def test_an_engine_in_a_process_of_its_own_gives_the_same(llm: LLM, folder: Path
 def test_an_executor_of_ranks_refuses_it_by_name(folder: Path, reference: ModuleReference) -> None:
     with pytest.raises(ConfigError, match="executor 'ranks' embeds no texts yet"):
         LLM(folder, executor="ranks")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"num_blocks": 9}, {"kv_cache_memory_gib": 1.0}, {"kv_cache_dtype": "fp8"}],
+    ids=str,
+)
+def test_options_that_mean_nothing_to_it_are_refused(folder: Path, reference, option) -> None:
+    (name,) = option
+    with pytest.raises(ConfigError, match=f"^{name}: with the task 'embed' BertModel has no cache"):
+        LLM(folder, **option)
+
+
+@pytest.mark.parametrize("method", ["classify", "score", "reward"])
+def test_what_is_not_there_yet_says_so(llm: LLM, method: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{method}\(\) is not available yet"):
+        getattr(llm, method)("a", "b")
+
+
+def test_the_progress_of_texts_tells_of_no_output_tokens(llm: LLM, capsys) -> None:
+    llm.embed(["a", "b"])
+    shown = capsys.readouterr().err
+    assert "2/2" in shown
+    assert "tokens" not in shown
 
 
 def test_what_does_not_embed_says_so(folder: Path, reference: ModuleReference) -> None:

@@ -92,6 +92,8 @@ def size_engine(
 
     ``slots_of`` is the kind of device whose default number of rows is meant, if not ``device``'s.
     """
+    if folder.pooling is not None:
+        _check_reads(config, folder)
     specs = {
         name: _as_run(spec, config.cache.kv_cache_dtype, folder)
         for name, spec in _cache_specs(model, folder, host).items()
@@ -138,6 +140,25 @@ def size_engine(
     )
 
 
+def _check_reads(config: EngineConfig, folder: ModelFolder) -> None:
+    """Refuse options that mean nothing to a model of whole texts."""
+    cache = config.cache
+    unused = {
+        "enable_lora": config.lora.enable_lora,
+        "logits_processors": config.logits_processors,
+        "num_blocks": cache.num_blocks,
+        "kv_cache_memory_gib": cache.kv_cache_memory_gib,
+        "kv_cache_dtype": None if cache.kv_cache_dtype == "auto" else cache.kv_cache_dtype,
+        "num_state_lines": cache.num_state_lines,
+    }
+    for name, value in unused.items():
+        if value:
+            raise ConfigError(
+                f"{name}: with the task {folder.task!r} {folder.architecture} has no cache, no "
+                "adapters and no tokens to sample; leave it out"
+            )
+
+
 def _size_reader(
     model: Model,
     config: EngineConfig,
@@ -153,8 +174,6 @@ def _size_reader(
                 f"{folder.architecture}, layer {name}: with the task {folder.task!r} keys live "
                 f"for one step, and it asks for a cache of kind {spec.kind!r}"
             )
-    if config.lora.enable_lora:
-        raise ConfigError(f"enable_lora: with the task {folder.task!r} no adapters are taken yet")
     tokens = config.scheduler.max_num_batched_tokens
     if device.type == "cpu":  # more save nothing there
         tokens = min(tokens, CPU_STEP_TOKENS)

@@ -165,6 +165,11 @@ class EmbedsTexts:
         self._check_open()
         raise ConfigError(NOT_YET.format("score"))
 
+    def reward(self, *args: object, **kwargs: object) -> NoReturn:
+        """What reward models make of texts."""
+        self._check_open()
+        raise ConfigError(NOT_YET.format("reward"))
+
     def _setup(self, method: str) -> PoolingSetup:
         setup = self._front.folder.pooling
         if setup is None:
@@ -181,6 +186,7 @@ class EmbedsTexts:
             self._setup("embed"),
             front.tokenizer,
             max_model_len=front.client.ready.max_model_len,
+            vocab_size=front.client.ready.vocab_size,
             tokenizer_failed=failure_of(front.host, front.config.model.tokenizer_mode),
         )
 

@@ -39,6 +39,7 @@ class ProgressBar:
             self._draw(now)
 
     def _draw(self, now: float) -> None:
-        rate = self._num_tokens / max(now - self._began, 1e-9)
-        self._bar.set_postfix_str(f"{rate:.0f} output tokens/s")
+        if self._num_tokens:  # texts that are read give none
+            rate = self._num_tokens / max(now - self._began, 1e-9)
+            self._bar.set_postfix_str(f"{rate:.0f} output tokens/s")
         self._drawn = now

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from octavo.errors import ConfigError, ParameterError, PromptError, PromptTooLongError
-from octavo.inputs.prompt import ParsedPrompt, Prompt, parse_prompt
+from octavo.inputs.prompt import ParsedPrompt, Prompt, check_token_ids, parse_prompt
 from octavo.model_folder.pooling import PoolingSetup
 from octavo.model_folder.tokenizer_failures import TokenizerFailure
 from octavo.params import PoolingParams
@@ -36,10 +37,7 @@ class TextSlice:
     def columns(self) -> tuple[bytes, bytes, bytes]:
         """Token ids, lengths and skips, as ``PooledCall`` has them."""
         lengths = np.array([len(ids) for ids in self.ids], np.int32)
-        try:
-            ids = np.concatenate([np.array(ids, np.int32) for ids in self.ids])
-        except (ValueError, TypeError, OverflowError) as error:
-            raise PromptError(f"token ids must be whole numbers: {error}") from error
+        ids = np.array([*chain.from_iterable(self.ids)], np.int32)
         skips = np.minimum(self.skips, lengths - 1).astype(np.int32)
         return ids.tobytes(), lengths.tobytes(), skips.tobytes() if any(self.skips) else b""
 
@@ -53,11 +51,12 @@ class TextInputs:
         tokenizer: Tokenizer | None,
         *,
         max_model_len: int,
+        vocab_size: int,
         tokenizer_failed: TokenizerFailure,
     ) -> None:
         self._setup = setup
         self._tokenizer = tokenizer
-        self._max_model_len = max_model_len
+        self._max_model_len, self._vocab_size = max_model_len, vocab_size
         self._failed = tokenizer_failed
 
     def slices(self, prompts: Sequence[Prompt], params: PoolingParams) -> Iterator[TextSlice]:
@@ -112,9 +111,11 @@ class TextInputs:
             found.append(parsed.token_ids)
         encoded = iter(self._encode(texts))
         ids = [next(encoded) if each is None else each for each in found]
-        for number, each in enumerate(ids, first):
+        for number, (each, given) in enumerate(zip(ids, found, strict=True), first):
             if not each:
                 raise PromptError(f"prompt {number} has no tokens")
+            if given is not None:
+                check_token_ids(given, self._vocab_size, name=f"prompt {number}")
         if most is not None:
             return [self._cut(each, most) for each in ids]
         for number, each in enumerate(ids, first):
@@ -145,8 +146,9 @@ class TextInputs:
         """Leave out what stands before the special tokens at the end."""
         if len(ids) <= most:
             return ids
-        tail = self._num_special_behind
-        return ids[: most - tail] + ids[len(ids) - tail :]
+        tail = self._around[1]
+        behind = len(tail) if ids[len(ids) - len(tail) :] == tail else 0  # ids may have none
+        return ids[: most - behind] + ids[len(ids) - behind :]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if not texts:

@@ -23,9 +23,9 @@ LENGTH_KEYS = (
 # cannot follow "dynamic" beyond it.
 ROPE_TYPES_INCLUDED = ("default", "dynamic", "llama3", "longrope", "su")
 FAMILIES_INCLUDED = ("gemma3",)
+"""Beginnings of model_type where the same holds for every type of rope."""
 # Their positions begin behind that of the padding, and max_position_embeddings counts all.
 FAMILIES_BEHIND_PADDING = ("roberta", "xlm-roberta")
-"""Beginnings of model_type where the same holds for every type of rope."""
 
 
 def resolve_max_model_len(
