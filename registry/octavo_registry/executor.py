@@ -73,7 +73,8 @@ class Executor(Protocol):
     def use_idle_time(self) -> bool:
         """Prepare something for later steps, some milliseconds' work; False if nothing is left.
 
-        Called while no request is there, until one comes.
+        Called while no request is there, until one comes; after False once a second, so that a
+        worker that has ended is seen: that raises ``EngineDeadError``.
         """
         ...
 

@@ -1,7 +1,8 @@
 """An engine without a model, to be run as a process: it counts on from a prompt's last token.
 
 The config's ``model`` says how it loads ("ok", "slow", "config-error", "crash", "exit"), or that
-its idle work never ends ("restless"); a prompt that ends in one of the tokens below makes trouble.
+its idle work never ends ("restless"), or that a worker ends meanwhile ("fading"); a prompt that
+ends in one of the tokens below makes trouble.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class StubCore:
             max_num_batched_tokens=512,
         )
         self.idle_times = 0
+        self.has_looked = False
         self.adapters: dict[str, str] = {}
         """SHA-256 of the bytes by name."""
         self._live: dict[int, list[int]] = {}
@@ -87,6 +89,10 @@ class StubCore:
     def use_idle_time(self) -> bool:
         is_left = self.config.model.model == "restless" or self.idle_times < IDLE_TIMES
         self.idle_times += is_left
+        if not is_left and self.config.model.model == "fading":
+            if self.has_looked:
+                raise RuntimeError("a worker has ended")
+            self.has_looked = True
         return is_left
 
     def step(self) -> StepOutputs:

@@ -143,6 +143,12 @@ def test_an_engine_uses_idle_time_until_nothing_is_left_to_prepare(start: Start)
     assert client.call("stats")["idle"] == IDLE_TIMES
 
 
+def test_an_engine_without_work_sees_that_a_worker_has_ended(start: Start) -> None:
+    client = start("fading")
+    with pytest.raises(EngineDeadError, match="a worker has ended"):
+        assert client.poll(20.0) is not None
+
+
 def test_requests_come_between_what_an_engine_does_in_idle_time(start: Start) -> None:
     client = start("restless")
     while client.call("stats")["idle"] <= IDLE_TIMES:

@@ -163,7 +163,7 @@ def test_a_rank_that_dies_in_a_step_ends_the_engine_and_is_named(make_core) -> N
     core = fragile(make_core)
     pids = core._executor.pids
     core.add([request(1, [5, 6, fragile_rank.STOPS])])
-    with pytest.raises(EngineDeadError, match="rank 1 has ended, with status -9"):
+    with pytest.raises(EngineDeadError, match="rank 1 was killed by SIGKILL"):
         run(core)
     wait_until_gone(pids)
 
@@ -174,8 +174,24 @@ def test_a_rank_that_is_killed_while_nothing_runs_is_seen_with_the_next_step(mak
     os.kill(pids[0], signal.SIGKILL)
     wait_until_gone(pids[:1])
     core.add([request(1, [5, 6])])
-    with pytest.raises(EngineDeadError, match="rank 0 has ended"):
+    with pytest.raises(EngineDeadError, match="rank 0 was killed by SIGKILL"):
         run(core)
+    wait_until_gone(pids)
+
+
+def look_for_a_while(core: EngineCore) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        core.use_idle_time()
+
+
+def test_a_rank_that_is_killed_while_nothing_runs_is_seen_in_idle_time(make_core) -> None:
+    core = make_core(**RANKS)
+    pids = core._executor.pids
+    assert [core.use_idle_time() for _ in range(3)] == [False] * 3
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(EngineDeadError, match="rank 1 was killed by SIGKILL"):
+        look_for_a_while(core)
     wait_until_gone(pids)
 
 

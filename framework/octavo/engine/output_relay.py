@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -37,3 +38,13 @@ class OutputRelay:
                 with suppress(AttributeError, OSError, ValueError):
                     sys.stderr.write(line)
         self._ended()
+
+
+def how_it_ended(code: int) -> str:
+    """Say what a process's exit code means."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +25,7 @@ import msgspec
 import zmq
 
 from octavo.config import EngineConfig
-from octavo.engine.output_relay import OutputRelay
+from octavo.engine.output_relay import OutputRelay, how_it_ended
 from octavo.engine.socket_client import (
     LAST_WORDS_MILLISECONDS,
     LIVENESS_MILLISECONDS,
@@ -151,16 +150,6 @@ def _ring_at_end(process: subprocess.Popen[bytes], wake: socket.socket) -> None:
     """Its output ends a moment before it can be seen to have ended."""
     process.wait()
     ring(wake)
-
-
-def how_it_ended(code: int) -> str:
-    """Say what a process's exit code means."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 def _end_process(process: subprocess.Popen[bytes], link: zmq.Socket[bytes]) -> None:

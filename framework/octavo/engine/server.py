@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 CoreFactory = Callable[[EngineConfig, Manifest], Engine]
 # Time that the last message gets to leave when the process ends.
 LINGER_MILLISECONDS: Final = 1000
+# An engine without work looks so often whether its workers are still there.
+IDLE_MILLISECONDS: Final = 1000
 # Steps that give nothing, as those of a long prompt's beginning, tell of themselves so often.
 PROGRESS_SECONDS: Final = 1.0
 
@@ -164,7 +166,7 @@ class _Clients:
 
     def receive(self, *, block: bool) -> tuple[ClientMessage, _Link] | None:
         if block:
-            self._poller.poll()
+            self._poller.poll(IDLE_MILLISECONDS)
         for link in (self._parent, *self._workers):
             message = link.receive()
             if message is not None:

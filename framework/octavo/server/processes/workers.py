@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from octavo.engine.process_client import how_it_ended
+from octavo.engine.output_relay import how_it_ended
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.server.processes.lifecycle import LIVENESS_SECONDS
 from octavo.server.processes.messages import (

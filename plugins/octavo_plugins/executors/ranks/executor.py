@@ -125,7 +125,9 @@ class RanksExecutor:
         self._tell(MaskStep.of(masks))
 
     def use_idle_time(self) -> bool:
-        """There is nothing to prepare on CPUs."""
+        """There is nothing to prepare on CPUs; a rank that has ended is seen."""
+        if self._ranks and not self._under_way:
+            self._take(0.0)
         return False
 
     def close(self) -> None:

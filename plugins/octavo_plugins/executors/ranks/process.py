@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.engine.output_relay import OutputRelay
+from octavo.engine.output_relay import OutputRelay, how_it_ended
 from octavo.errors import EngineDeadError
 from octavo.worker.wire import ENCODER, FromRank, ToRank
 
@@ -92,13 +92,16 @@ class RankProcess:
         """Why nothing can be said to it."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_WORDS_SECONDS)
-        status, last = self._process.poll(), self._relay.last_line(LAST_WORDS_SECONDS)
-        said = f"; its last line: {last}" if last else ""
-        return EngineDeadError(f"rank {self._rank} has ended, with status {status}{said}")
+        code, last = self._process.poll(), self._relay.last_line(LAST_WORDS_SECONDS)
+        end = "closed its connection" if code is None else how_it_ended(code)
+        said = f"; its last line was: {last}" if last else ""
+        return EngineDeadError(f"rank {self._rank} {end}{said}")
 
     def _read(self, arrived: SimpleQueue[Arrived]) -> None:
         decoder = msgspec.msgpack.Decoder(FromRank)
-        with suppress(EOFError, OSError):
-            while True:
-                arrived.put((self._rank, decoder.decode(self._connection.recv_bytes())))
-        arrived.put((self._rank, None))
+        try:
+            with suppress(EOFError, OSError):
+                while True:
+                    arrived.put((self._rank, decoder.decode(self._connection.recv_bytes())))
+        finally:  # whatever it was, nothing more comes
+            arrived.put((self._rank, None))
