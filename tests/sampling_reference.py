@@ -18,13 +18,13 @@ from octavo.messages import TokenSampling
 from octavo.sampling.forward import Forward, Sampled
 from octavo.sampling.sampler import Sampler
 from octavo.steps.device_state import DeviceState
-from octavo.steps.features import RowFeature, features_of
+from octavo.steps.features import features_of
 from octavo.steps.layout import StateDiff, StateLayout
 from octavo.steps.loads import AutomatonLoad
 from octavo.steps.plan import Attached, Sections, StepPlan, TokenMasks
 from octavo.steps.slot_fields import STOP_IDS
 from octavo.steps.staging import Staging
-from octavo_kernels.row_features import work_of
+from octavo_kernels.row_features import RowFeature, work_of
 from octavo_kernels.sample import SamplingState
 from octavo_registry.model import Model
 

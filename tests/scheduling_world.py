@@ -18,9 +18,9 @@ from octavo.scheduling.guided import GuidedRows
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.results import StepResults
 from octavo.scheduling.scheduler import Scheduler
-from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateLayout
 from octavo.steps.plan import StepPlan
+from octavo_kernels.row_features import RowFeature
 from plan_crossing import Crossing
 from plan_indices import check_deltas, check_indices, held_kinds, made_positions
 from resident_checks import ResidentChecks, has_room

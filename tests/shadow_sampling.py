@@ -15,8 +15,8 @@ import numpy as np
 
 from octavo.messages import TokenSampling
 from octavo.scheduling.slots import ONE_EACH, Yields
-from octavo.steps.features import RowFeature
 from octavo.steps.plan import LogprobArrays, Sections, StepPlan, StepResult, TokenMasks
+from octavo_kernels.row_features import RowFeature
 from shadow_automata import ShadowAutomata
 from shadow_digests import extend_digest, next_token
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from octavo.cache.groups import CacheLayout, make_layout
 from octavo.cache.pool import BlockPool
 from octavo.cache.prefix import chain_seed, extend_chain, first_visible, longest_prefix
+from octavo.cache.state_lines import ZEROS, StateLines
 from octavo.errors import CacheError
 from octavo_registry.cache import CacheSpec
 
@@ -111,6 +112,26 @@ def test_a_window_group_needs_only_what_the_next_token_sees():
     assert blocks[1].tolist() == [0, 0, int(window[2]), int(window[3])]
     # Three blocks would need block 1 of the window group, which is gone.
     assert longest_prefix(pool, layout, digests, 3)[0] == 0
+
+
+def test_a_long_prefix_is_looked_up_where_states_may_be_kept_alone():
+    """Who waits for room is looked up in each step."""
+
+    class Asked(StateLines):
+        def find(self, digest: bytes) -> int | None:
+            asked.append(digest)
+            return super().find(digest)
+
+    asked: list[bytes] = []
+    lines, moves = Asked(8, 1, checkpoint_tokens=256), []
+    digests = [index.to_bytes(2) for index in range(2_049)]
+    lines.hold(0, lines.take(ZEROS, moves), 0)
+    slot, start, end = np.array([0]), np.array([0]), np.array([512])
+    lines.follow(slot, start, end, np.array([True]), moves)
+    lines.register(0, 512, digests, 4)
+    layout = CacheLayout(groups=(), num_lanes=0, lane_bytes=0, block_tokens=4)
+    assert longest_prefix(BlockPool(1), layout, digests, 2_049, lines)[0] == 128
+    assert len(asked) == 2_048 // 64 - 1
 
 
 @pytest.mark.parametrize(("window", "position", "first"), [(None, 9, 0), (4, 9, 6), (16, 9, 0)])

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from octavo.messages import TokenSampling
-from octavo.steps.features import RowFeature, features_of
+from octavo.steps.features import features_of
+from octavo_kernels.row_features import RowFeature
 
 F = RowFeature
 

@@ -27,7 +27,7 @@ from octavo_registry.cache import CacheSpec, StateTensor
 from octavo_registry.step import StateStep, StepBounds
 from recurrent_model import DeltaLayer
 from scheduling_cases import Case
-from scheduling_walks import walk
+from scheduling_walks import add, fail, step, walk
 from scheduling_world import World
 
 CPU = torch.device("cpu")
@@ -191,7 +191,11 @@ MUTANTS = {
         'moves.append(LineMove("copy", source, line))',
         "pass",
     ),
-    "keeps a checkpoint under the wrong digest": (state_lines, "end // block_tokens - 1", "0"),
+    "keeps a checkpoint under the wrong digest": (
+        state_lines,
+        "end // block_tokens - 1",
+        "end // 8 - 1",
+    ),
     "lets tokens be found that are not confirmed": (
         state_lines,
         "if end <= confirmed:",
@@ -251,6 +255,8 @@ TRIED = (
 def walk_all() -> None:
     for number, case in itertools.product(range(40), TRIED):
         walk(case, number, Counter())
+    for number in range(40):
+        walk(TRIED[-1], number, Counter(), lambda case, rng: [add, step, fail])
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -80,7 +80,8 @@ def longest_prefix(
         if group.spec.window is None:
             limit = len(blocks)
         found.append(blocks)
-    for length in range(limit, 0, -1):
+    stride = 1 if lines is None else max(lines.checkpoint_tokens // block_tokens, 1)
+    for length in range(limit - limit % stride, 0, -stride):
         if lines is not None and lines.find(digests[length - 1]) is None:
             continue
         firsts = [

@@ -62,9 +62,8 @@ class StateMemory:
             source = self._swap if kind == "swap_in" else self._lines
             target = self._swap if kind == "swap_out" else self._lines
             for batch in _independent(several, in_one_place=kind == "copy"):
-                ends = np.array([list(batch), list(batch.values())])
-                targets, sources = upload(ends, self._lines.device).unbind(0)
-                swap_blocks_(source[None], target[None], sources, targets)
+                columns = np.array([[*batch.values()], [*batch]], np.int64)
+                swap_blocks_(source[None], target[None], *upload(columns, self._lines.device))
 
     def begin(
         self,

@@ -25,7 +25,7 @@ from octavo.steps.sharing import SharedTokens
 from octavo.steps.staging import Staging
 from octavo.steps.uploads import upload
 from octavo_kernels.byte_automaton import AutomatonStates
-from octavo_kernels.row_features import Work, work_of
+from octavo_kernels.row_features import Work
 from octavo_kernels.sample import processed, sample
 from octavo_kernels.step_state import DraftRows
 from octavo_registry.model import RulesOutTokens, SamplesTokens, SequenceTokens
@@ -119,7 +119,7 @@ class Sampler:
                 behind = self._automata.behind(shared)
             mask = self._mask(forward, masks, behind)
             ahead_T = None if shared is None else shared.ahead_T
-            tokens_T = self._choose(logits_TV, slots_T, work_of(plan.features), ahead_T, mask)
+            tokens_T = self._choose(logits_TV, slots_T, plan.work, ahead_T, mask)
             sampled.tokens_RK = tokens_T.unsqueeze(1)
             if plan.num_logprobs >= 0:
                 sampled.logprobs = self._logprobs(forward, logits_TV, tokens_T, mask)

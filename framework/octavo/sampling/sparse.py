@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.limits import MAX_LOGIT_BIAS
+from octavo.limits import MAX_BAD_WORD_TOKENS, MAX_LOGIT_BIAS
 from octavo.messages import TokenSampling
-from octavo.steps.features import MAX_BAD_WORD_FORMS, MAX_BAD_WORD_TOKENS
+from octavo.steps.features import MAX_BAD_WORD_FORMS
 from octavo.steps.uploads import upload
 from octavo_kernels.sample import SamplingState
 

@@ -18,10 +18,10 @@ from octavo.residency.pool import provide_all
 from octavo.scheduling.sequence import Sequence, SwappedBlocks
 from octavo.scheduling.slots import SlotTable
 from octavo.scheduling.swap_space import SwapSpace
-from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateDiff, StateLayout
 from octavo.steps.loads import BlockMoves
 from octavo.steps.plan import Attached
+from octavo_kernels.row_features import RowFeature
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from octavo.scheduling.placement import Placement
 from octavo.scheduling.record import StepRecord
 from octavo.scheduling.slots import SlotTable
-from octavo.steps.features import RowFeature
 from octavo.steps.layout import StateDiff
 from octavo.steps.loads import BlockMoves
 from octavo.steps.plan import StepPlan
+from octavo_kernels.row_features import RowFeature
 
 
 @dataclass(slots=True)

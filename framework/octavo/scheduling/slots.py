@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from octavo.guided.byte_automaton import AutomatonState
 from octavo.scheduling.sequence import Sequence
-from octavo.steps.features import RowFeature, features_of
+from octavo.steps.features import features_of
 from octavo.steps.layout import StateDiff
 from octavo.steps.loads import NO_SPAN
 from octavo.steps.slot_fields import STOP_IDS, Ints, SlotIds
+from octavo_kernels.row_features import RowFeature
 
 
 class Yields(NamedTuple):

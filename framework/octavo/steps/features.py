@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from octavo.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from octavo.limits import MAX_BAD_WORDS
 from octavo.messages import TokenSampling
 from octavo.steps.slot_fields import FIELDS
 from octavo_kernels.row_features import THRESHOLDS, RowFeature
@@ -36,12 +36,3 @@ def features_of(sampling: TokenSampling) -> RowFeature:
     if sampling.min_tokens > 0 and (sampling.stop_token_ids or sampling.eos_token_ids):
         features |= RowFeature.MIN_TOKENS
     return features
-
-
-__all__ = [
-    "LEAST_TEMPERATURE",
-    "MAX_BAD_WORD_FORMS",
-    "MAX_BAD_WORD_TOKENS",
-    "RowFeature",
-    "features_of",
-]

@@ -7,10 +7,10 @@ from a multiple of 4 words on; the pool's first 4 words are nobody's. What entri
 it names no state, column or call that it has not; states and stacks are looked at here, so that no
 slot leads out of its automaton.
 
-Axis suffixes: S slots that sequences run in, R rows of logits, L tokens that a
-slot has room for, D depth of a stack, W words (of
-the pool, or of a mask), N bytes of all tokens, V tokens of the vocabulary, V1 one more, K stop
-tokens. In the reference: B bytes, Q states, C classes, P places, T texts.
+Axis suffixes: S slots that sequences run in, R rows of logits, L tokens that a slot has room for,
+D depth of a stack, W words (of the pool, or of a mask), N bytes of all tokens, V tokens of the
+vocabulary, V1 one more, K stop tokens. In the reference: B bytes, Q states, C classes, P places,
+T texts.
 """
 
 from __future__ import annotations
