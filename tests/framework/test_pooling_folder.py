@@ -60,7 +60,7 @@ def test_prompts_length_and_case_are_those_of_the_files(tmp_path: Path) -> None:
         sentence_bert_config={"max_seq_length": 77, "do_lower_case": True},
     )
     setup = resolve_pooling(folder, "BertModel", "all")
-    assert dict(setup.prompts) == {"query": "query: "}
+    assert dict(setup.prompts) == {"query": "query: ", "document": ""}
     assert (setup.default_prompt, setup.include_prompt) == ("query", False)
     assert (setup.max_tokens, setup.lower_case) == (77, True)
     assert str(setup) == "embed: mean, unit length; from modules.json; prompts query"
@@ -89,12 +89,36 @@ def test_without_the_files_it_is_the_mean_at_a_length_of_1(tmp_path: Path) -> No
             r"'cls_token\+mean_tokens' is not known",
         ),
         ([TRANSFORMER, POOLING], {"pooling_mode_cls_token": False}, "'none' is not known"),
-        ([TRANSFORMER, POOLING], [1], "says nothing of how tokens are pooled"),
+        ([TRANSFORMER, POOLING], [1], "must be an object"),
+        ([], MEAN, "modules none are not a Transformer"),
+        ([{**TRANSFORMER, "path": None}, POOLING], MEAN, "must be a list of modules"),
+        ([TRANSFORMER, POOLING], {"pooling_mode": 5}, "'5' is not known"),
+        ([TRANSFORMER, POOLING], {"pooling_mode": [["mean"]]}, "is not known"),
+        ([TRANSFORMER, POOLING], {**MEAN, "include_prompt": "no"}, "include_prompt='no' must be"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(modules, pooling, reason, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=reason):
         resolve_pooling(write(tmp_path, modules, pooling), "BertModel", "all")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config_sentence_transformers", [], "must be an object, not"),
+        ("config_sentence_transformers", {"prompts": ["a"]}, "prompts=.* must be of type dict"),
+        ("config_sentence_transformers", {"prompts": {"a": 3}}, "the prompt 'a' is 3, not text"),
+        ("config_sentence_transformers", {"default_prompt_name": []}, "must be of type str"),
+        ("sentence_bert_config", None, "must be an object, not None"),
+        ("sentence_bert_config", {"max_seq_length": "512"}, "max_seq_length='512' must be of type"),
+        ("sentence_bert_config", {"max_seq_length": 0}, "max_seq_length=0 must be at least 1"),
+        ("sentence_bert_config", {"do_lower_case": 1}, "do_lower_case=1 must be of type bool"),
+    ],
+)
+def test_an_entry_of_another_kind_is_named_with_its_file(name, content, reason, tmp_path) -> None:
+    folder = write(tmp_path, [TRANSFORMER, POOLING], **{name: content})
+    with pytest.raises(ModelError, match=rf"{name}\.json.*{reason}"):
+        resolve_pooling(folder, "BertModel", "all")
 
 
 def test_a_default_prompt_must_be_there_and_a_file_must_be_json(tmp_path: Path) -> None:

@@ -180,6 +180,23 @@ def test_a_length_of_1_and_the_first_entries_may_be_asked_for(folder: Path, refe
             llm.embed("a cat", PoolingParams(dimensions=8))
 
 
+def test_dimensions_that_are_no_list_are_refused(folder: Path, reference) -> None:
+    with (
+        LLM(folder, num_threads=1, hf_overrides={"matryoshka_dimensions": 16}) as llm,
+        pytest.raises(ConfigError, match=r"matryoshka_dimensions=16 in config.json is no list"),
+    ):
+        llm.embed("a cat", PoolingParams(dimensions=16))
+
+
+def test_a_prompt_that_is_listed_and_empty_may_be_named(tmp_path: Path) -> None:
+    reference = write(tmp_path)
+    file = tmp_path / "config_sentence_transformers.json"
+    file.write_text(json.dumps({"prompts": {"query": "", "document": ""}}))
+    with LLM(tmp_path, num_threads=1) as llm:
+        found = llm.embed_array("a cat", PoolingParams(prompt_name="query"), use_tqdm=False)
+    close(found[0], mean(reference, ids_of("a cat")))
+
+
 def test_dimensions_need_a_model_that_was_trained_for_them(llm: LLM) -> None:
     with pytest.raises(ParameterError, match=r"config.json does not say that vectors may be cut"):
         llm.embed("a cat", PoolingParams(dimensions=8))

@@ -276,6 +276,8 @@ class EmbedsTexts:
                 "be cut (is_matryoshka, matryoshka_dimensions); hf_overrides may say so",
                 param="dimensions",
             )
+        if sizes and not isinstance(sizes, list):
+            raise ConfigError(f"matryoshka_dimensions={shown(sizes)} in config.json is no list")
         most = config["hidden_size"]
         if not 1 <= dimensions <= most or (sizes and dimensions not in sizes):
             raise ParameterError(

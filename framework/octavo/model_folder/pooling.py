@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from octavo.errors import ModelError
-from octavo.wording import listed
+from octavo.wording import listed, shown
 from octavo_registry import ModelCapabilities
 from octavo_registry.cache import Sees
 
+T = TypeVar("T")
+D = TypeVar("D")
 MODES: Final[Mapping[str, Literal["first", "last", "mean"]]] = {
     "cls": "first",
     "cls_token": "first",
@@ -49,7 +51,9 @@ class PoolingSetup:
     def __str__(self) -> str:
         parts = [self.collect if self.collect == "mean" else f"{self.collect} token"]
         parts += ["unit length"] * self.unit_length
-        prompts = f"; prompts {listed([*self.prompts])}" if self.prompts else ""
+        # Some list prompts that are empty.
+        names = listed([name for name, text in self.prompts.items() if text])
+        prompts = f"; prompts {names}" if names else ""
         return f"embed: {', '.join(parts)}; from {self.source}{prompts}"
 
 
@@ -60,27 +64,34 @@ def resolve_pooling(path: Path, architecture: str, sees: Sees) -> PoolingSetup:
             collect="mean", unit_length=True, sees=sees, source=f"the name {architecture}"
         )
     modules = _modules(path)
-    pooling = _pooling(path, modules)
-    settings = _json(path / "config_sentence_transformers.json")
-    transformer = _json(path / modules["Transformer"] / "sentence_bert_config.json")
-    prompts = settings.get("prompts") or {}
-    default = settings.get("default_prompt_name")
+    pooling = _Settings(path / modules["Pooling"] / "config.json")
+    if not pooling.given:
+        raise ModelError(f"{pooling.file} says nothing of how tokens are pooled")
+    texts = _Settings(path / "config_sentence_transformers.json")
+    prompts = texts.get("prompts", dict, {})
+    for name, text in prompts.items():
+        if not isinstance(text, str):
+            raise ModelError(f"{texts.file}: the prompt {name!r} is {shown(text)}, not text")
+    default = texts.get("default_prompt_name", str, None)
     if default is not None and default not in prompts:
         raise ModelError(
-            f"{path / 'config_sentence_transformers.json'}: default_prompt_name={default!r} is "
-            f"none of its prompts: {listed([*prompts]) or 'there are none'}"
+            f"{texts.file}: default_prompt_name={default!r} is none of its prompts: "
+            f"{listed([*prompts]) or 'there are none'}"
         )
+    transformer = _Settings(path / modules["Transformer"] / "sentence_bert_config.json")
+    max_tokens = transformer.get("max_seq_length", int, None)
+    if max_tokens is not None and max_tokens < 1:
+        raise ModelError(f"{transformer.file}: max_seq_length={max_tokens} must be at least 1")
     return PoolingSetup(
-        collect=_collect(path, pooling),
+        collect=_collect(pooling),
         unit_length="Normalize" in modules,
         sees=sees,
         source="modules.json",
-        # Some list prompts that are empty: they are the same as none.
-        prompts={name: text for name, text in prompts.items() if text or name == default},
+        prompts=prompts,
         default_prompt=default,
-        include_prompt=bool(pooling.get("include_prompt", True)),
-        max_tokens=transformer.get("max_seq_length"),
-        lower_case=bool(transformer.get("do_lower_case", False)),
+        include_prompt=pooling.get("include_prompt", bool, True),
+        max_tokens=max_tokens,
+        lower_case=transformer.get("do_lower_case", bool, False),
     )
 
 
@@ -89,10 +100,13 @@ def _modules(path: Path) -> dict[str, str]:
     file = path / "modules.json"
     modules = _json(file)
     if not isinstance(modules, list) or not all(
-        isinstance(each, dict) and isinstance(each.get("type"), str) for each in modules
+        isinstance(each, dict)
+        and isinstance(each.get("type"), str)
+        and isinstance(each.get("path", ""), str)
+        for each in modules
     ):
-        raise ModelError(f"{file} must be a list of modules with a type")
-    found = {str(each["type"]).rpartition(".")[2]: str(each.get("path", "")) for each in modules}
+        raise ModelError(f"{file} must be a list of modules with a type and a path")
+    found = {each["type"].rpartition(".")[2]: each.get("path", "") for each in modules}
     for kind in found:
         if kind not in KNOWN_MODULES:
             raise ModelError(
@@ -100,36 +114,46 @@ def _modules(path: Path) -> dict[str, str]:
             )
     if [*found][:2] != ["Transformer", "Pooling"] or len(found) != len(modules):
         raise ModelError(
-            f"{file}: modules {listed([*found])} are not a Transformer, a Pooling and at most a "
-            "Normalize, in this order"
+            f"{file}: modules {listed([*found]) or 'none'} are not a Transformer, a Pooling and "
+            "at most a Normalize, in this order"
         )
     return found
 
 
-def _pooling(path: Path, modules: Mapping[str, str]) -> Mapping[str, Any]:
-    file = path / modules["Pooling"] / "config.json"
-    settings = _json(file)
-    if not isinstance(settings, dict) or not settings:
-        raise ModelError(f"{file} says nothing of how tokens are pooled")
-    return settings
-
-
-def _collect(path: Path, pooling: Mapping[str, Any]) -> Literal["first", "last", "mean"]:
-    named = pooling.get("pooling_mode")
+def _collect(pooling: _Settings) -> Literal["first", "last", "mean"]:
+    named = pooling.given.get("pooling_mode")
     if named is None:
-        modes = [
+        named = [
             key.removeprefix("pooling_mode_")
-            for key, value in pooling.items()
+            for key, value in pooling.given.items()
             if key.startswith("pooling_mode_") and value
         ]
-    else:
-        modes = [named] if isinstance(named, str) else [*named]
-    if len(modes) != 1 or modes[0] not in MODES:
+    modes = named if isinstance(named, list) else [named]
+    if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in MODES:
         raise ModelError(
-            f"{path}: pooling mode {'+'.join(map(str, modes)) or 'none'!r} is not known; known: "
-            f"{', '.join(MODES)}"
+            f"{pooling.file}: pooling mode {'+'.join(map(str, modes)) or 'none'!r} is not known; "
+            f"known: {', '.join(MODES)}"
         )
     return MODES[modes[0]]
+
+
+class _Settings:
+    """The entries of a file; none without it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.given: Any = _json(file)
+        if not isinstance(self.given, dict):
+            raise ModelError(f"{file} must be an object, not {shown(self.given)}")
+
+    def get(self, name: str, kind: type[T], default: D) -> T | D:
+        """An entry of that kind; where there is none, or null, the default."""
+        value = self.given.get(name)
+        if value is None:
+            return default
+        if type(value) is not kind:
+            raise ModelError(f"{self.file}: {name}={shown(value)} must be of type {kind.__name__}")
+        return value
 
 
 def _json(file: Path) -> Any:
