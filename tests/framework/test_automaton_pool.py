@@ -189,3 +189,15 @@ def test_tables_of_what_requests_name_are_in_the_plan() -> None:
 
     more = workspace(1024) - workspace(512)
     assert more >= table_bytes(1024, 2048) - table_bytes(512, 2048) == 512 * (8 + 64.25) * 1024
+
+
+def test_block_tables_are_in_the_plan() -> None:
+    """With 1,024 rows of 128k tokens they are 32 MiB for each cache group."""
+
+    def workspace(block_size: int) -> int:
+        flat = {"model": "octavo/tiny", "max_num_seqs": 8, "block_size": block_size}
+        budget = budget_of(read_options(flat, caller="test").config, PluginHost.discover(), 140)
+        assert budget.max_model_len == 1024
+        return budget.workspace_bytes
+
+    assert workspace(16) - workspace(32) == 4 * (8 + 1) * (1024 // 16 - 1024 // 32)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from octavo.messages import TokenSampling
 from octavo.steps.device_state import DeviceState
-from octavo.steps.layout import StateDiff, StateLayout
+from octavo.steps.layout import StateDiff, StateLayout, state_bytes
 from octavo.steps.slot_fields import FIELDS, STOP_IDS
 from octavo_kernels.sample import SamplingState
 
@@ -113,3 +113,9 @@ def test_a_field_of_one_word_and_a_table_of_one_block_differ_in_their_axes() -> 
     state = DeviceState(layout, torch.device("cpu"))
     assert state["computed"].shape == (NUM_SLOTS + 1,)
     assert state["table0"].shape == (NUM_SLOTS + 1, 1)
+
+
+def test_a_state_takes_the_bytes_that_a_budget_counts() -> None:
+    sizes = {"num_slots": NUM_SLOTS, "max_model_len": MAX_LEN, "max_blocks": 4, "num_groups": 2}
+    arena = DeviceState(StateLayout(**sizes), torch.device("cpu")).arena
+    assert arena.nbytes == state_bytes(**sizes)

@@ -27,6 +27,7 @@ from octavo.sampling.automata import automaton_bytes
 from octavo.sampling.held_rows import held_bytes
 from octavo.sampling.sampler import LOGIT_ROWS
 from octavo.sampling.sparse import table_bytes
+from octavo.steps.layout import state_bytes
 from octavo_kernels.linear import ALWAYS_FUSED_TOKENS, fuses_gates
 from octavo_registry import PluginHost
 from octavo_registry.attention import AttentionBackend, ReadsMedia, StoresRows
@@ -120,7 +121,18 @@ def size_engine(
         and not config.model.enforce_eager
         and (device.type != "cuda" or can_record)
     )
+    page_bytes = {
+        spec: _page_bytes(type(backend).__name__, backend, spec, block_tokens)
+        for spec, backend in chosen.items()
+    }
     workspace = _workspace(model, config, folder, num_slots, device=device, is_recorded=is_recorded)
+    layout = make_layout(specs, page_bytes.__getitem__, block_tokens)
+    workspace += state_bytes(
+        num_slots=num_slots,
+        max_model_len=folder.max_model_len,
+        max_blocks=layout.table_blocks(folder.max_model_len),
+        num_groups=len(layout.groups),
+    )
     if slots_of == "cuda":
         workspace += table_bytes(num_slots, folder.vocab_size)
         if not config.model.skip_tokenizer_init:  # without one, no guides
@@ -130,10 +142,7 @@ def size_engine(
     return Sizing(
         specs=specs,
         backends=chosen,
-        page_bytes={
-            spec: _page_bytes(type(backend).__name__, backend, spec, block_tokens)
-            for spec, backend in chosen.items()
-        },
+        page_bytes=page_bytes,
         block_tokens=block_tokens,
         num_slots=num_slots,
         workspace_bytes=workspace,
@@ -321,7 +330,7 @@ def _workspace(
     device: torch.device,
     is_recorded: bool,
 ) -> int:
-    """Scratch of the largest step, and of the recorded ones, which keep theirs; device state."""
+    """Scratch of the largest step and of the recorded ones, which keep theirs; held rows, media."""
     text_config = {**folder.config, **(folder.config.get("text_config") or {})}
     dtype: torch.dtype = getattr(torch, folder.dtype)
     item_bytes = dtype.itemsize
@@ -346,8 +355,7 @@ def _workspace(
         media = item_bytes * num_rows * model.media_row_size + model.encode_bytes(num_rows)
     hidden_bytes = item_bytes * hidden_size(text_config)
     return (
-        4 * num_slots * folder.max_model_len
-        + held_bytes(num_slots, hidden_bytes)
+        held_bytes(num_slots, hidden_bytes)
         + media
         + workspace_bytes(
             forward,

@@ -6,6 +6,7 @@ copy and one scatter bring the device up to date, whatever changed. Floats trave
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,12 +53,9 @@ class StateLayout:
         self.max_model_len = max_model_len
         self.num_groups = num_groups
         self.padding_slot = num_slots
-        dimensions = {"max_model_len": max_model_len, "max_blocks": max_blocks}
-        tables = [SlotField(f"table{group}", width="max_blocks") for group in range(num_groups)]
         self.fields: dict[str, FieldWords] = {}
         offset = 0
-        for field in (*FIELDS, *tables):
-            width = dimensions[field.width] if isinstance(field.width, str) else field.width
+        for field, width in _widths(max_model_len, max_blocks, num_groups):
             self.fields[field.name] = FieldWords(
                 offset, width, field.is_float, is_list=field.width != 1
             )
@@ -71,6 +69,22 @@ class StateLayout:
         scalars = [self.fields[field.name].offset for field in _SCALARS]
         self.scalar_offsets = np.array(scalars, np.int32)
         """Where ``StateDiff.put_slot`` writes one word a slot."""
+
+
+def state_bytes(*, num_slots: int, max_model_len: int, max_blocks: int, num_groups: int) -> int:
+    """What the arena takes, be it more words than a layout may have."""
+    words = sum(width for _, width in _widths(max_model_len, max_blocks, num_groups))
+    return 4 * words * (num_slots + 1)
+
+
+def _widths(
+    max_model_len: int, max_blocks: int, num_groups: int
+) -> Iterator[tuple[SlotField, int]]:
+    """All fields, the block tables among them, and how many words a slot has of each."""
+    dimensions = {"max_model_len": max_model_len, "max_blocks": max_blocks}
+    tables = [SlotField(f"table{group}", width="max_blocks") for group in range(num_groups)]
+    for field in (*FIELDS, *tables):
+        yield field, dimensions[field.width] if isinstance(field.width, str) else field.width
 
 
 class StateDiff:
