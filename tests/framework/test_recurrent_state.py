@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from octavo import LLM, SamplingParams
+from octavo.errors import ConfigError
 from octavo.testing.random_model import make_random_model
 from octavo_registry.model import ModelSpec
 from recurrent_model import ARCHITECTURE, TinyRecurrent
@@ -138,3 +139,13 @@ def test_a_sequence_that_was_preempted_goes_on_as_it_was(start, expected, mode, 
 
 def test_as_many_run_as_have_a_line(start, expected) -> None:
     assert run(start(num_state_lines=1)) == expected
+
+
+def test_options_that_do_not_go_with_its_layers_are_refused(start, kinds, folder) -> None:
+    if kinds == "rr":  # attention on a CPU refuses it of itself
+        with pytest.raises(ConfigError, match="batch_invariant: recurrent states are computed in"):
+            start(batch_invariant=True)
+        with pytest.raises(ConfigError, match="kv_cache_dtype: the model keeps no keys"):
+            start(kv_cache_dtype="float16")
+    with pytest.raises(ConfigError, match="num_state_lines: the model has no recurrent states"):
+        LLM(str(folder), num_state_lines=4)

@@ -48,6 +48,7 @@ def agree(facts: Sequence[RankFacts], config: EngineConfig, *, max_model_len: in
     if adapters is not None and len(facts) > 1:
         raise ConfigError("enable_lora: adapters are for one device yet, not for several ranks")
     layout = _layout(facts, config.cache.block_size)
+    check_layout(layout, config)
     if facts[0].max_step_tokens is not None:
         return _agree_to_read(facts, layout, max_model_len)
     num_slots = min(each.num_slots for each in facts)
@@ -92,6 +93,22 @@ def agree(facts: Sequence[RankFacts], config: EngineConfig, *, max_model_len: in
         masks_on_device=all(each.masks_on_device for each in facts),
         most_recorded_queries=min(each.most_recorded_queries for each in facts),
     )
+
+
+def check_layout(layout: CacheLayout, config: EngineConfig) -> None:
+    """Refuse options that the whole model's cache cannot keep or has no use for."""
+    cache = config.cache
+    if layout.lines is None:
+        if cache.num_state_lines is not None:
+            raise ConfigError("num_state_lines: the model has no recurrent states; leave it out")
+        return
+    if config.model.batch_invariant:
+        raise ConfigError(
+            "batch_invariant: recurrent states are computed in pieces of a prompt, which depend on "
+            "what else is in the step; leave it out (in float32 tokens are the same in any case)"
+        )
+    if cache.kv_cache_dtype != "auto" and not layout.groups:
+        raise ConfigError("kv_cache_dtype: the model keeps no keys and values; leave it out")
 
 
 def _agree_to_read(

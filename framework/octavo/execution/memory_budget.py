@@ -25,6 +25,7 @@ from octavo.cache.groups import CacheLayout
 from octavo.cache.state_lines import NUM_RESERVED
 from octavo.config import CacheConfig, EngineConfig
 from octavo.errors import CacheError, ConfigError, ModelError
+from octavo.execution.agreement import check_layout
 from octavo.execution.plan_target import CONTEXT_BYTES, CPU_NAME, Target, find_target
 from octavo.execution.sizing import Sizing, adapter_rows, cache_choice, size_engine
 from octavo.layers.unquantized import UnquantizedLinear, is_packed_on
@@ -190,6 +191,7 @@ def _budget(config: EngineConfig, host: PluginHost, memory_gib: float | None) ->
             if needed > available
             else None,
         )
+    check_layout(layout, config)
     pool = _pool(config, folder, sizing, layout, target, weights)
     is_shrunk = config.model.max_model_len == "auto" and pool.problem is None
     max_model_len = pool.context if is_shrunk else folder.max_model_len
