@@ -38,8 +38,9 @@ from octavo.errors import BadRequestError, UnsupportedConstraint
 from octavo.guided.byte_automaton import automaton_guide
 from octavo.guided.checking import CPU_SECONDS, MEMORY_MIB
 from octavo.guided.choose import AUTO, choose_guide, first_that_compiles
+from octavo.guided.hard_strings import hard_strings
 from octavo.guided.schema import core_schema, formats
-from octavo.guided.trial import has_tokens, walk
+from octavo.guided.trial import has_tokens, walk, walk_far
 from octavo.messages import GuideRequest
 from octavo.params import GuidedParams
 from octavo_registry import PluginHost
@@ -207,6 +208,8 @@ class Judge:
             raise UnsupportedConstraint("no text satisfies it")
         if self._host.guided_backends.info(request.backend).metadata["native"]:
             walk(first, self._vocabulary.vocab_size)
+            for part in hard_strings(constraint):
+                walk_far(self._backends[request.backend].compile(part).start(), self._vocabulary)
         return guide
 
 

@@ -11,16 +11,18 @@ from typing import IO
 import msgspec
 from msgspec import structs
 
-from octavo.errors import BadRequestError
+from octavo.errors import BadRequestError, UnsupportedConstraint
 from octavo.guided.byte_automaton import automaton_guide
 from octavo.guided.checking import MEMORY_MIB, Checked, StartChild, Try
 from octavo.guided.choose import asked_guide, choose_guide, first_that_compiles, read_asked
 from octavo.guided.copies import NICENESS, Copy
+from octavo.guided.hard_strings import hard_strings
 from octavo.guided.process import BY_LIMIT, Limits, open_pipes, read_frame, write_frame
 from octavo.guided.schema import formats
-from octavo.guided.trial import has_tokens, heap_bytes, walk
+from octavo.guided.trial import has_tokens, heap_bytes, walk, walk_far
 from octavo.messages import AskedGuide, GuideRequest
 from octavo.params import GuidedParams
+from octavo.wording import shown
 from octavo_registry import PluginHost
 from octavo_registry.faults import FAILURES, one_line
 from octavo_registry.guided import Constraint, GuidedBackend
@@ -157,7 +159,13 @@ class _Compiler:
         if not self._host.guided_backends.info(guide.backend).metadata["native"]:
             return 0  # it is kept by processes of its own, with limits on each mask
         walk(state, vocab_size)
-        return max(0, heap_bytes() - begin)
+        num_bytes = max(0, heap_bytes() - begin)
+        for part in hard_strings(constraint):
+            try:
+                walk_far(self._backends[guide.backend].compile(part).start(), self._vocabulary)
+            except UnsupportedConstraint as error:
+                raise UnsupportedConstraint(f"{error} for {shown(part.value)}") from error
+        return num_bytes
 
 
 class _NotLoaded(Exception):

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import random
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo_registry.guided import GuideState
+from octavo_registry.guided import GuideState, GuideVocabulary
 
 WALKS: Final = 2
 STEPS: Final = 4
 """Steps of each walk. What a mask costs is known after a few: libraries are lazy."""
+FAR_STEPS: Final = 8
+MOST_TRIED: Final = 16
+"""Tokens out of which each of these takes one."""
 
 
 def has_tokens(state: GuideState, vocab_size: int) -> bool:
@@ -31,19 +35,52 @@ def walk(state: GuideState, vocab_size: int) -> None:
     One state for all: others would give a backend a fresh start.
     """
     chance = random.Random(0)
-    mask_W = np.zeros((vocab_size + 31) // 32, np.int32)
     for _ in range(WALKS):
-        num_taken = 0
-        while num_taken < STEPS and not state.is_finished():
-            state.fill_bitmask(mask_W)
-            if not mask_W.any() or not state.accept(_some_token(mask_W, chance)):
-                break
-            if state.is_complete():
-                state.rollback(1)  # most of a text is before its end: try another token once
-                if not state.accept(_some_token(mask_W, chance)):
-                    break
-            num_taken += 1
-        state.rollback(num_taken)
+        _take(state, vocab_size, STEPS, lambda mask_W: _some_tokens(mask_W, chance, 2))
+
+
+def walk_far(state: GuideState, vocabulary: GuideVocabulary) -> None:
+    """Walk longer through a part that may be too much, the second time by tokens that lead far."""
+    chance = random.Random(0)
+    lengths = [len(each or b"") for each in vocabulary.token_bytes]
+
+    def long_tokens(mask_W: NDArray[np.int32]) -> list[int]:
+        return sorted(_some_tokens(mask_W, chance, MOST_TRIED), key=lambda token: -lengths[token])
+
+    size = vocabulary.vocab_size
+    _take(state, size, FAR_STEPS, lambda mask_W: _some_tokens(mask_W, chance, MOST_TRIED))
+    _take(state, size, FAR_STEPS, long_tokens)
+
+
+def _take(
+    state: GuideState,
+    vocab_size: int,
+    num_steps: int,
+    tokens_of: Callable[[NDArray[np.int32]], list[int]],
+) -> None:
+    mask_W = np.zeros((vocab_size + 31) // 32, np.int32)
+    num_taken = 0
+    while num_taken < num_steps and not state.is_finished():
+        state.fill_bitmask(mask_W)
+        if not mask_W.any() or not _advance(state, tokens_of(mask_W)):
+            break
+        num_taken += 1
+    state.rollback(num_taken)
+
+
+def _advance(state: GuideState, tokens: list[int]) -> bool:
+    """Take the first behind which the text is not whole, for most of it is before its end."""
+    for token in tokens[:-1]:
+        if not state.accept(token):
+            return False
+        if not state.is_complete():
+            return True
+        state.rollback(1)
+    return state.accept(tokens[-1])
+
+
+def _some_tokens(mask_W: NDArray[np.int32], chance: random.Random, number: int) -> list[int]:
+    return [_some_token(mask_W, chance) for _ in range(number)]
 
 
 def _some_token(mask_W: NDArray[np.int32], chance: random.Random) -> int:

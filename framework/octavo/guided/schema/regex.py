@@ -346,6 +346,13 @@ def shortest(node: Regex) -> int | None:
     return 1
 
 
+def num_unrolled(node: Regex) -> int:
+    """How many sets of characters it has where repetitions are written as often as they may be."""
+    if isinstance(node, Repeat):
+        return num_unrolled(node.part) * max(1, node.low, node.high or 0)
+    return sum(map(num_unrolled, children(node))) or 1
+
+
 def automaton(node: Regex, max_states: int) -> dict[Regex, list[tuple[Chars, Regex]]]:
     """Every state that can be reached, with its steps."""
     table: dict[Regex, list[tuple[Chars, Regex]]] = {}
