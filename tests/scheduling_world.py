@@ -207,19 +207,19 @@ class World:
     def step(self) -> None:
         """As EngineCore's."""
         planned = None
-        if drew := self.awaiting is not None:
-            self.draw_guided(*self.awaiting)
+        if has_sampled := self.awaiting is not None:
+            self.sample_guided(*self.awaiting)
         while self.awaiting is None and len(self.under_way) < self.depth:
             planned = self.scheduler.schedule()
             if planned is None:
                 break
             self.launch(*planned)
-            if drew or self.awaiting is None:
+            if has_sampled or self.awaiting is None:
                 break
-            drew = True
-            self.draw_guided(*self.awaiting)
+            has_sampled = True
+            self.sample_guided(*self.awaiting)
         has_room = planned is not None and len(self.under_way) < self.depth
-        if not drew and self.under_way and not has_room:
+        if not has_sampled and self.under_way and not has_room:
             self.collect()
 
     def launch(self, plan: StepPlan, record: StepRecord) -> None:
@@ -257,7 +257,7 @@ class World:
         if plan.awaits_masks:
             self.awaiting = record, step
 
-    def draw_guided(self, record: StepRecord, step: ShadowStep) -> None:
+    def sample_guided(self, record: StepRecord, step: ShadowStep) -> None:
         if len(self.under_way) > self.num_stages:
             self.collect()
         if len(self.under_way) <= self.num_stages:
