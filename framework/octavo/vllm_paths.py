@@ -41,7 +41,7 @@ PATHS: Final[Mapping[str, str]] = {
 
 _GUIDED = "octavo.GuidedParams, as SamplingParams(guided=GuidedParams(...))"
 _MULTIMODAL = "INPUT_REGISTRY and MULTIMODAL_REGISTRY of octavo_registry, docs/hooks.md"
-_DEVICES = "the option executor='ranks' for a host's CPUs, and nothing for several GPUs yet"
+_DEVICES = "the option tensor_parallel_size for a machine's CPU, and nothing for several GPUs yet"
 _NO_POOLING = "nothing yet: this version embeds texts alone, docs/python.md"
 _HOOKS = "a plugin's hooks, docs/hooks.md"
 _MEDIA = "media of a prompt are pictures, arrays, bytes or addresses, docs/media.md"

@@ -33,7 +33,8 @@ from octavo.testing.random_model import make_random_model
 from octavo_registry import PluginHost
 
 PATIENCE_SECONDS = 20
-RANKS = {"tensor_parallel_size": 2, "executor": "ranks"}
+RANKS = {"tensor_parallel_size": 2}
+"""For which executor ``ranks`` is the one that is taken."""
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +236,11 @@ def test_what_a_rank_cannot_load_is_raised_by_name_and_no_process_is_left(make_c
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallel": ParallelConfig(executor="ranks", pipeline_parallel_size=2)}, "pipelines yet"),
+        ({"parallel": ParallelConfig(pipeline_parallel_size=2)}, "pipelines yet"),
+        (
+            {"parallel": ParallelConfig(executor="local", tensor_parallel_size=2)},
+            "'local' drives one device, not 2; leave it out",
+        ),
         (
             {
                 "parallel": ParallelConfig(executor="ranks", tensor_parallel_size=2),

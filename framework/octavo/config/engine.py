@@ -193,11 +193,16 @@ class ParallelConfig:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     executor: str | None = None
-    """A registered executor's name; None: the one for this many devices."""
+    """A registered executor's name; None: "local" for one device, "ranks" for several."""
 
     def __post_init__(self) -> None:
         check_range("tensor_parallel_size", self.tensor_parallel_size, 1)
         check_range("pipeline_parallel_size", self.pipeline_parallel_size, 1)
+
+    @property
+    def num_devices(self) -> int:
+        """One for each rank."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

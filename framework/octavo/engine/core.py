@@ -32,6 +32,7 @@ from octavo_registry.kv_store import KVStore
 log = logging.getLogger(__name__)
 
 DEFAULT_EXECUTOR = "local"
+RANKS_EXECUTOR = "ranks"
 PROGRESS_SECONDS = 1.0
 
 
@@ -44,10 +45,12 @@ class EngineCore:
         """``store`` has keys and values beyond the pool, under digests seeded by the content."""
         self._host = host
         folder = open_model(config.model, host)
-        folder.check_parallel(config.parallel)
+        parallel = config.parallel
+        folder.check_parallel(parallel)
         if store is not None and not config.cache.enable_prefix_caching:
             raise ConfigError("a KV store finds blocks by prefix; it needs enable_prefix_caching")
-        name = config.parallel.executor or DEFAULT_EXECUTOR
+        default = DEFAULT_EXECUTOR if parallel.num_devices == 1 else RANKS_EXECUTOR
+        name = parallel.executor or default
         self._executor: Executor = host.executors.make(name, config, folder, host)
         facts: Any = self._executor.start()
         if not isinstance(facts, ExecutorFacts):

@@ -40,13 +40,10 @@ class LocalExecutor:
     """One worker; the executor of a single device."""
 
     def __init__(self, config: EngineConfig, folder: ModelFolder, host: PluginHost) -> None:
-        parallel = config.parallel
-        num_devices = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-        if num_devices != 1:
+        if config.parallel.num_devices != 1:
             raise ConfigError(
-                f"executor 'local' drives one device, not {num_devices}; set "
-                "tensor_parallel_size and pipeline_parallel_size to 1: no executor of several GPUs "
-                "comes with octavo yet, and for CPUs there is executor='ranks'"
+                f"executor 'local' drives one device, not {config.parallel.num_devices}; leave it "
+                "out, or set tensor_parallel_size and pipeline_parallel_size to 1"
             )
         self._config, self._folder, self._host = config, folder, host
         self._worker: Worker | None = None

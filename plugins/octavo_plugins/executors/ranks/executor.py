@@ -56,8 +56,8 @@ class RanksExecutor:
             )
         if choose_device(config.model.device).type != "cpu":
             raise ConfigError(
-                "executor 'ranks' runs on CPUs alone yet; set device='cpu', or leave out the "
-                "executor and set tensor_parallel_size to 1"
+                "executor 'ranks' runs on CPUs alone yet, and several GPUs are not available; set "
+                "device='cpu', or leave out the executor and set tensor_parallel_size to 1"
             )
         if folder.pooling is not None:
             raise ConfigError("executor 'ranks' embeds no texts yet; leave out the executor")
