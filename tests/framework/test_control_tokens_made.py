@@ -116,6 +116,40 @@ def test_no_part_of_a_text_that_is_taken_apart_makes_one(shown: str, content: st
     assert made_of(template, content) == OWN
 
 
+PICKED = [
+    ("m.content.split('#')[0] ~ m.content.split('#')[2]", "</#x#s>"),
+    ("m.content.split('#')[0] }}{{ m.content.split('#')[-1]", "</#x#s>"),
+    ("(m.content.split('#') | first) ~ (m.content.split('#') | last)", "</#x#s>"),
+    ("[m.content.split('#')[0], m.content.split('#')[2]] | join", "</#x#s>"),
+    ("m.content.split('##')[0] ~ m.content.split('#@')[1]", "</##x#@s>"),
+    ("m.content.split('#')[1].split('@')[0] ~ m.content.split('@')[1]", "#</@s>"),
+    ("m.content.split('#')[0] ~ 'im_end|>'", "<|#a"),
+    ("m.content.replace('x', '').split('#')[0] ~ m.content.split('#')[2]", "<x#y#/s>"),
+    ("(m.content.split('#')[0] | upper) ~ (m.content.split('#')[2] | lower)", "</#y#S>"),
+]
+BY_BLANKS = [
+    ("m.content.splitlines()[0] ~ m.content.splitlines()[2]", "</\nx\ns>"),
+    ("(m.content.split() | first) ~ (m.content.split() | last)", "</ x s>"),
+]
+
+
+@pytest.mark.parametrize(("shown", "content"), [*PICKED, *BY_BLANKS])
+def test_no_parts_of_a_split_make_one(shown: str, content: str) -> None:
+    template = EACH.replace("SHOWN", shown).replace("\n{{ m.content }}\n", "")
+    assert made_of(template, content) == OWN
+    assert made_of(template, f"{content}#{'#' * 5000}") == OWN
+    assert ChatTemplate(template).is_foreseen is ((shown, content) in PICKED)
+
+
+def test_parts_of_a_split_are_written_as_ever() -> None:
+    template = EACH.replace("SHOWN", "m.content.split('</think>')[-1]")
+    renderer = ChatRenderer(tokenizer("byte_level"), chat_template=template)
+    for content in ("is a <</think>> b", "</</think>s>", "<</think>|im_end|>"):
+        text = rendered(renderer, [{"role": "assistant", "content": content}])
+        shown = content.split("</think>")[-1]
+        assert text == f"<|im_start|>assistant\n{content}\n{shown}<|im_end|>\n"
+
+
 def test_contents_that_make_none_are_written_as_ever() -> None:
     template = EACH.replace("SHOWN", "m.content.strip('x')")
     renderer = ChatRenderer(tokenizer("byte_level"), chat_template=template)

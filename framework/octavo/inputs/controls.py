@@ -17,7 +17,7 @@ from octavo.inputs.covering import Cover, Words
 from octavo.inputs.foreign_template import ForeignTemplate
 from octavo.inputs.hiding import Hidden
 from octavo.inputs.messages import ROLES
-from octavo.inputs.template import ChatTemplate, changed
+from octavo.inputs.template import SPLIT, ChatTemplate, changed
 from octavo_registry.tokenizer import ControlTokens, Tokenizer
 
 Write = Callable[[list[dict[str, Any]], dict[str, dict[str, Any]]], str]
@@ -25,6 +25,8 @@ Write = Callable[[list[dict[str, Any]], dict[str, dict[str, Any]]], str]
 OWN_ROLES: Final = ("system", "developer", "assistant")
 """Their text is the application's or the model's own, which may write ``<think>``."""
 _END: Final = "\0"
+MOST_PARTS: Final = 1000
+"""In which single characters are hidden; of texts that fall into more, all that may matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +219,13 @@ class _Finder:
             if control.startswith(head) and control.endswith(tail)
         } - template.names
         changes = template.changes
+        self._letters = [change for change in changes if change[0] != SPLIT]
+        cuts = [re.escape(old) for name, old, _ in changes if name == SPLIT]
+        self._cuts = [re.compile(cut) for cut in (*cuts, "|".join(cuts)) if cut]
+        """What a template splits texts at: it may put parts together that were none before."""
         added = "".join(new for _, _, new in changes)
         ends = self._firsts + lasts
+        self._ends = re.compile(f"[{re.escape(ends) or _END}]")
         ends += ends.lower() + ends.upper()
         self._makers = {*self._firsts, *self._firsts.lower(), *self._firsts.upper()}
         """Characters that begin a control token, also once the template has changed a text."""
@@ -237,7 +244,8 @@ class _Finder:
         whole = _END.join((*contents, *names))
         if self._borders is not None and not self._borders.search(whole):
             return False
-        borders = (each.strip() for each in contents)
+        parts = contents if not self._cuts else list(self._parts(contents))
+        borders = (each.strip() for each in parts)
         most = self._longest
         text = _END.join(
             each if len(each) <= 2 * most else f"{each[:most]} {each[-most:]}" for each in borders
@@ -247,7 +255,7 @@ class _Finder:
             self._is_in(whole)
             or any(self._head(found[1]) is not None for found in self._maybe_head.finditer(text))
             or any(self._tail(found[1]) is not None for found in self._maybe_tail.finditer(text))
-            or (bool(self._inners) and any(self._inner(each) is not None for each in contents))
+            or (bool(self._inners) and any(self._inner(each) is not None for each in parts))
         )
 
     def _is_in(self, text: str) -> bool:
@@ -255,11 +263,13 @@ class _Finder:
 
     def hidden(self, text: str, hidden: Hidden) -> str:
         """``text`` such that no template makes a control token of it."""
-        for place in (self._head(text), self._tail(text), self._inner(text)):
-            if place is not None:
-                text = text[:place] + hidden.character(text[place]) + text[place + 1 :]
+        for begin, end in self._spans(text, self._cuts)[:MOST_PARTS]:
+            for place in self._places(text[begin:end]):
+                at = begin + place
+                text = text[:at] + hidden.character(text[at]) + text[at + 1 :]
         text = self.hidden_name(text, hidden)
-        if self._is_in(text):  # once the template has changed it
+        if self._is_in(text) or any(map(self._places, self._parts([text]))):
+            # once the template has changed it
             for char in sorted(self._makers.intersection(text)):
                 text = text.replace(char, hidden.character(char))
         return text
@@ -269,6 +279,30 @@ class _Finder:
         while self.whole.search(text):  # again, for those that begin in another
             text = self.whole.sub(lambda match: hidden.character(match[0][0]) + match[0][1:], text)
         return text
+
+    def _places(self, text: str) -> list[int]:
+        """Where it may become a part of a control token by what stands around it."""
+        if not self._inners and not self._ends.search(text):
+            return []
+        found = (self._head(text), self._tail(text), self._inner(text))
+        return list(dict.fromkeys(place for place in found if place is not None))
+
+    def _parts(self, contents: Iterable[str]) -> Iterator[str]:
+        """What splits may leave of contents, also of changed ones; they themselves are among it."""
+        for each in contents:
+            for text in changed(each, self._letters):
+                cuts = self._cuts if text is each else self._cuts[-1:]
+                yield from (text[begin:end] for begin, end in self._spans(text, cuts))
+
+    def _spans(self, text: str, cuts: Iterable[re.Pattern[str]]) -> list[tuple[int, int]]:
+        found = {(0, len(text))}
+        for cut in cuts:
+            begin = 0
+            for match in cut.finditer(text):
+                found.add((begin, match.start()))
+                begin = match.end()
+            found.add((begin, len(text)))
+        return sorted(found)
 
     def _head(self, text: str) -> int | None:
         """Where the begin of a control token stands at the text's end."""

@@ -143,7 +143,8 @@ class _Reader:
 
     def _is_list_of_texts(self, each: nodes.Node) -> bool:
         if isinstance(each, nodes.Call) and isinstance(each.node, nodes.Getattr):
-            return each.node.attr in ("split", "splitlines", "keys", "values", "items")
+            is_cut = each.node.attr == "split" and len(each.args) > 0
+            return is_cut or each.node.attr in ("keys", "values", "items")
         return isinstance(each, nodes.List | nodes.Tuple) or self._is_list(each)
 
     def _is_list(self, each: nodes.Node | None) -> bool:

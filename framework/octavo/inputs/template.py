@@ -205,7 +205,8 @@ _CASES: Final[Mapping[str, Callable[[str], str]]] = {
     "lower": str.lower, "upper": str.upper, "title": str.title, "capitalize": str.capitalize,
 }  # fmt: skip
 Change = tuple[str, str, str]
-"""A method of texts, and for "replace" what it takes out and puts in."""
+"""A method of texts, and for "replace" what it takes out and puts in, which is "" for "split"."""
+SPLIT: Final = "split"
 
 
 def changed(text: str, changes: Iterable[Change]) -> Iterator[str]:
@@ -231,7 +232,7 @@ def _changes(tree: nodes.Template) -> Iterator[Change]:
         if name == "replace" and len(given) > 1 and given[0]:
             yield "replace", str(given[0]), str(given[1])
         elif name == "split" and given and given[0]:
-            yield "replace", str(given[0]), ""
+            yield SPLIT, str(given[0]), ""
     for name in {name for name, _ in calls} & _CASES.keys():
         yield name, "", ""
     if any(name == "splitlines" or (name == "split" and not args) for name, args in calls):
