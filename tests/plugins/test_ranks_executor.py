@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -177,6 +178,16 @@ def test_a_rank_that_is_killed_while_nothing_runs_is_seen_with_the_next_step(mak
     core.add([request(1, [5, 6])])
     with pytest.raises(EngineDeadError, match="rank 0 was killed by SIGKILL"):
         run(core)
+    wait_until_gone(pids)
+
+
+def test_ranks_end_with_an_engine_that_nobody_closes(folder: Path) -> None:
+    core = EngineCore(config_for(folder, **RANKS), PluginHost.discover())
+    core.add([request(1, [5, 6])])
+    run(core)
+    pids = core._executor.pids
+    del core
+    gc.collect()
     wait_until_gone(pids)
 
 

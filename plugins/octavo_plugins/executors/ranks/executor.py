@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import mmap
 import tempfile
+import weakref
 from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -65,6 +66,7 @@ class RanksExecutor:
             raise ConfigError("enable_lora: adapters are for one device yet, not for several ranks")
         self._config, self._folder, self._manifest = config, folder, host.manifest()
         self._ranks: list[RankProcess] = []
+        weakref.finalize(self, _end, self._ranks)  # where nobody calls close()
         self._arrived: SimpleQueue[Arrived] = SimpleQueue()
         self._memory: IO[bytes] | None = None
         self._under_way: deque[_Step] = deque()
@@ -132,11 +134,7 @@ class RanksExecutor:
 
     def close(self) -> None:
         """End the ranks."""
-        ranks, self._ranks = self._ranks, []
-        for rank in ranks:
-            rank.hang_up()
-        for rank in ranks:
-            rank.close()
+        _end(self._ranks)
         if self._memory is not None:
             self._memory.close()
 
@@ -209,6 +207,13 @@ class RanksExecutor:
         for rank in self._ranks:
             rank.kill()
         self.close()
+
+
+def _end(ranks: list[RankProcess]) -> None:
+    for rank in ranks:
+        rank.hang_up()
+    while ranks:
+        ranks.pop().close()
 
 
 class _Step:
