@@ -322,7 +322,8 @@ def report(verdicts: list[Verdict]) -> None:
         )
         print(f"{level}: {total} schemas: {shares}")
         compiled = total - counts["refused"]
-        print(f"{level}: of {compiled} compiled, closed {100 * counts['closed'] / compiled:.2f} %")
+        closed = counts["closed"] / max(compiled, 1)
+        print(f"{level}: of {compiled} compiled, closed {100 * closed:.2f} %")
     print("enforced by:", dict(Counter(verdict.backend for verdict in verdicts if verdict.backend)))
     for name, is_refused in (("accepted", False), ("refused", True)):
         times = [each.seconds for each in verdicts if (each.guide == "refused") is is_refused]
