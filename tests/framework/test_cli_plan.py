@@ -119,6 +119,14 @@ def test_tensor_parallel_devices_share_weights_and_cache(host, llama_8b) -> None
     assert shared.bytes_per_token == alone.bytes_per_token / 2
 
 
+def test_ranks_on_a_cpu_share_its_memory(host, tmp_path) -> None:
+    folder = make_random_model(tmp_path)
+    alone = budget_of(config_of(folder), host)
+    shared = budget_of(config_of(folder, tensor_parallel_size=2), host)
+    assert shared.usable_bytes == pytest.approx(alone.usable_bytes / 2, rel=0.2)
+    assert shared.device == f"{alone.device} as one of 2 ranks"
+
+
 def test_headers_tell_the_bytes_in_files(host, tmp_path) -> None:
     budget = budget_of(config_of(make_random_model(tmp_path, dtype="bfloat16", sharded=True)), host)
     assert budget.file_bytes == 2 * budget.num_parameters

@@ -286,7 +286,7 @@ def _changes(
 ) -> Iterator[tuple[str, EngineConfig, float | None]]:
     """Things to try, the least painful first."""
     model, cache, scheduler = config.model, config.cache, config.scheduler
-    on_cpu = budget.device == CPU_NAME
+    on_cpu = budget.device.startswith(CPU_NAME)
     if budget.reads is None and (on_cpu or _is_given(cache)):
         pool = _pool_change(config, budget)
         if pool is not None:

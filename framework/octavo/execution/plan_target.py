@@ -50,7 +50,13 @@ def find_target(config: EngineConfig, memory_gib: float | None) -> Target:
             available_bytes=available,
         )
     if device.type == "cpu":
-        return Target(name=CPU_NAME, device=device, memory=None, available_bytes=host_memory())
+        ranks = config.parallel.num_devices
+        return Target(
+            name=CPU_NAME if ranks == 1 else f"{CPU_NAME} as one of {ranks} ranks",
+            device=device,
+            memory=None,
+            available_bytes=host_memory() // ranks,
+        )
     here = device_memory(device)
     return Target(
         name=torch.cuda.get_device_name(device),
