@@ -97,11 +97,16 @@ def told(outputs: list[Any]) -> list[tuple]:
     ]
 
 
-def replay(found: list[tuple], params: list[SamplingParams], wrong: int) -> Propose:
+def replay(
+    found: list[tuple],
+    params: list[SamplingParams],
+    wrong: int,
+    prompts: list[list[int]] = PROMPTS,
+) -> Propose:
     """The tokens that rows are to have, each ``wrong``th of them another."""
     known = []
     texts = iter(found)
-    for prompt, each in zip(PROMPTS, params, strict=False):
+    for prompt, each in zip(prompts, params, strict=False):
         known += [prompt + next(texts)[1] for _ in range(each.n)]
     turns = itertools.count(1)
 
@@ -206,3 +211,23 @@ def test_drafts_in_engines_of_other_kinds(start, proposer, options) -> None:
         for propose in (replay(expected, params, 4), hostile):
             proposer.propose = propose
             assert ask(llm, params) == expected
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_requests_of_all_kinds_in_a_small_pool_get_what_they_get_alone(
+    llm, start, proposer, mode
+) -> None:
+    """Families fork and rows are preempted, masked or not, with drafts and without."""
+    params = [each for kind in variants().values() for each in kind[:2]]
+    prompts = [PROMPTS[place % len(PROMPTS)] for place in range(len(params))]
+    pairs = [({"prompt_token_ids": ids}, each) for ids, each in zip(prompts, params, strict=True)]
+    proposer.propose = None
+    alone = [told(llm.generate([prompt], each, use_tqdm=False)) for prompt, each in pairs]
+    expected = list(itertools.chain.from_iterable(alone))
+    small = {"num_blocks": 14, "max_model_len": 128, "max_num_batched_tokens": 32}
+    with start(preemption_mode=mode, async_depth=3, **small) as crowded:
+        for propose in (None, replay(expected, params, 4, prompts)):
+            proposer.propose = propose
+            inputs, each = zip(*pairs, strict=True)
+            assert told(crowded.generate(list(inputs), list(each), use_tqdm=False)) == expected
+        assert crowded._front.client.call("stats")["num_preemptions"] > 0
