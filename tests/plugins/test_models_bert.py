@@ -136,6 +136,8 @@ def test_a_prompt_of_the_models_stands_before_each_text(llm: LLM, reference) -> 
     close(found[0], mean(reference, ids_of("query : a cat")))
     with pytest.raises(ParameterError, match=r"prompt_name='passage' is none of .*: query, doc"):
         llm.embed("a cat", PoolingParams(prompt_name="passage"))
+    with pytest.raises(PromptError, match="prompt 1 is token ids, which are taken as they are"):
+        llm.embed(["a cat", [2, 5, 3]], PoolingParams(prompt_name="query"), use_tqdm=False)
 
 
 def test_a_prompts_tokens_may_count_for_nothing(tmp_path: Path) -> None:

@@ -61,11 +61,14 @@ class TextInputs:
 
     def slices(self, prompts: Sequence[Prompt], params: PoolingParams) -> Iterator[TextSlice]:
         """The prompts in ids, some at a time; one that is wrong or too long raises."""
-        prompt = self._prompt(params.prompt_name)
+        name = params.prompt_name
+        prompt = self._prompt(name)
         most = self._most_tokens(params.truncate_prompt_tokens)
         skip = self._prompt_tokens(prompt)
         for first in range(0, len(prompts), SLICE_TEXTS):
             some = [*map(parse_prompt, prompts[first : first + SLICE_TEXTS])]
+            if name is not None:
+                _check_texts(some, first, name)
             yield TextSlice(
                 first=first,
                 ids=self._ids(some, first, prompt, most),
@@ -191,3 +194,13 @@ class TextInputs:
         if begin is None:
             raise ConfigError(f"the tokenizer makes {shown(whole)} of 'a', in which {bare} is not")
         return whole[:begin], whole[begin + len(bare) :]
+
+
+def _check_texts(prompts: Sequence[ParsedPrompt], first: int, name: str) -> None:
+    """Refuse to put a prompt of the model's before token ids."""
+    for number, each in enumerate(prompts, first):
+        if each.token_ids is not None:
+            raise PromptError(
+                f"prompt {number} is token ids, which are taken as they are: prompt_name={name!r} "
+                "is for texts"
+            )
