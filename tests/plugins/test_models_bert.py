@@ -182,6 +182,19 @@ def test_a_length_of_1_and_the_first_entries_may_be_asked_for(folder: Path, refe
             llm.embed("a cat", PoolingParams(dimensions=8))
 
 
+@pytest.mark.parametrize("left", [{}, {"pad_token_id": None}], ids=["none", "null"])
+def test_positions_begin_behind_robertas_padding_where_no_file_names_it(left, tmp_path) -> None:
+    reference = write(tmp_path, "XLMRobertaModel")
+    (tmp_path / "sentence_bert_config.json").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("pad_token_id") == 1
+    (tmp_path / "config.json").write_text(json.dumps({**config, **left}))
+    with LLM(tmp_path, num_threads=1) as llm:
+        assert llm.ready.max_model_len == config["max_position_embeddings"] - 2
+        longest = [5 + i % 7 for i in range(llm.ready.max_model_len)]
+        close(llm.embed_array([longest], use_tqdm=False)[0], mean(reference, longest))
+
+
 def test_dimensions_that_are_no_list_are_refused(folder: Path, reference) -> None:
     with (
         LLM(folder, num_threads=1, hf_overrides={"matryoshka_dimensions": 16}) as llm,

@@ -26,6 +26,8 @@ FAMILIES_INCLUDED = ("gemma3",)
 """Beginnings of model_type where the same holds for every type of rope."""
 # Their positions begin behind that of the padding, and max_position_embeddings counts all.
 FAMILIES_BEHIND_PADDING = ("roberta", "xlm-roberta")
+PAD_TOKEN_ID = 1
+"""That of these families, where config.json has none."""
 
 
 def resolve_max_model_len(
@@ -68,7 +70,8 @@ def _own_limit(path: Path, text: Mapping[str, Any]) -> int | None:
         return None
     limit = min(given)
     if text.get("model_type") in FAMILIES_BEHIND_PADDING:
-        return int(limit) - 1 - int(text.get("pad_token_id") or 0)
+        pad = text.get("pad_token_id")
+        return int(limit) - 1 - int(PAD_TOKEN_ID if pad is None else pad)
     if str(text.get("model_type", "")).startswith(FAMILIES_INCLUDED):
         return int(limit)
     for rope in _rope_settings(path, text):

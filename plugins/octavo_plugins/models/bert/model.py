@@ -13,6 +13,7 @@ from octavo.layers.attention import cache_specs
 from octavo.layers.encoder import PostNormLayer, TextEmbeddings
 from octavo.layers.language_model import with_defaults
 from octavo.layers.loading import load_weights
+from octavo.model_folder.context_length import PAD_TOKEN_ID
 from octavo_registry.cache import CacheSpec
 from octavo_registry.model import ModelSpec
 from octavo_registry.step import MediaRows, Step
@@ -27,9 +28,7 @@ class Bert(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        spec = with_defaults(
-            spec, hidden_act="gelu", layer_norm_eps=1e-12, type_vocab_size=2, pad_token_id=0
-        )
+        spec = with_defaults(spec, hidden_act="gelu", layer_norm_eps=1e-12, type_vocab_size=2)
         self.embeddings = TextEmbeddings("embeddings", spec, offset=self.position_offset(spec))
         self.layers = nn.ModuleList(
             PostNormLayer(f"encoder.layer.{i}", spec)
@@ -68,7 +67,8 @@ class Roberta(Bert):
     @staticmethod
     def position_offset(spec: ModelSpec) -> int:
         """The padding's row is the last of those that no text reaches."""
-        return int(spec.config["pad_token_id"]) + 1
+        pad = spec.config.get("pad_token_id")
+        return 1 + int(PAD_TOKEN_ID if pad is None else pad)
 
 
 def _named(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
