@@ -95,6 +95,20 @@ def test_of_sharded_weights_those_in_the_index_come(hub) -> None:
     assert files_of(find()) == {*names, "one.safetensors", "two.safetensors"}
 
 
+def test_settings_of_sentence_transformers_modules_come_too(hub) -> None:
+    needed = {
+        *("config.json", "modules.json", "sentence_bert_config.json", "model.safetensors"),
+        *("1_Pooling/config.json", "2_Dense/config.json"),
+    }
+    other = {
+        *("onnx/config.json", "openvino/openvino_model.xml", "2_Dense/model.safetensors"),
+        *("2_Dense/pytorch_model.bin", "1_Pooling/more/config.json", "data/1_Pooling/config.json"),
+    }
+    files = {name: name.encode() for name in needed | other}
+    hub.repositories["org/model"].revisions["main"] = files
+    assert files_of(find()) == needed
+
+
 def test_an_index_of_missing_files_is_refused(hub) -> None:
     index = json.dumps({"weight_map": {"a": "gone.safetensors"}}).encode()
     hub.repositories["org/model"].revisions["main"] = {"model.safetensors.index.json": index}

@@ -16,6 +16,8 @@ from octavo.weights.checkpoint import INDEX_FILE, SINGLE_FILE
 SETTING_SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 """Settings, tokenizers and their code; what is not needed of these is small."""
 TEMPLATE_FOLDER = "additional_chat_templates/"
+_MODULE = re.compile(r"\d+_\w+/[^/]+\.json")
+"""Settings of sentence-transformers' modules, such as 1_Pooling/config.json."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _HEX = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
@@ -92,7 +94,8 @@ def _check_hex(name: str) -> None:
 
 def _is_setting(path: str) -> bool:
     name = path.removeprefix(TEMPLATE_FOLDER)
-    return "/" not in name and name.endswith(SETTING_SUFFIXES)
+    is_at_root = "/" not in name and name.endswith(SETTING_SUFFIXES)
+    return is_at_root or _MODULE.fullmatch(path) is not None
 
 
 def total_bytes(files: Iterable[RemoteFile]) -> int:
