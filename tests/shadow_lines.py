@@ -88,7 +88,10 @@ def check_lines(scheduler: Scheduler) -> None:
         held[line] += 1
         if kept := lines._kept.get(slot):
             held.update(line for _, line in kept.checkpoints)
-            held.update([] if kept.family is None else [kept.family])
+            if kept.family is not None:
+                held[kept.family] += 1
+                waits = [s for s in scheduler.sequences.values() if s.leader is sequence]
+                assert len(waits) == kept.num_forks > 0, "a line is kept for nobody"
     assert all(count == 1 for count in held.values()), "a line is two slots'"
     assert dict.fromkeys(np.flatnonzero(lines.pool.refs).tolist(), 1) == dict(held)
     swapped = [s.swapped.line for s in scheduler.sequences.values() if s.swapped is not None]

@@ -132,7 +132,7 @@ class StateLines:
 
     def keep_for_family(self, slot: int, num_forks: int, moves: list[LineMove]) -> None:
         """Copy the line of a row whose prompt ends with a step just planned."""
-        if self.num_available:
+        if num_forks and self.num_available:
             kept = self._kept.setdefault(slot, _Kept())
             kept.family, kept.num_forks = self.take(int(self.line_S[slot]), moves), num_forks
 
@@ -142,10 +142,12 @@ class StateLines:
         return None if kept is None else kept.family
 
     def count_fork(self, slot: int) -> None:
-        """One of its family has taken a copy; the last one's needs none behind it."""
-        kept = self._kept[slot]
+        """One of its family needs a copy no more; nothing is kept behind the last."""
+        kept = self._kept.get(slot)
+        if kept is None or kept.family is None:
+            return
         kept.num_forks -= 1
-        if kept.num_forks == 0 and kept.family is not None:
+        if kept.num_forks == 0:
             self._release([kept.family])
             kept.family = None
 

@@ -130,8 +130,14 @@ class Placement:
         )
         if self.attaches(slot):
             self.next_plan.attach.append(self._attached(sequence))
-        sequence.leader = None
+        self.leave_family(sequence)
         return count
+
+    def leave_family(self, sequence: Sequence) -> None:
+        """Need nothing of its leader from now on."""
+        leader, sequence.leader = sequence.leader, None
+        if self.lines is not None and leader is not None and leader.slot >= 0:
+            self.lines.count_fork(leader.slot)
 
     def digests_of(self, sequence: Sequence) -> list[bytes]:
         """Return the digests of a waiting sequence's full blocks."""
@@ -307,8 +313,6 @@ class Placement:
             return -1
         sequence.num_cached_tokens = start
         slot = self._enter(sequence, start, line, confirmed=False)
-        if self.lines is not None:
-            self.lines.count_fork(leader.slot)
         slot_table.held_S[slot] = len(slot_table.sequences) + leader.slot
         tables.fork(leader.slot, slot, start, self.next_plan.diff, self.next_plan.moves)
         return start

@@ -166,6 +166,7 @@ class Scheduler:
             sequence.leader.followers.remove(sequence)
         elif self.fetching is None or not self.fetching.abandon(sequence):
             self.placement.forget_swapped(sequence)
+            self.placement.leave_family(sequence)
             self.waiting.remove(sequence)
         self._release_followers(sequence)
         self.adapters.end(sequence.request.adapter)
