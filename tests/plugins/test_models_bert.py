@@ -333,6 +333,17 @@ def test_what_does_not_embed_says_so(folder: Path, reference: ModuleReference) -
         AsyncLLM(folder)
 
 
+@pytest.mark.parametrize("architecture", ["BertForMaskedLM", "RobertaForMaskedLM"])
+def test_an_embedder_may_be_called_by_the_class_it_was_trained_from(architecture, tmp_path) -> None:
+    embedder = architecture.replace("ForMaskedLM", "Model")
+    reference = write(tmp_path, embedder)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["architectures"] = [architecture]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with LLM(tmp_path, num_threads=1) as llm:
+        close(llm.embed_array("a cat", use_tqdm=False)[0], mean(reference, ids_of("a cat")))
+
+
 @pytest.mark.parametrize("prefix", ["bert.", "roberta."])
 def test_a_checkpoint_with_a_head_and_old_names_is_read(folder: Path, prefix, tmp_path) -> None:
     reference = write(tmp_path)

@@ -12,6 +12,19 @@ if TYPE_CHECKING:
 OCTAVO_API = "1"
 ARCHITECTURES = {"BertModel": "Bert", "RobertaModel": "Roberta", "XLMRobertaModel": "Roberta"}
 
+MASKED = {
+    "BertForMaskedLM": "BertModel",
+    "RobertaForMaskedLM": "RobertaModel",
+    "XLMRobertaForMaskedLM": "XLMRobertaModel",
+}
+"""Embedders whose config.json names the class that they were trained from."""
+
+
+@hookimpl
+def select_model(architecture: str) -> str | None:
+    """Leave out the head of a model of masked tokens, as sentence-transformers does."""
+    return MASKED.get(architecture)
+
 
 @hookimpl
 def register_models(models: LazyRegistry[Model]) -> None:
