@@ -104,7 +104,6 @@ def test_backends_of_structured_output_have_vllms_names_too(
     [
         {"task": "embed"},
         {"quantization": "fp8"},
-        {"tensor_parallel_size": 2},
         {"pipeline_parallel_size": 2},
         {"speculative_config": {"method": "ngram"}},
     ],
