@@ -22,13 +22,13 @@ import tempfile
 import time
 import wave
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_process import measured
-from benchmarks.http_streaming import free_port
+from benchmarks.http_streaming import free_port, wait_for
+from octavo.client import parse_address
 
 RATE = 16_000
 SECONDS = 30
@@ -173,16 +173,17 @@ def form_of(job: dict[str, Any], sound: Any) -> bytes:
     return "".join(parts).encode() + file.getvalue() + f"\r\n--{EDGE}--\r\n".encode()
 
 
-def ask(port: int, method: str, path: str, body: bytes | None = None) -> bytes:
+def transcribe(port: int, body: bytes) -> bytes:
+    """Post one form; returns the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     connection.request(
-        method, path, body, {"content-type": f"multipart/form-data; boundary={EDGE}"}
+        "POST", SPEECH, body, {"content-type": f"multipart/form-data; boundary={EDGE}"}
     )
     answer = connection.getresponse()
     data = answer.read()
     connection.close()
     if answer.status != 200:
-        raise RuntimeError(f"{path}: {answer.status} {data[:300]!r}")
+        raise RuntimeError(f"{SPEECH}: {answer.status} {data[:300]!r}")
     return data
 
 
@@ -191,16 +192,12 @@ def measure_http(job: dict[str, Any]) -> None:
     port, clips = free_port(), job["clips"]
     server = subprocess.Popen(command_of(job, port), stdout=sys.stderr)
     try:
-        while server.poll() is None:
-            with suppress(OSError, RuntimeError):
-                ask(port, "GET", "/health")
-                break
-            time.sleep(0.2)
+        wait_for(parse_address(f"http://127.0.0.1:{port}"), server)
         with ThreadPoolExecutor(clips) as clients:
             for number in range(1 + job["rounds"]):
                 forms = [form_of(job, clip(number * clips + i)) for i in range(clips)]
                 began = time.perf_counter()
-                answers = list(clients.map(partial(ask, port, "POST", SPEECH), forms))
+                answers = list(clients.map(partial(transcribe, port), forms))
                 seconds = time.perf_counter() - began
                 letters = [len(json.loads(answer)["text"]) for answer in answers]
                 if number:  # the first warms up

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import runpy
 import signal
@@ -82,6 +83,14 @@ def device(request: pytest.FixtureRequest) -> str:
     """Where a test that has to hold on both runs."""
     chosen: str = request.param
     return chosen
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Nothing below errors is logged: walks make thousands of faults on purpose."""
+    logging.getLogger("octavo").setLevel(logging.ERROR)
+    yield
+    logging.getLogger("octavo").setLevel(logging.NOTSET)
 
 
 @dataclass(frozen=True)

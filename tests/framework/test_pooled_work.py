@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 
@@ -16,6 +15,8 @@ from octavo.scheduling import pooled_work, texts
 from octavo.scheduling.pooled_work import PooledWork
 from pooled_world import POISON, STEP_TOKENS, Nobody, PooledWorld, packed, walk
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 FACTS = (
     "long texts",
     "raised",
@@ -25,13 +26,6 @@ FACTS = (
     "aborted under way",
     "aborted in halves",
 )
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.getLogger("octavo").setLevel(logging.ERROR)
-    yield
-    logging.getLogger("octavo").setLevel(logging.NOTSET)
 
 
 def test_any_order_of_operations_tells_each_text_once() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import Counter
 
 import pytest
@@ -14,6 +13,8 @@ from octavo.scheduling import bursts, corrections, packing, results, scheduler, 
 from octavo.scheduling.slots import Yields
 from scheduling_cases import BURST_FACTS, Case
 from scheduling_walks import walk
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 CASES = [
     Case("full", "recompute", "fcfs", 2, num_blocks=30, yields=Yields(0, 4)),
@@ -97,13 +98,6 @@ MISTAKES = {
         "firsts = np.arange",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.getLogger("octavo").setLevel(logging.ERROR)
-    yield
-    logging.getLogger("octavo").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 
 import pytest
@@ -21,6 +20,8 @@ from scheduling_walks import walk
 from scheduling_world import World
 from shadow_device import RemainderGuide
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 CASES = [
     Case("full", "recompute", "fcfs", 2, num_blocks=30, most_of_prompt=5),
     Case("full", "swap", "priority", 2, has_processors=True),
@@ -38,13 +39,6 @@ CASES = [
     Case("states", "swap", "fcfs", 2, has_processors=True),
     Case("all", "swap", "fcfs", 2, num_blocks=12),
 ]
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.getLogger("octavo").setLevel(logging.ERROR)
-    yield
-    logging.getLogger("octavo").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize(

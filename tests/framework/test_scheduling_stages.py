@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import Counter
 
 import pytest
@@ -14,6 +13,8 @@ from octavo.scheduling.slots import Yields
 from scheduling_cases import Case
 from scheduling_walks import walk
 from stepwise import Steps
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 CASES = [
     Case("full", "recompute", "fcfs", 3, num_blocks=30, num_stages=2),
@@ -60,13 +61,6 @@ MISTAKES = {
         "self.slot_table.num_stages",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.getLogger("octavo").setLevel(logging.ERROR)
-    yield
-    logging.getLogger("octavo").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize(
